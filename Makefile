@@ -4,7 +4,7 @@
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
 # make docs   builds the documentation into site/       make watch  runs the unit tests of what changed, at every save
-# make clean  removes what these made                   make pictures  draws docs/assets/step.svg
+# make clean  removes what these made                   make pictures  draws docs/assets
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
@@ -60,9 +60,9 @@ protos: .venv/dev
 dashboards: .venv/dev
 	$(BIN)/python -m deploy.grafana.generate
 
-# docs/assets/session.svg, of a real run, is drawn by deploy/demo/picture.py.
+# All but docs/assets/dashboard.png, which needs Prometheus: python -m deploy.site.pictures dashboard.
 pictures: .venv/dev
-	$(BIN)/python -m deploy.site.step
+	$(BIN)/python -m deploy.site.pictures
 
 # Part of make test, too: tests/unit/docs/test_site.py.
 docs: .venv/dev

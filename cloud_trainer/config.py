@@ -56,8 +56,9 @@ class ServerConfig(Section):
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
     max_session_bytes: PositiveInt = 16 * 1024**3
-    """Memory that one session may take: weights, gradients, optimizer state, activations, and blocks that are being uploaded.
-    The trainer estimates it before it builds the model, and refuses a session that would take more."""
+    """Memory that one session may take: weights, gradients, optimizer state, activations, what an evaluation takes instead
+    of a step, and blocks on their way in and out. The trainer estimates it before it builds the model, and refuses a session
+    that would take more."""
     max_session_modules: PositiveInt = 10_000
     """Modules (torch.nn.Module) that one session's model may be made of. Cutting and checking a model takes time for each."""
     max_build_seconds: PositiveFloat = 60.0
@@ -72,8 +73,8 @@ class ServerConfig(Section):
     max_calls_at_once: PositiveInt = 64
     """Calls of one subject or host that may be under way. Each holds one message at most, and a training stream its tensors."""
     accept_inputs: bool = False
-    """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): features
-    behind blocks that only look numbers up in a table."""
+    """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): also
+    features off which samples can be read number by number, and gradients of shared blocks that compute on raw samples."""
     insecure: bool = False
     """Lets this trainer listen where other machines may reach it without encryption or without authentication, and dial
     trainers on other machines without encryption. For networks and tunnels that are trusted as a whole."""

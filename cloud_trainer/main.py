@@ -1,5 +1,6 @@
 """`cloud-trainer`: parses, builds, runs and closes."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -27,16 +28,17 @@ def serve(
     listen: Annotated[str | None, typer.Option(help="host:port to listen on (server.listen).")] = None,
 ) -> None:
     """Serve training sessions until SIGTERM or Ctrl-C."""
+    os.environ.setdefault("GRPC_TRACE", "handshaker")  # before gRPC is imported; see cloud_trainer/rpc/connections.py
     with importing("cloud-trainer"):
         import asyncio
 
         from cloud_trainer.server import serve as serve_until_stopped
-        from shared.telemetry.logs import configure_logs
+        from shared.commands.process_log import process_log
 
     flags = [*(overrides or []), *([f"server.listen={listen}"] if listen else [])]
     loaded = load_config(TrainerConfig, config, flags)
-    configure_logs(loaded.log.level, loaded.log.format)
-    asyncio.run(serve_until_stopped(loaded))
+    with process_log(loaded.log) as raw_lines:
+        asyncio.run(serve_until_stopped(loaded, raw_lines))
 
 
 access_commands.register(app)

@@ -7,7 +7,7 @@ the trainer takes sessions.
 from collections.abc import Iterable
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -25,6 +25,11 @@ class TrainerMetrics(TrainingMetrics):
         super().__init__(registry)
         self._registry: SessionRegistry | None = None
         self._sessions = Gauge("isthmus_sessions", "Open sessions.", registry=registry)
+        self.failed_handshakes = Counter(
+            "isthmus_failed_handshakes",
+            "Connections that never came to a call: their handshake failed, or they made none.",
+            registry=registry,
+        )
         self._limit = Gauge("isthmus_sessions_limit", "Sessions that are taken at one time.", registry=registry)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(self.waiting, queue))
@@ -48,6 +53,9 @@ class _SessionSeries(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family a figure, one series an open session."""
         labels, by_direction = ["session"], ["session", "direction"]
+        info = GaugeMetricFamily(
+            "isthmus_session_info", "1, with the run that the session is part of.", labels=["session", "run", "worker"]
+        )
         attached = GaugeMetricFamily("isthmus_session_attached", "1 while the session's edge trains.", labels=labels)
         steps = CounterMetricFamily("isthmus_session_steps", "Steps of the session.", labels=labels)
         payload = CounterMetricFamily(
@@ -69,7 +77,7 @@ class _SessionSeries(Collector):
         )
         rate = GaugeMetricFamily(
             "isthmus_session_link_bytes_per_second",
-            "Rate that a link was measured to carry, from this worker to another one; 0 while it is not known.",
+            "Rate that a link was measured to carry, from this worker to another one.",
             labels=["session", "link"],
         )
         missing = GaugeMetricFamily(
@@ -81,13 +89,16 @@ class _SessionSeries(Collector):
             for worker in session.missing_links:
                 missing.add_metric([session.id, worker], 1)
             name, deployment = [session.id], session.deployment
+            info.add_metric([session.id, session.run_id, session.name], 1)
             attached.add_metric(name, session.attachment.attached)
             steps.add_metric(name, session.next_step)
-            loss.add_metric(name, session.statistics.loss)
+            if session.statistics.loss is not None:
+                loss.add_metric(name, session.statistics.loss)
             held.add_metric(name, deployment.edge_blocks)
             limit.add_metric(name, deployment.staleness)
             for peer, bits_per_second in session.link_rates.items():
-                rate.add_metric([session.id, f"{session.name}>{peer}"], (bits_per_second or 0.0) / 8)
+                if bits_per_second is not None:
+                    rate.add_metric([session.id, f"{session.name}>{peer}"], bits_per_second / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
                 (session.statistics.bytes_up, session.statistics.bytes_down),
@@ -95,4 +106,4 @@ class _SessionSeries(Collector):
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))
                 payload.add_metric([session.id, direction], count)
-        return attached, steps, payload, loss, held, limit, bits, rate, missing
+        return info, attached, steps, payload, loss, held, limit, bits, rate, missing

@@ -1,6 +1,7 @@
 """The trainer as a process: it listens, answers for its health, and stops when it is told to."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -17,14 +18,17 @@ from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.access import DOWNLOAD_BLOCK, LINK, REFLECTION, build_gate, build_probe_gate, listen
+from cloud_trainer.rpc.connections import Connections
 from cloud_trainer.rpc.methods import SERVICE, handlers
 from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.device_watch import DeviceWatch
+from shared.checkpoint import HELD_SECONDS
 from shared.commands.service_manager import ServiceManager
 from shared.concurrency.tasks import repeat
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
+from shared.telemetry.raw_lines import RawLines
 from shared.training.device import choose_device, prepare_device, prepare_process
 from shared.transport.auth.gate import Gate
 from shared.transport.rpc.options import server_options
@@ -52,11 +56,13 @@ class TrainerServer:
         self.stopping = asyncio.Event()
         """Set when the trainer is to stop, by a signal or an operator, or because its device has failed."""
         self.device_watch = DeviceWatch(self.stopping.set)
+        self.connections = Connections(self.metrics)
         self._control = self.service.control(self.stopping)
         self._health = Health()
         self._local = AsyncExitStack()
         self._servers: list[grpc.aio.Server] = []
         self._tidying: asyncio.Task[None]
+        self._renewing: asyncio.Task[None]
         self._watching: asyncio.Task[None]
         self._gate: Gate
         self.address = self.health_address = ""
@@ -67,7 +73,7 @@ class TrainerServer:
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
         offers = self.service.offered_blocks.find_ticket
         tickets = {LINK: self.service.link_rpc.find_ticket, DOWNLOAD_BLOCK: offers, REFLECTION: offers}
-        self._gate = build_gate(self._config, self.metrics, tickets)
+        self._gate = build_gate(self._config, self.metrics, self.connections, tickets)
         server = grpc.aio.server(options=options, interceptors=[self._gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
         server.add_generic_rpc_handlers((handlers(self.service, self.metrics, self.device_watch), controlling))
@@ -77,7 +83,8 @@ class TrainerServer:
             port = listen(server, self._config)
         servers = [server]
         if config.health_listen is not None:
-            probed = grpc.aio.server(options=options, interceptors=[build_probe_gate(self._config, self.metrics)])
+            probe_gate = build_probe_gate(self._config, self.metrics, self.connections)
+            probed = grpc.aio.server(options=options, interceptors=[probe_gate])
             probed.add_generic_rpc_handlers((self._health.check_alone,))
             with _refusals_of("server.health_listen", config.health_listen):
                 health_port = probed.add_insecure_port(config.health_listen)
@@ -91,6 +98,7 @@ class TrainerServer:
             await each.start()
         self._servers = servers
         self._tidying = asyncio.create_task(repeat("removing abandoned sessions", self.service.tidy, TIDY_SECONDS))
+        self._renewing = asyncio.create_task(repeat("holding sessions", self.service.renew, HELD_SECONDS / 3))
         await self._set_health(serving=True)
         self._watching = asyncio.create_task(self._gate.keep_watch(self._say_whether_open))
         _log.info("listening", address=self.address)
@@ -105,7 +113,9 @@ class TrainerServer:
         Returns whether all computation has ended; where it has not, only the end of the process ends it.
         """
         self.stopping.set()
+        self.connections.close()
         self._tidying.cancel()
+        self._renewing.cancel()
         self._watching.cancel()
         await self._set_health(serving=False)
         if self.device_watch.failure is None:  # without a device no checkpoint can be taken
@@ -135,15 +145,22 @@ def _refusals_of(key: str, address: str) -> Iterator[None]:
         ) from cause
 
 
-async def serve(config: TrainerConfig) -> None:
-    """Run a trainer until SIGTERM or SIGINT. Raises DeviceError when its device has failed for good."""
+async def serve(config: TrainerConfig, raw_lines: RawLines | None = None) -> None:
+    """Run a trainer until SIGTERM or SIGINT. Raises DeviceError when its device has failed for good.
+
+    raw_lines: reads what gRPC writes of handshakes.
+    """
     server = TrainerServer(config)
+    if raw_lines is not None:
+        server.connections.follow(raw_lines)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_once, server.stopping)
     manager = ServiceManager()
     with serving_metrics(config.metrics.listen, server.metrics.registry):
         await server.start()
+        # What is there now stays. To look through it for garbage would hold up all threads for as long as a check may take.
+        gc.freeze()
         try:
             if config.server.address_file is not None:
                 _write_address(config.server.address_file, server.address)

@@ -7,11 +7,13 @@ if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
     from edge_agent.run import TrainingListener, run_training, train
     from edge_agent.training.result import Summary, TrainingResult
+    from edge_agent.training.statistics import Statistics
 
-__all__ = ["EdgeConfig", "Summary", "TrainingListener", "TrainingResult", "run_training", "train"]
+__all__ = ["EdgeConfig", "Statistics", "Summary", "TrainingListener", "TrainingResult", "run_training", "train"]
 
 _MODULES = {
     "EdgeConfig": "edge_agent.config",
+    "Statistics": "edge_agent.training.statistics",
     "Summary": "edge_agent.training.result",
     "TrainingListener": "edge_agent.run",
     "TrainingResult": "edge_agent.training.result",
@@ -25,3 +27,8 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What a notebook completes to: the names of `__all__` too, though they are not imported yet."""
+    return sorted({*globals(), *__all__})

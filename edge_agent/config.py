@@ -28,6 +28,7 @@ from shared.config import (
     Section,
 )
 from shared.errors import ConfigError
+from shared.planner_names import DEFAULT_BITS
 from shared.registry import LOSSES, OptimizerConfig, bit_widths
 from shared.training.recipe import ScheduleConfig
 
@@ -80,9 +81,13 @@ class DataConfig(Section):
 class PrivacyConfig(Section):
     inputs_to: tuple[str, ...] = Field(default=(), examples=[["trainer"]])
     """Trainers that may see raw samples, by their names. This permits what would show them: a placement that begins there,
-    labels that are the inputs themselves, as an autoencoder has, and a cut behind blocks that only look numbers up in a table,
-    as an embedding does, because the numbers can be found again. Such a trainer needs server.accept_inputs for the first and
-    the last. Left out, such a run is refused."""
+    labels that are the inputs themselves, as an autoencoder has, and a cut behind blocks off whose features samples can be
+    read number by number, as behind an embedding or a normalisation. Such a trainer needs server.accept_inputs for the first
+    and the last. Left out, such a run is refused."""
+    gradients_to: tuple[str, ...] = Field(default=(), examples=[["trainer"]])
+    """Trainers that may own blocks whose gradients tell of raw samples or of labels, by their names: shared blocks that compute
+    on raw samples, and the last block where labels stay. Who may have the samples or labels themselves need not be named. For
+    blocks that compute on raw samples such a trainer needs server.accept_inputs, too. Left out, such a run is refused."""
 
 
 class TrainingConfig(Section):
@@ -115,9 +120,9 @@ class EngineSection(Section):
     """What `edge-agent profile` measured on this pair. With it, the engine moves the cut, the bit width and K while
     training goes on, as the devices and the link change. Left out, they stay as they are."""
     chain: Path | None = Field(default=None, examples=["chain.json"])
-    """What was measured of the model on a chain of workers (schema isthmus.chain/v1). With it, the engine moves blocks among
-    them while training goes on, and changes the bit width of each link; K stays as it is."""
-    bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=(8, 32), min_length=1)
+    """What `edge-agent profile` measured of the model on a chain of workers. With it, the engine moves blocks among them while
+    training goes on, and changes the bit width of each link; K stays as it is."""
+    bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
     """Largest K to use. Left out, the largest that the profile was calibrated for."""
@@ -150,6 +155,15 @@ class OutputConfig(Section):
     trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
     """Where the time line of all workers is written, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
     newest 250,000 entries, which are about 30,000 steps of two workers."""
+    record: bool = False
+    """Whether all that decides the bits of the weights is written into `output.directory` while the run trains, some 50 bytes a
+    step, so that `edge-agent replay` repeats it."""
+
+    @model_validator(mode="after")
+    def _a_record_has_a_folder(self) -> Self:
+        if self.record and self.directory is None:
+            raise ValueError("record is true, and nothing says where to: set output.directory, or give --output")
+        return self
 
 
 class EdgeConfig(Config):
@@ -223,7 +237,8 @@ class EdgeConfig(Config):
             )
         if self.placement.given and self.deployment.cut is not None:
             raise ValueError("deployment.cut and placement both say which blocks run where; leave one of them out")
-        check_workers((trainer.name for trainer in self.all_trainers), self.placement, self.privacy.inputs_to)
+        permitted = {"privacy.inputs_to": self.privacy.inputs_to, "privacy.gradients_to": self.privacy.gradients_to}
+        check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted)
         return self
 
     @model_validator(mode="after")

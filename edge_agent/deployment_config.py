@@ -93,9 +93,9 @@ GradientCodec = Annotated[
 
 class DeploymentConfig(Section):
     cut: PositiveInt | None = Field(default=None, examples=[2])
-    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, the trainer
-    computes the loss alone. Left out, half of them run here, or with `engine.profile` as many as the plan for the measured
-    link says."""
+    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, so does the
+    loss, and nothing crosses the link. Left out, half of them run here, or more where samples could be read off behind fewer,
+    or with `engine.profile` as many as the plan for the measured link says."""
     staleness: Staleness = 0
     """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
     list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""

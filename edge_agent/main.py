@@ -5,8 +5,6 @@ A command imports what it runs when it is called: most of them, and every --help
 
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,14 +18,16 @@ from edge_agent.commands import predictor as predictor_commands
 from edge_agent.commands import profile as profile_command
 from edge_agent.commands import simulate as simulate_command
 from edge_agent.commands import timeline as timeline_command
-from edge_agent.config import EdgeConfig, OutputConfig
+from edge_agent.config import EdgeConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor import command as doctor_command
+from edge_agent.replaying import command as replay_command
 from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
+from shared.files.state_directory import state_directory
 
 app = typer.Typer(
     help="Train a model with its first blocks on this device and the others beside a GPU.",
@@ -57,29 +57,29 @@ def run(
 
         from rich.console import Console
 
+        from edge_agent.commands.results_folders import results_folders
         from edge_agent.commands.service import run_service
         from edge_agent.commands.terminal import LogLines, live_bar, summary_table
         from edge_agent.sessions.resuming import Resume
-        from shared.telemetry.logs import configure_logs
+        from shared.commands.process_log import process_log
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     loaded, going_on = load_config(EdgeConfig, config, flags), None
     terminal = Console(stderr=True)
-    configure_logs(loaded.log.level, loaded.log.format, LogLines(terminal))
-    if resume or session is not None:
-        loaded, going_on = _gone_on_with(loaded, config, flags, session)
-    console = Console()
-    directory = loaded.output.directory
-    with _made_folders(loaded.output), live_bar(terminal) as bar:
-        result = asyncio.run(
-            run_service(
-                loaded,
-                bar.show,
-                resume=None if going_on is None else Resume(going_on),
-                resume_command=_resume_command(config, flags),
+    with process_log(loaded.log, LogLines(terminal)):
+        if resume or session is not None:
+            loaded, going_on = _gone_on_with(loaded, config, flags, session)
+        with results_folders(loaded.output), live_bar(terminal) as bar:
+            result = asyncio.run(
+                run_service(
+                    loaded,
+                    bar.show,
+                    resume=None if going_on is None else Resume(going_on),
+                    resume_command=_resume_command(loaded, config, flags),
+                )
             )
-        )
+    console, directory = Console(), loaded.output.directory
     console.print(summary_table(result.summary))
     if directory is not None:
         typer.echo(f"summary: {directory / 'summary.json'}")
@@ -108,6 +108,10 @@ def model(
         typer.Option(help="Shape of a batch, as 32x3x32x32 or 8x64:int64<1000; that of data.train if absent."),
     ] = None,
     kwargs: Annotated[str, typer.Option(help="Keyword arguments of the factory, a JSON object.")] = "{}",
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Say of each two layers in one block what is in the way of a cut between them."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Show a model as a chain of blocks: parameters, what the optimizer keeps for them, and what each hands on."""
@@ -116,9 +120,10 @@ def model(
 
         from rich.console import Console
 
-        from edge_agent.commands.model import render_table, to_json
+        from edge_agent.commands.model import describe_seams, render_table, to_json
         from edge_agent.experiment.workload import Workload
         from shared.model.build import build_checked_chain, parse_kwargs
+        from shared.model.explanation import explain as seams_of
         from shared.model.report import describe_chain
         from shared.model.spec import parse_example
         from shared.training.optimizers import optimizer_bytes
@@ -132,10 +137,13 @@ def model(
         missing = "--example" if example is None else "--factory"
         raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
     rows = describe_chain(chain, partial(optimizer_bytes, config=loaded.training.optimizer))
+    seams = seams_of(chain) if explain else None
     if as_json:
-        typer.echo(to_json(rows))
-    else:
-        Console().print(render_table(rows))
+        typer.echo(to_json(rows, seams))
+        return
+    Console().print(render_table(rows))
+    if seams is not None:
+        typer.echo(describe_seams(seams))
 
 
 control_commands.register(app)
@@ -147,6 +155,7 @@ profile_command.register(app)
 predictor_commands.register(app)
 simulate_command.register(app)
 timeline_command.register(app)
+replay_command.register(app)
 doctor_command.register(app)
 add_config(app, EdgeConfig)
 
@@ -173,35 +182,15 @@ def _gone_on_with(
     return (loaded, None) if chosen is None else (chosen.config, chosen.session_id)
 
 
-def _resume_command(config: Path | None, flags: list[str]) -> str:
+def _resume_command(loaded: EdgeConfig, config: Path | None, flags: list[str]) -> str:
     """What a user types to go on with this run; a token is not shown."""
     file = [] if config is None else ["--config", str(config)]
     shown = [f"--set={flag}" for flag in flags if not flag.strip().startswith("trainer.token=")]
+    if (
+        loaded.checkpoints.location == "auto" and "STATE_DIRECTORY" in os.environ
+    ):  # of a service; a shell has another one
+        shown.append(f"--set=checkpoints.location={state_directory()}")
     return shlex.join(["edge-agent", "run", "--resume", *file, *shown])
-
-
-@contextmanager
-def _made_folders(output: OutputConfig) -> Iterator[None]:
-    """Find out before a training, and not after it, that its results have no place. A run that fails leaves no empty folder."""
-    wanted = {"output.directory": output.directory, "output.trace": output.trace and output.trace.parent}
-    made: list[Path] = []
-    try:
-        for key, folder in wanted.items():
-            if folder is None:
-                continue
-            made += [each for each in (folder, *folder.parents) if not each.exists()]
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as cause:
-                raise ConfigError(f"{key}: folder {folder} cannot be made: {cause.strerror}") from cause
-            if not os.access(folder, os.W_OK):
-                raise ConfigError(f"{key}: folder {folder} cannot be written to")
-        yield
-    except BaseException:
-        for folder in sorted(made, key=lambda each: len(each.parts), reverse=True):
-            with suppress(OSError):  # it holds what the run has left, or was never made
-                folder.rmdir()
-        raise
 
 
 def main() -> None:

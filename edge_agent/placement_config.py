@@ -65,10 +65,10 @@ class PlacementSection(Section):
         return self
 
 
-def check_workers(trainers: Iterable[str], placement: PlacementSection, inputs_to: Iterable[str]) -> None:
+def check_workers(trainers: Iterable[str], placement: PlacementSection, permitted: Mapping[str, Iterable[str]]) -> None:
     """Refuse two workers of one name, and names that no worker has. Raises ValueError.
 
-    trainers: their names. inputs_to: trainers that may have raw samples.
+    trainers: their names. permitted: trainers that keys permit something, by the key.
     """
     names = list(trainers)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -77,7 +77,7 @@ def check_workers(trainers: Iterable[str], placement: PlacementSection, inputs_t
     for key, known, named in (
         ("placement", [AGENT, *names], placement.blocks),
         ("placement.labels", [AGENT, *names], labels),
-        ("privacy.inputs_to", names, inputs_to),
+        *((key, names, named) for key, named in permitted.items()),
     ):
         if unknown := [name for name in named if name not in known]:
             raise ValueError(f"{key} names {unknown[0]!r}, which is not configured; it may name {', '.join(known)}")

@@ -6,12 +6,13 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
 import structlog
 from prometheus_client import CollectorRegistry
+from structlog.contextvars import unbind_contextvars
 
 from edge_agent.adaptation.chain_decisions import ChainDecisions, load_run_chain, make_chain_decisions
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
@@ -22,16 +23,25 @@ from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.small_share import warn_of_small_share
+from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.profiling.timers import measure_meanwhile
+from edge_agent.replaying.run_record import RunRecorder
+from edge_agent.sessions.links_between import check_links
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, resume_session
+from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
+from edge_agent.sessions.room import check_room
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
+from edge_agent.training.kept_result import deliver, kept_result
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.pause import Pause
+from edge_agent.training.recovery import placement_to_go_on_with
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
@@ -41,10 +51,10 @@ from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.errors import ClosedError, GoneError, ProtocolError
-from shared.placement import Deployment
+from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
+from shared.placement import Deployment, held_blocks
 from shared.planning import Profile
-from shared.planning.chain import MeasuredChain
+from shared.telemetry.logs import bind_run
 from shared.telemetry.metrics import serving_metrics
 from shared.training.device import prepare_process
 
@@ -53,6 +63,9 @@ _log = structlog.get_logger(__name__)
 
 class TrainingListener:
     """Hears nothing; a caller of `run_training` overrides what it wants to hear, on the event loop but for `finished`."""
+
+    def prepared(self, run_id: str) -> None:
+        """What is to be trained is known; `run_id` names the run in the logs of all its processes."""
 
     def progressed(self, progress: Statistics) -> None:
         """A step is done, or something else has changed that a progress bar shows."""
@@ -72,13 +85,16 @@ class _ProgressListener(TrainingListener):
         self._on_progress = on_progress
 
     def progressed(self, progress: Statistics) -> None:
-        self._on_progress(progress)
+        if progress.loss is not None:
+            self._on_progress(progress)
 
 
 def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lambda _progress: None) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
-    Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread.
+    Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread, with the
+    figures of the run so far: `steps` of `total_steps`, `loss` of the last step, `accuracy` of the last evaluation (None before
+    the first), `step_time.recent` in seconds, and the others of `Statistics`. It is the same object each time.
     Raises IsthmusError (`shared.errors`) for everything that a user, the data or the trainer can get wrong.
     """
     prepare_process(config.compute.threads)  # here already: the thread that runs it would have a heap of its own
@@ -112,23 +128,25 @@ async def run_training(
 
     Raises StoppedError when `shutdown` asked for it.
     """
-    shutdown = shutdown or Shutdown()
+    shutdown, listener = shutdown or Shutdown(), listener or TrainingListener()
     shutdown.cancel_on_request()
     fate = "nothing was trained"
     try:
-        prepared = await _prepare(config, resume)
+        prepared = await _prepare(config, resume, listener)
         if prepared.stored is not None:
-            fate = f"session {prepared.stored.record.session_id} is as it was, and `{shutdown.resume_command}` goes on"
+            fate = f"session {prepared.stored.record.session_id} is as it was, and "
+            fate += f"{going_on(prepared.stored, shutdown.resume_command)} goes on"
         with ExitStack() as stack:
             if prepared.stored is not None:
                 stack.callback(prepared.stored.release)
-            return await _train(prepared, listener or TrainingListener(), shutdown)
+            return await _train_or_deliver(prepared, listener, shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
             raise shutdown.error(f"before the first step; {fate}") from None
         raise
     finally:
         shutdown.cancel_no_more()
+        unbind_contextvars("run")
 
 
 class _Prepared(NamedTuple):
@@ -137,7 +155,7 @@ class _Prepared(NamedTuple):
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
-    chain: MeasuredChain | None
+    chain: Profile | None
     start: Deployment | None
     """What a new session begins with, where that was planned."""
     folder: LocalFiles | None
@@ -146,19 +164,53 @@ class _Prepared(NamedTuple):
     """The session to go on with."""
 
 
-async def _prepare(config: EdgeConfig, resume: Resume | None) -> _Prepared:
+async def _prepare(config: EdgeConfig, resume: Resume | None, listener: TrainingListener) -> _Prepared:
     prepare_process(config.compute.threads)
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
+    if stored is not None:
+        experiment.run_id = stored.record.session_id
+    bind_run(experiment.run_id)
+    listener.prepared(experiment.run_id)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     chain = await asyncio.to_thread(load_run_chain, experiment)
     start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_with(start)
+    elif stored is None:
+        await asyncio.to_thread(warn_of_small_share, experiment)
     return _Prepared(config, experiment, profile, chain, start, folder, stored)
 
 
-async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
+async def _train_or_deliver(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
+    """Train, or deliver what was trained before. The sentence of a failure says which command goes on."""
+    experiment, stored = prepared.experiment, prepared.stored
+    newest = _Newest(stored)
+    try:
+        if stored is not None and (kept := await asyncio.to_thread(kept_result, experiment, stored)) is not None:
+            shutdown.cancel_no_more()
+            listener.progressed(Statistics(experiment.steps, stored.record.session_id, steps=experiment.steps))
+            await deliver(kept, experiment, stored, listener.finished)
+            return kept
+        await asyncio.to_thread(check_room, experiment, prepared.folder, stored)
+        await asyncio.to_thread(warn_of_unkept, experiment)
+        return await _train(prepared, listener, shutdown, newest)
+    except IsthmusError as failure:
+        add_outlook(failure, newest.stored, shutdown.resume_command)
+        add_run(failure, newest.stored)
+        raise
+
+
+class _Newest:
+    """The session that a run has now, or had last."""
+
+    def __init__(self, stored: StoredSession | None) -> None:
+        self.stored = stored
+
+
+async def _train(
+    prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown, newest: _Newest
+) -> TrainingResult:
     """Serve metrics and control while the run trains; a stop that is asked for before a session is open cancels this."""
     config = prepared.config
     statistics = Statistics(prepared.experiment.steps)
@@ -170,7 +222,9 @@ async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shut
     metrics.watch_token_file(lambda: any(each.token_broken() for each in access.values()))
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
-    observer = RunObserver(statistics, metrics, timeline, listener.progressed, pinning.enforce)
+    directory = config.output.directory
+    record = RunRecorder(directory) if config.output.record and directory is not None else None
+    observer = RunObserver(statistics, metrics, timeline, listener.progressed, pinning.enforce, record)
     controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
         async with serving_control(controlled, observer.activity_news), AsyncExitStack() as stack:
@@ -178,17 +232,41 @@ async def _train(prepared: _Prepared, listener: TrainingListener, shutdown: Shut
                 name: TrainerClient(trainer, config.link, metrics.failed, access[name])
                 for name, trainer in trainers.items()
             }
-            left_out = () if prepared.stored is None else prepared.stored.record.left_out
-            for name, client in clients.items():
-                if name in left_out:  # nothing waits for it
-                    stack.push_async_exit(client)
-                else:
-                    await stack.enter_async_context(client)
+            await _connect(prepared, clients, stack)
             runs = _Runs(controlled, observer, metrics.engine, workers, clients, listener)
-            result = await runs.train(prepared)
+            result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
     return result
+
+
+async def _connect(prepared: _Prepared, clients: Mapping[str, TrainerClient], stack: AsyncExitStack) -> None:
+    """Wait until those trainers answer that have blocks; nothing waits for long for another one. Raises IsthmusError."""
+    experiment, stored, left_out = prepared.experiment, prepared.stored, tuple[str, ...]()
+    placement = experiment.placement
+    if stored is not None:
+        placement, left_out = (
+            await asyncio.to_thread(placement_to_go_on_with, stored, experiment),
+            stored.record.left_out,
+        )
+    for name, client in clients.items():
+        if name not in left_out and held_blocks(placement, name):
+            await stack.enter_async_context(client)
+            continue
+        stack.push_async_exit(client)
+        if name not in left_out:
+            with suppress(UnreachableError):
+                await client.wait_until_connected()
+
+
+async def _check_links(session: OpenSession) -> None:
+    """Find out before the first step that a trainer cannot dial another one. Raises the IsthmusError that says so."""
+    try:
+        await check_links(session, session.plan)
+    except BaseException:
+        await session.abandon()
+        await session.workers.disk.run(session.stored.remove)
+        raise
 
 
 class _Runs:
@@ -211,7 +289,7 @@ class _Runs:
         self._clients = clients
         self._listener = listener
 
-    async def train(self, prepared: _Prepared) -> TrainingResult:
+    async def train(self, prepared: _Prepared, newest: _Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
         experiment, stored, statistics = prepared.experiment, prepared.stored, self._controlled.statistics
         began_again = False
@@ -224,12 +302,14 @@ class _Runs:
                 make_chain_decisions, experiment, prepared.chain, statistics, self._metrics
             )
             run = await self._open(experiment, stored, prepared.folder)
+            newest.stored = run.session.stored
             try:
                 return await self._train_in(run, experiment, decisions, chain_decisions, resumed=stored is not None)
             except GoneError as gone:
                 self._controlled.leave()
                 if run.session.resumable:
-                    raise type(gone)(_gone(run.session.id, gone)) from gone
+                    command = going_on(run.session.stored, self._controlled.shutdown.resume_command)
+                    raise type(gone)(_gone(run.session.id, gone, command)) from gone
                 if began_again and isinstance(gone.__cause__, ProtocolError):
                     raise gone.__cause__ from None  # the trainer fails at it, and would again
                 if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0):
@@ -238,7 +318,10 @@ class _Runs:
                 _log.warning("the run begins again", reason=str(gone))
                 self._observer.began_again()
                 began_again, stored = True, None
+                if run.session.step_log is not None:
+                    run.session.step_log.rolled_back(0)
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
+                experiment.run_id = run.session.id
                 if prepared.start is not None:
                     experiment.begin_with(prepared.start)
 
@@ -252,6 +335,7 @@ class _Runs:
         pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
         if stored is None:
             session = await open_session(clients, experiment, workers, retry, folder, step_log)
+            await _check_links(session)
         else:
             session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
         return TrainingRun(session, pause, observer, statistics)
@@ -265,7 +349,6 @@ class _Runs:
         *,
         resumed: bool,
     ) -> TrainingResult:
-        structlog.contextvars.bind_contextvars(session=run.session.id)
         controlled = self._controlled
         self._observer.opened(run)
         controlled.begin(run, decisions, chain_decisions)
@@ -281,8 +364,8 @@ class _Runs:
             return await run.run(self._listener.finished, resumed=resumed)
 
 
-def _gone(session_id: str, gone: GoneError) -> str:
+def _gone(session_id: str, gone: GoneError, command: str) -> str:
     return (
-        f"{gone}; should it come back there, `edge-agent run --resume` goes on, and after `edge-agent forget {session_id}` it "
+        f"{gone}; should it come back there, {command} goes on, and after `edge-agent forget {session_id}` it "
         "begins from the start"
     )

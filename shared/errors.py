@@ -46,6 +46,10 @@ class ExitCode(IntEnum):
     """The loss is no finite number any more, so training further would be of no use."""
     DEVICE = 17
     """A trainer's GPU can compute nothing more in this process; another process can."""
+    DIFFERENT = 18
+    """`edge-agent replay` comes to other weights than the run did, or cannot follow its record."""
+    FAILED = 19
+    """The trainer failed at what was asked of it, or what it sent was damaged, several times without a step between."""
     INTERRUPTED = 130
     """Stopped by the user."""
     TERMINATED = 143
@@ -112,7 +116,13 @@ class ProtocolError(IsthmusError):
     exit_code = ExitCode.PROTOCOL
 
 
-class DamagedMessageError(ProtocolError):
+class FailedError(ProtocolError):
+    """A peer that failed at something, by a defect or for what its machine lacks, which may pass."""
+
+    exit_code = ExitCode.FAILED
+
+
+class DamagedMessageError(FailedError):
     """A message whose checksum or encoding is wrong."""
 
 
@@ -133,6 +143,10 @@ class FencedError(RefusedError):
 
 class SessionLostError(RefusedError):
     """The trainer holds no such session in its memory; it may have checkpoints of it."""
+
+
+class NotStoredError(RefusedError):
+    """A block of a checkpoint that the trainer does not have, or has damaged."""
 
 
 class GoneError(RefusedError):
@@ -163,6 +177,10 @@ class AccessError(IsthmusError):
     exit_code = ExitCode.ACCESS
 
 
+class TicketError(AccessError):
+    """A ticket that the trainer does not know: the session that it was for is not in memory, or was joined again since."""
+
+
 class BusyError(RefusedError):
     """A trainer that has no room now; `retry_after_seconds` is when it may have."""
 
@@ -177,6 +195,12 @@ class StorageError(IsthmusError):
     """A checkpoint or a session's record that cannot be written or read."""
 
     exit_code = ExitCode.STORAGE
+
+
+class ReplayError(IsthmusError):
+    """A record of a run that cannot be followed, or from which other weights come."""
+
+    exit_code = ExitCode.DIFFERENT
 
 
 class UnfitError(IsthmusError):

@@ -78,7 +78,23 @@ def _imported(name: str, module_name: str, attribute: str, error: type[IsthmusEr
         root = root_cause(failure)
         because = "" if root is failure else f", because of {described(root)}"
         place = f" ({place})" if (place := place_of(root)) else ""
-        return error(f"factory {name!r}: module {module_name!r} cannot be imported: {what}{because}{place}")
+        hint = _where_to_look(module_name) if _is_absent(failure, module_name) else ""
+        return error(f"factory {name!r}: module {module_name!r} cannot be imported: {what}{because}{place}{hint}")
 
     with foreign_code(refusal):
         return getattr(importlib.import_module(module_name), attribute, None)
+
+
+def _is_absent(failure: BaseException, module_name: str) -> bool:
+    """Whether it is the named module, or a package around it, that is nowhere, and not one that it imports."""
+    return (
+        isinstance(failure, ModuleNotFoundError) and failure.name is not None and _is_under(module_name, failure.name)
+    )
+
+
+def _where_to_look(module_name: str) -> str:
+    package = module_name.partition(".")[0]
+    return (
+        f"; PYTHONPATH must name the folder that holds {package}.py or the package {package}, as PYTHONPATH=. names the "
+        "working folder"
+    )

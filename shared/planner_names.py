@@ -3,10 +3,10 @@
 Command lines show these; `shared.planning` has what computes, and needs numpy for it.
 """
 
-GREEDY, JOINTDNN, EDGE_ONLY, FIXED = "greedy", "jointdnn", "edge-only", "fixed"
+ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED = "accurate", "greedy", "jointdnn", "edge-only", "fixed"
 """A run follows `greedy` as the link changes and holds what another planner chose; `fixed` is no planner, since its deployment
 is given."""
-PLANNER_NAMES = (GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
+PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
 """What a run may be told to follow."""
 
 BEST_FIXED, LOWER_BOUND = "best-fixed", "lower-bound"
@@ -17,6 +17,10 @@ PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANT_NAMES = (PARTITION, EVEN)
 """What a simulation of a chain compares."""
 
-DEFAULT_BITS = (2, 4, 8, 32)
+DEFAULT_BITS = (8, 32)
+"""Bit widths that plans and the engine of a run choose from. Fewer than 8 cost accuracy, so they have to be asked for."""
+EXACTNESS_MARGIN = 0.02
+"""Part of the time per step that a plan gives up for more bits and a smaller K. A plan foresees a step to within some 10 %, and
+two profiles of one pair differ by some percent, so a gain below this is not one that a user would find again."""
 DEFAULT_HORIZON_STEPS = 100
 """Steps that a deployment is expected to last where nothing is known of the link's past."""

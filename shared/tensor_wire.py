@@ -28,8 +28,14 @@ _DTYPES = {
 _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 
-def to_wire(encoded: Encoded, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
-    """An encoded tensor, ready to be cut into chunks; nothing is copied."""
+ABSENT = TensorHeader(is_absent=True)
+"""What announces that there is no error gradient."""
+
+
+def to_wire(encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
+    """An encoded tensor, ready to be cut into chunks, and nothing copied; None says that there is none."""
+    if encoded is None:
+        return WireTensor(key, placement_version, ABSENT, memoryview(b""), batch_samples=batch_samples)
     header = _header(encoded.codec, encoded.dtype, encoded.shape, encoded.strides, len(encoded.payload))
     return WireTensor(key, placement_version, header, encoded.payload, batch_samples=batch_samples)
 
@@ -42,9 +48,11 @@ def _header(
     return TensorHeader(codec=codec, dtype=wire_dtype(dtype), shape=shape, strides=strides, encoded_bytes=encoded_bytes)
 
 
-def from_wire(tensor: WireTensor) -> Encoded:
-    """The encoded tensor that arrived; its announcement was checked by `check_announcement` before."""
+def from_wire(tensor: WireTensor) -> Encoded | None:
+    """The encoded tensor that arrived, None where there is none; its announcement was judged before (`judge`)."""
     header = tensor.header
+    if header.is_absent:
+        return None
     return Encoded(header.codec, torch_dtype(header.dtype), tuple(header.shape), tuple(header.strides), tensor.payload)
 
 

@@ -31,6 +31,7 @@ ALONE = tuple(
         "benchmarks/test_simulation_agrees",
         "benchmarks/test_slow_device",
         "commands/test_control_latency",
+        "peers/test_large_placements",
         "peers/test_worst_claims",
     )
 )
@@ -47,6 +48,7 @@ SLOW = tuple(
         "recovery/test_crash",
         "adaptation/test_calibration",
         "adaptation/test_decisions",
+        "adaptation/test_golden_runs",
         "training/test_fair_compute",
         "peers/test_fuzz_frames",
         "recovery/test_resuming",
@@ -58,6 +60,7 @@ SLOW = tuple(
         "benchmarks/test_peer",
         "benchmarks/test_shaped_link",
         "benchmarks/test_simulation_agrees",
+        "peers/test_large_placements",
         "peers/test_worst_claims",
     )
 )

@@ -14,9 +14,10 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import specs_bytes
 from shared.placement import Cargo, Route, document_of
-from shared.planning import Rates
-from shared.planning.chain import CHAIN_SCHEMA, MeasuredChain, Partition, chain_placement, parse_chain, plan_chain
+from shared.planning import MeasuredLink, Profile, Rates, parse_profile
+from shared.planning.chain import Partition, chain_placement, plan_chain
 from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile.chain_v1 import SCHEMA
 from shared.registry import codec_of_bits
 from shared.training import block_state
 from shared.training.device import prepare_process
@@ -102,7 +103,7 @@ def chain_document(
 
     cuts = range(len(model.names) + 1)
     return {
-        "schema": CHAIN_SCHEMA,
+        "schema": SCHEMA,
         "model": "benchmark",
         "batch_size": model.batch_size,
         "blocks": [{"name": name, "bytes": size} for name, size in zip(model.names, model.block_bytes, strict=True)],
@@ -129,17 +130,20 @@ def even_cuts(blocks: int, stages: int) -> tuple[int, ...]:
     return tuple(blocks * stage // stages for stage in range(1, stages))
 
 
-def planned_as_ftpipehd(chain: MeasuredChain) -> Partition:
+def planned_as_ftpipehd(chain: Profile) -> Partition:
     """The cuts that FTPipeHD's recursion finds: the slowest part alone counts, and a hop takes twice its feature's time.
 
     Devices differ by one ratio each, which a share of a core is exactly.
     """
-    halved = tuple(Rates(link.uplink / 2, link.downlink / 2, link.round_trip_seconds) for link in chain.links)
-    return plan_chain(replace(chain, links=halved), (FLOAT32_BITS,)).partition
+    rates = {hop: chain.rates(*hop) for hop in pairwise(chain.names)}
+    halved = {
+        hop: MeasuredLink(link.uplink / 2, link.downlink / 2, link.round_trip_seconds) for hop, link in rates.items()
+    }
+    return plan_chain(chain.with_links(halved), (FLOAT32_BITS,)).partition
 
 
 def placement_flags(
-    folder: Path, chain: MeasuredChain, partition: Partition, staleness: int, like: str, gradient_codec: str = "fp32"
+    folder: Path, chain: Profile, partition: Partition, staleness: int, like: str, gradient_codec: str = "fp32"
 ) -> list[str]:
     """An agent's flags for a partition, which stands in a file. like: a codec of the family of those of fewer bits."""
     placement = chain_placement(chain, partition, staleness)
@@ -152,6 +156,6 @@ def placement_flags(
     return [f'placement.file="{path}"', f"deployment.staleness={staleness}", 'deployment.backward="stash"']
 
 
-def parsed(document: Mapping[str, Any]) -> MeasuredChain:
+def parsed(document: Mapping[str, Any]) -> Profile:
     """The chain of a document."""
-    return parse_chain(document, "benchmark")
+    return parse_profile(document, "benchmark")

@@ -25,8 +25,8 @@ from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, mobilenet_flags
 from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
-from shared.planning import Rates
-from shared.planning.chain import MeasuredChain, Partition, plan_chain
+from shared.planning import Profile, Rates
+from shared.planning.chain import Partition, plan_chain
 from shared.registry import codec_bits
 from shared.training.measure import timed
 
@@ -70,7 +70,7 @@ def measured_encode() -> dict[str, float]:
 
 def measured_chain(
     model: Model, shares: tuple[float, ...], mbit: float, encode: dict[str, float], end_seconds: float
-) -> MeasuredChain:
+) -> Profile:
     """What is planned with. end_seconds: see `chain_document`."""
     paces = {name: 1.0 / share for name, share in zip(NAMES, shares, strict=True)}
     link = Rates(PAYLOAD * mbit * 1e6, PAYLOAD * mbit * 1e6, 0.001)
@@ -79,7 +79,7 @@ def measured_chain(
 
 
 def measure(
-    running: Machines, model: Model, chain: MeasuredChain, partition: Partition, gradients: str, seconds: float
+    running: Machines, model: Model, chain: Profile, partition: Partition, gradients: str, seconds: float
 ) -> list[float]:
     """Seconds per step of some stretches of a run."""
     placed = placement_flags(running.folder, chain, partition, STALENESS, FEATURE_FAMILY, gradients)

@@ -6,8 +6,8 @@ from pathlib import Path
 from benchmarks.chain.machines import NAMES, Machines
 from benchmarks.chain.measured import Model, chain_document, measured_model, parsed, placement_flags
 from benchmarks.support.live import LiveRun
-from shared.planning import Rates
-from shared.planning.chain import MeasuredChain, Partition, plan_chain
+from shared.planning import Profile, Rates
+from shared.planning.chain import Partition, plan_chain
 
 STALENESS = 4
 BITS = (8, 32)
@@ -61,7 +61,7 @@ class SleepingChain:
         self._first_link = BITS_PER_SECOND * share
         self._machines.mesh.shape(self._first_link, NAMES[:2])
 
-    def chain(self) -> MeasuredChain:
+    def chain(self) -> Profile:
         """The file of what there is now."""
         return parsed(self._document())
 

@@ -25,8 +25,8 @@ from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, Pipeline, mobilenet_flags, pipeline_ends
 from benchmarks.support.report import Spread
 from shared.placement import AGENT
-from shared.planning import Rates
-from shared.planning.chain import MeasuredChain, Partition, plan_chain
+from shared.planning import Profile, Rates
+from shared.planning.chain import Partition, plan_chain
 from shared.planning.measurements import FLOAT32_BITS
 
 STALENESS = 4
@@ -64,7 +64,7 @@ class Shares:
         self._running, self._model, self._seconds = running, model, seconds
         self._paces = {name: 1.0 / share for name, share in zip(NAMES, shares, strict=True)}
 
-    def chain(self, stages: int) -> MeasuredChain:
+    def chain(self, stages: int) -> Profile:
         """What is known of the first stages."""
         paces = dict(list(self._paces.items())[:stages])
         return parsed(chain_document(self._model, paces, LOOPBACK, end_seconds=END_SECONDS))

@@ -6,10 +6,10 @@
 In the simulator, which drives the daemon's own engine: T-Mobile and Verizon LTE, the Ghent bus log, and each WiFi and cellular
 trace of the WiFi pairs, repeated until the run is over; with 0 minutes each trace once. Profiles: the authors' VGG19 on Pi and
 TX2, the made-up devices of benchmarks.planning.round_trips, and any file given. Ratios are times: below 1 the engine is faster.
-The best fixed deployment is the best of all, edge-only among them; no run can take less than the lower bound. "start kept" is
-the deployment that the engine began with, kept: what lies between it and the best fixed one is what five seconds of probing
-did not show. "foresight" is what one who knows the whole trace could gain over the best fixed deployment, paying for
-migrations and for filling the pipeline: by the cost model, second by second.
+The best fixed deployment is the best of all that the engine may choose from; no run can take less than the lower bound.
+"start kept" is the deployment that the engine began with, kept: what lies between it and the best fixed one is what five
+seconds of probing did not show. "foresight" is what one who knows the whole trace could gain over the best fixed
+deployment, paying for migrations and for filling the pipeline: by the cost model, second by second.
 """
 
 import statistics

@@ -9,13 +9,25 @@ The goals are below 1 ms for 150 blocks, and below 20 ms for a partition.
 
 import random
 import time
+from itertools import pairwise
 
 import numpy as np
 
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
-from shared.planning import LinearSeconds, Profile, ProfiledBlock, Rates, SearchSpace, greedy
-from shared.planning.chain import MeasuredChain, MeasuredStage, plan_chain
+from shared.planning import (
+    LinearSeconds,
+    MeasuredLink,
+    Profile,
+    ProfiledBlock,
+    Rates,
+    SearchSpace,
+    WorkerProfile,
+    greedy,
+    no_times,
+    pair_profile,
+)
+from shared.planning.chain import plan_chain
 
 SPACE = SearchSpace(bits=(2, 4, 8, 32), allow_edge_only=True)
 CHAIN_BLOCKS, CHAIN_STAGES, CHAIN_STALENESS = 50, 4, (None, 0, 1, 2, 5)
@@ -25,7 +37,7 @@ def deep_profile(blocks: int) -> Profile:
     """Every cut measured, K up to 10."""
     draw = random.Random(0)
     features = tuple(draw.uniform(1e4, 1e7) for _ in range(blocks + 1))
-    return Profile(
+    return pair_profile(
         model="deep",
         batch_size=32,
         blocks=tuple(ProfiledBlock(f"block{index}", draw.uniform(1e4, 1e7)) for index in range(blocks)),
@@ -51,28 +63,28 @@ def seconds_per_decision(profile: Profile, repeats: int) -> list[float]:
     return taken
 
 
-def deep_chain() -> MeasuredChain:
+def deep_chain() -> Profile:
     """Every run of blocks measured on every stage."""
     draw = random.Random(2)
     cuts = CHAIN_BLOCKS + 1
     features = tuple(draw.uniform(1e4, 1e7) for _ in range(cuts))
-    return MeasuredChain(
+    names = [f"worker{place}" for place in range(CHAIN_STAGES)]
+    return Profile(
         model="deep",
         batch_size=32,
         blocks=tuple(ProfiledBlock(f"block{index}", 1e6) for index in range(CHAIN_BLOCKS)),
         feature_bytes=features,
         gradient_bytes=features,
-        encode=LinearSeconds(1e-9, 1e-4),
-        min_bits=None,
-        stages=tuple(
-            MeasuredStage(f"stage{stage}", np.random.default_rng(stage).uniform(0.01, 1.0, (cuts, cuts)))
-            for stage in range(CHAIN_STAGES)
+        workers=tuple(
+            WorkerProfile(name, np.random.default_rng(place).uniform(0.01, 1.0, (cuts, cuts)), no_times(CHAIN_BLOCKS))
+            for place, name in enumerate(names)
         ),
-        links=tuple(Rates(draw.uniform(1e6, 1e9), draw.uniform(1e6, 1e9), 0.02) for _ in range(CHAIN_STAGES - 1)),
+        links={hop: MeasuredLink(draw.uniform(1e6, 1e9), draw.uniform(1e6, 1e9), 0.02) for hop in pairwise(names)},
+        encode=LinearSeconds(1e-9, 1e-4),
     )
 
 
-def seconds_per_partition(chain: MeasuredChain, repeats: int) -> list[float]:
+def seconds_per_partition(chain: Profile, repeats: int) -> list[float]:
     """Each as a whole, from the measured chain to the plan, in turns over the values of K."""
     taken = []
     for number in range(repeats):

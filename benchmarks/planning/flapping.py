@@ -28,10 +28,11 @@ from shared.planning import (
     SearchSpace,
     Trace,
     greedy,
+    pair_profile,
     simulate,
 )
 
-SPACE = SearchSpace()
+SPACE = SearchSpace((2, 4, 8, 32))
 LONGEST_PERIOD_SECONDS = 300.0
 
 
@@ -73,7 +74,7 @@ def random_profile(draw: random.Random) -> Profile:
     feature_bytes, shrink = 10 ** draw.uniform(4.5, 7), draw.uniform(0, 0.5)
     features = [feature_bytes * math.exp(-shrink * i) * draw.uniform(0.5, 1.5) for i in range(between)]
     block_bytes, growth = 10 ** draw.uniform(3, 6), draw.uniform(0.9, 1.4)
-    return Profile(
+    return pair_profile(
         model="random",
         batch_size=32,
         blocks=tuple(ProfiledBlock(f"block{i}", min(block_bytes * growth**i, 2e7)) for i in range(blocks)),
@@ -99,7 +100,7 @@ def random_case(seed: int, longest_period_seconds: float = LONGEST_PERIOD_SECOND
     known = draw.choice(rates) * 1e6
     planned = greedy(profile, Rates(known, known), SPACE).deployment
     return Case(
-        seed, profile, LinkTrace(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness)
+        seed, profile, LinkTrace(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness or 0)
     )
 
 

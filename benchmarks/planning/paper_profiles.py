@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.planning import LinearSeconds, Profile, ProfiledBlock
+from shared.planning import LinearSeconds, Profile, ProfiledBlock, pair_profile
 
 MIB = 1024 * 1024
 DEVICES = {"Pi": "compresstimepi.csv", "TX2": "compresstimetx2.csv"}
@@ -32,7 +32,7 @@ def vgg19_profile(folder: Path, device: str) -> Profile:
     rows = _columns(folder / "runtime_VGG19.csv")
     features = _columns(folder / "featuresize.csv")["VGG19"]
     feature_bytes = [None, *(size * MIB for size in features), None]
-    return Profile(
+    return pair_profile(
         model="VGG19",
         batch_size=BATCH_SIZE,
         blocks=_vgg19_blocks(),
@@ -56,7 +56,7 @@ def chair_profile(folder: Path, device: str) -> Profile:
     blocks = len(rows[device])
     features = _columns(folder / "featuresize.csv")["Chair"][: blocks - 1]
     crossing_bytes = (None, *(size * MIB for size in reversed(features)), None)
-    return Profile(
+    return pair_profile(
         model="Chair",
         batch_size=BATCH_SIZE,
         blocks=tuple(ProfiledBlock(f"block{index}", 0) for index in range(blocks)),

@@ -29,6 +29,7 @@ from shared.planning import (
     compare,
     first_deployment,
     greedy,
+    pair_profile,
     simulate,
 )
 
@@ -48,7 +49,7 @@ def device(
     block_bytes: float,
 ) -> Profile:
     """A device by its seconds from cut 1 on, the last with all blocks; bytes at the cuts that are split."""
-    return Profile(
+    return pair_profile(
         model="made up",
         batch_size=32,
         blocks=tuple(ProfiledBlock(f"block{index}", block_bytes) for index in range(len(edge))),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ExitCode
-from shared.planning import LinearSeconds, Profile, ProfiledBlock, profile_to_json
+from shared.planning import LinearSeconds, ProfiledBlock, pair_profile, profile_to_json
 
-PROFILE = Profile(
+PROFILE = pair_profile(
     model="two blocks",
     batch_size=8,
     blocks=(ProfiledBlock("first", 1e6), ProfiledBlock("second", 2e6)),

@@ -54,19 +54,40 @@ def token(
         list[Scope] | None,
         typer.Option(help="What the token allows. Left out: train, control and read, which an agent needs."),
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the token to this new file, closed to other users, and print nothing.")
+    ] = None,
 ) -> None:
     """Make a token, add its hash to the trainer's file, and print it: nobody can find it out later."""
     secret, table = make_token(subject, scope or AN_AGENTS)
     if file.exists() and file.stat().st_size:
         read_tokens(file)
         table = "\n" + table
+    if out is not None:
+        _write_secret(out, secret)
     try:
         # Appended, so that the file's owner and mode stay what the operator has made them.
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as out:
-            out.write(table)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as tokens:
+            tokens.write(table)
     except OSError as cause:
+        if out is not None:
+            out.unlink()  # nobody would know this token
         raise ConfigError(f"{file} cannot be written: {cause.strerror}") from cause
-    typer.echo(secret)
+    if out is None:
+        typer.echo(secret)
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    """Write a token to a new file that only its user may read, as an agent wants it. Raises ConfigError."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+            made.write(secret + "\n")
+    except FileExistsError as cause:
+        raise ConfigError(
+            f"--out {path} is there already and may be in use; remove it, or name another file"
+        ) from cause
+    except OSError as cause:
+        raise ConfigError(f"--out {path} cannot be written: {cause.strerror}") from cause
 
 
 def _section(directory: Path, name: str) -> str:

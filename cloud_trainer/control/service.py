@@ -5,9 +5,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
+import grpc
 import structlog
 
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
+from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
@@ -17,6 +19,7 @@ from shared.control.watching import watch
 from shared.placement import AGENT
 from shared.transport.auth.callers import caller
 from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -75,10 +78,12 @@ class TrainerControl:
             if session_id in self._sessions:
                 continue
             steps = [name.step for name in names]
+            elsewhere = await self._store.is_elsewhere(session_id)
             sessions.append(
                 pb.TrainerSessionStatus(
                     session_id=session_id,
-                    state=pb.TRAINER_SESSION_STATE_KEPT,
+                    run_id=run_of(record.request, session_id),
+                    state=pb.TRAINER_SESSION_STATE_ELSEWHERE if elsewhere else pb.TRAINER_SESSION_STATE_KEPT,
                     subject=record.subject,
                     model=record.request.model.factory,
                     step=steps[0] if steps else 0,
@@ -93,13 +98,20 @@ class TrainerControl:
     ) -> pb.TrainerControlServiceCloseSessionResponse:
         """End a session, whichever edge has attached it."""
         session_id = request.session_id
-        owner = self._sessions.owner(session_id)
+        owner, session = self._sessions.owner(session_id), self._sessions.find(session_id)
+        run_id = session_id if session is None else session.run_id
         if owner is None and (record := await self._store.record(session_id)) is not None:
-            owner = record.subject
+            owner, run_id = record.subject, run_of(record.request, session_id)
         if owner is None or not _sees(owner):
             raise self._sessions.not_found(session_id)
+        if session_id not in self._sessions and await self._store.is_elsewhere(session_id):
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"session {session_id} is open in another trainer that keeps its sessions in the same place "
+                "(checkpoints.location); close it there",
+            )
         await self._end_session(session_id, request.resumable)
-        _log.info("session closed by an operator", session=session_id, resumable=request.resumable)
+        _log.info("session closed by an operator", session=session_id, run=run_id, resumable=request.resumable)
         return pb.TrainerControlServiceCloseSessionResponse()
 
     async def drain(self, _request: pb.TrainerControlServiceDrainRequest) -> pb.TrainerControlServiceDrainResponse:
@@ -162,6 +174,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
         status.state = pb.TRAINER_SESSION_STATE_LOST
     status.MergeFrom(
         pb.TrainerSessionStatus(
+            run_id=session.run_id,
             model=session.request.model.factory,
             step=session.next_step,
             deployment=deployment_status(session.deployment, len(session.blocks.held.chain.blocks)),
@@ -170,7 +183,7 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
             session_term=session.attachment.term,
             bytes_up=session.statistics.bytes_up,
             bytes_down=session.statistics.bytes_down,
-            loss=session.statistics.loss or None,
+            loss=session.statistics.loss,
             downlink_bits_per_second=session.link_rates.get(AGENT),
         )
     )

@@ -33,7 +33,8 @@ def sessions_table(sessions: Iterable[pb.TrainerSessionStatus]) -> Table:
     table = Table(session_column(), Column("model", overflow="fold"), Column("state", no_wrap=True), show_lines=True)
     for session in sessions:
         whose = f"\nof {session.subject}" if session.subject else ""
-        table.add_row(session.session_id, f"{session.model}{whose}", "\n".join(_progress(session)))
+        part_of = f"\nof run\n{session.run_id}" if session.run_id else ""
+        table.add_row(f"{session.session_id}{part_of}", f"{session.model}{whose}", "\n".join(_progress(session)))
     return table
 
 

@@ -3,14 +3,19 @@
 import grpc
 
 from cloud_trainer.config import PeersConfig
+from shared.bounds import is_session_id, is_ticket
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import tls_access
 from shared.client.link_measurement import CALL_SECONDS
 from shared.client.probing import ProbeCalls
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig, is_allowed, is_loopback
-from shared.errors import ConfigError
+from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1.trainer_pb2 import Peer, PeerCheck
+
+LOOK_SECONDS = 5.0
+"""How long another trainer may take to answer that is only looked for."""
 
 
 class PeerDialer:
@@ -31,17 +36,35 @@ class PeerDialer:
         self._link = link
         self.access = tls_access(peers.tls, "peers.tls", trainer_section="")
 
-    def check(self, address: str) -> None:
-        """Refuse an address that the operator has not allowed. Raises StatusError."""
-        if not is_allowed(address, self._allowed):
+    def check(self, peer: Peer) -> None:
+        """Refuse an address that the operator has not allowed, and what names no session there.
+
+        Raises StatusError or ProtocolError.
+        """
+        if not is_allowed(peer.address, self._allowed):
             raise StatusError(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this trainer may not dial {address[:100]!r}: its operator has not allowed that address (peers.allowed)",
+                f"this trainer may not dial {peer.address[:100]!r}: its operator has not allowed that address (peers.allowed)",
             )
+        if not is_session_id(peer.session_id):
+            raise ProtocolError(f"{peer.session_id[:40]!r} can be no session of {peer.worker[:40]!r}")
+        if not is_ticket(peer.ticket):  # which a header has to carry
+            raise ProtocolError(f"what should let this trainer dial {peer.worker[:40]!r} can be no ticket")
 
-    def client(self, address: str) -> TrainerClient:
+    async def look(self, address: str) -> PeerCheck:
+        """Whether the trainer at an address could be dialled now."""
+        if not is_allowed(address, self._allowed):
+            return PeerCheck(reason="its operator has not allowed that address (peers.allowed)")
+        try:
+            async with self.client(address, LOOK_SECONDS):
+                return PeerCheck(allowed=True)
+        except IsthmusError as failure:
+            return PeerCheck(allowed=True, reason=str(failure))
+
+    def client(self, address: str, connect_timeout_seconds: float = CALL_SECONDS) -> TrainerClient:
         """A client of the trainer at an address that is allowed, not connected yet."""
-        return TrainerClient(TrainerAddressConfig(address=address), self._link, access=self.access)
+        trainer = TrainerAddressConfig(address=address, connect_timeout_seconds=connect_timeout_seconds)
+        return TrainerClient(trainer, self._link, access=self.access)
 
     def probe(self, address: str, ticket: str) -> ProbeCalls:
         """Calls that measure the link to the trainer at an address that is allowed."""

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-import grpc
 import structlog
 
 from shared.client.retry import Spacing
@@ -12,14 +11,12 @@ from shared.client.stream_call import LinkCall, StreamListener
 from shared.client.trainer import TrainerClient
 from shared.errors import (
     BusyError,
-    ClosedError,
     DamagedMessageError,
-    FencedError,
     IsthmusError,
     UnreachableError,
 )
 from shared.runtime.worker_run import WorkerRun
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import passed_on
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, LinkPosition
 
@@ -73,9 +70,7 @@ class DialledLink:
                 if self._run.has_failed:
                     self._run.failure.result()
                 if not self._may_pass(failure):
-                    raise StatusError(
-                        _code(failure), f"the link to worker {self.peer!r} cannot go on: {failure}"
-                    ) from failure
+                    raise passed_on(failure, f"the link to worker {self.peer!r} cannot go on: {failure}") from failure
                 if isinstance(failure, UnreachableError | BusyError):
                     retry_after_seconds = failure.retry_after_seconds
                 reason = str(failure)
@@ -119,14 +114,3 @@ class DialledLink:
             before, self._damaged_at = self._damaged_at, self._end.position
             return before != self._damaged_at
         return isinstance(failure, UnreachableError | BusyError)
-
-
-def _code(failure: IsthmusError) -> grpc.StatusCode:
-    """What the agent is told, so that it does what it would do if that trainer had told it so itself."""
-    match failure:
-        case FencedError():
-            return grpc.StatusCode.ABORTED
-        case ClosedError():
-            return grpc.StatusCode.NOT_FOUND
-        case _:  # all trainers have to be joined again, and have new tickets
-            return grpc.StatusCode.FAILED_PRECONDITION

@@ -45,7 +45,7 @@ class PeerLinks:
                 raise ProtocolError(
                     f"there is no link between {run.worker!r} and {peer.worker[:40]!r} under this placement"
                 )
-            dialer.check(peer.address)
+            dialer.check(peer)
         self._links = [
             DialledLink(
                 run,

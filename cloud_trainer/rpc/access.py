@@ -11,11 +11,12 @@ from grpc_reflection.v1alpha import reflection
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
+from cloud_trainer.rpc.connections import Connections
 from cloud_trainer.rpc.methods import SERVICE
 from shared.config import is_loopback
 from shared.errors import ConfigError, IsthmusError, one_line
 from shared.transport.auth.callers import Authenticator, FindTicket
-from shared.transport.auth.gate import Gate
+from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tls import TlsFiles, server_credentials
@@ -35,6 +36,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,
     DOWNLOAD_BLOCK: Scope.TRAIN,
     f"/{SERVICE}/MeasureStage": Scope.TRAIN,
+    f"/{SERVICE}/CheckPeers": Scope.TRAIN,
     f"/{SERVICE}/MeasureLink": Scope.TRAIN,
     f"/{SERVICE}/TrainCopy": Scope.TRAIN,
     LINK: Scope.TRAIN,
@@ -61,7 +63,9 @@ SCOPES: dict[str, Scope | None] = {
 }
 
 
-def build_gate(config: TrainerConfig, metrics: TrainerMetrics, tickets: Mapping[str, FindTicket]) -> Gate:
+def build_gate(
+    config: TrainerConfig, metrics: TrainerMetrics, connections: Connections, tickets: Mapping[str, FindTicket]
+) -> Gate:
     """The gate of this trainer. tickets: who comes with a ticket, by the full name of each method that takes them.
 
     Raises ConfigError when it would be open to others without having been told to be.
@@ -83,10 +87,11 @@ def build_gate(config: TrainerConfig, metrics: TrainerMetrics, tickets: Mapping[
             _log.warning("call refused", method=method, peer=peer, code=code.name, reason=one_line(str(error)))
 
     server = config.server
-    return Gate(authenticator, SCOPES, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
+    limits = GateLimits(server.max_calls_per_second, server.max_calls_at_once)
+    return Gate(authenticator, SCOPES, limits, on_refusal, connections.called)
 
 
-def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
+def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics, connections: Connections) -> Gate:
     """The gate of the port that answers probes alone, and everybody's."""
     server = config.server
 
@@ -94,7 +99,8 @@ def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics) -> Gate:
         metrics.failed(status_of(error))
 
     anybody = Authenticator(None, certificates=False)
-    return Gate(anybody, {CHECK: None}, server.max_calls_per_second, server.max_calls_at_once, on_refusal)
+    limits = GateLimits(server.max_calls_per_second, server.max_calls_at_once)
+    return Gate(anybody, {CHECK: None}, limits, on_refusal, connections.called)
 
 
 def listen(server: grpc.aio.Server, config: TrainerConfig) -> int:

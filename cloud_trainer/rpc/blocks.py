@@ -6,17 +6,18 @@ import grpc
 import structlog
 import torch
 
+from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.checkpoint import CheckpointName
-from shared.codec import aligned_buffer, codec_by_name
+from shared.codec import aligned_buffer, row_of_bytes
 from shared.concurrency.shared_worker import Lane
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.training import block_state
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
@@ -28,11 +29,13 @@ _log = structlog.get_logger(__name__)
 class BlockReceiver:
     """Receives one block of a session, chunk by chunk."""
 
-    def __init__(self, session: Session, fence: Fence) -> None:
-        session.attachment.check_fence(fence)
+    def __init__(self, session: Session, first: UploadBlockRequest) -> None:
+        session.attachment.check_fence(first.fence)
         self.session = session
+        self.checkpoint = checkpoint_name(first.checkpoint) if first.HasField("checkpoint") else None
+        """The one of which the block becomes a replica on disk; None where it comes into memory."""
         self._reserved_bytes = 0
-        self._fence = fence
+        self._fence = first.fence
         self._assembler = Assembler(self._accept, aligned_buffer)
 
     def add(self, packet: Packet[UploadBlockRequest]) -> WireTensor | None:
@@ -53,11 +56,17 @@ class BlockReceiver:
         return block_state.digest(self.session.blocks.held.chain.blocks[index])
 
     def _accept(self, frame: Frame) -> None:
-        index = self.session.check_arriving(frame.block)
-        held, version = self.session.blocks.held, self.session.placement.version
+        session, index = self.session, frame.block
+        if self.checkpoint is None:
+            session.check_arriving(index)
+        else:
+            check_replica_of(session, self.checkpoint, index)
+        # A replica is of the placement of its time.
+        version = session.placement.version if self.checkpoint is None else frame.placement_version
+        held = session.blocks.held
         limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
         judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
-        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.batches)
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 
@@ -71,6 +80,14 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
         session.blocks.take(index, block_state.deserialize(bytes(data)), aside=session.attachment.begun)
     except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
         raise ProtocolError(f"the state of block {index} cannot be loaded: {cause}") from cause
+
+
+def check_replica_of(session: Session, name: CheckpointName, block: int) -> None:
+    """Refuse a replica that cannot be. Raises ProtocolError."""
+    if name.lineage > session.attachment.term:
+        raise ProtocolError(f"there can be no checkpoint {name} in session {session.id}")
+    if session.blocks.is_static(block):
+        raise ProtocolError(f"training leaves block {block} as it is, so no checkpoint has it")
 
 
 def check_replica(session: Session, index: int, data: bytes) -> None:
@@ -87,15 +104,14 @@ async def send_block(
     session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     """The state of a block that is held here, chunk by chunk."""
-    index = session.blocks.check_held(block)
 
     def serialized() -> bytes:
-        tensors = session.blocks.held.block_tensors(index)
+        tensors = session.blocks.held.block_tensors(block)
         if weights_only:
             tensors = block_state.without_optimizer(tensors)
         return block_state.serialize(tensors)
 
-    async for packet in _send(session, index, await lane.aside(serialized), chunk_bytes):
+    async for packet in _send(session, block, await lane.aside(serialized), chunk_bytes):
         yield packet
 
 
@@ -108,7 +124,9 @@ async def send_stored_block(
     except StorageError as failure:
         _log.warning("block of a checkpoint not sent", session=session.id, block=block, reason=str(failure))
         raise StatusError(
-            grpc.StatusCode.NOT_FOUND, f"block {block} of checkpoint {name} is not at {session.name!r}, or is damaged"
+            grpc.StatusCode.NOT_FOUND,
+            f"block {block} of checkpoint {name} is not at {session.name!r}, or is damaged",
+            kind=Kind.NOT_STORED,
         ) from failure
     async for packet in _send(session, block, data, chunk_bytes):
         yield packet
@@ -117,7 +135,6 @@ async def send_stored_block(
 async def _send(
     session: Session, index: int, data: bytes, chunk_bytes: int
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
-    encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    tensor = to_wire(encoded, block_key(index), session.placement.version)
+    tensor = to_wire(row_of_bytes(data), block_key(index), session.placement.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

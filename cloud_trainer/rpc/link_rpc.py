@@ -14,8 +14,7 @@ from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.placement import AGENT
 from shared.runtime.worker_run import WorkerRun
-from shared.telemetry.logs import bind_session
-from shared.transport.auth.callers import NO_SUCH_TICKET, Caller, PeerLink, caller
+from shared.transport.auth.callers import Caller, PeerLink, caller, no_such_ticket
 from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
@@ -46,7 +45,6 @@ class LinkRpc:
         check_version(opening.protocol_version)
         self._shutdown.check_open()
         with self._sessions.using(opening.session_id) as session:
-            bind_session(session.id)
             name = StreamName(opening.worker, opening.evaluation)
             self._run_for(session, opening)  # before the link that is open is ended for it
             await session.attachment.end_one(name)
@@ -85,7 +83,7 @@ class LinkRpc:
                 f"worker {opening.worker[:40]!r} is no agent, so it dials with a ticket",
             )
         if shown is not None and shown.link != _link(session, opening):
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+            raise no_such_ticket()
         return run
 
     async def _serve(
@@ -111,5 +109,5 @@ def _take_ticket(session: Session, opening: LinkOpening) -> str:
         return ""
     following = session.tickets.take(shown, _link(session, opening))
     if following is None:
-        raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+        raise no_such_ticket()
     return following

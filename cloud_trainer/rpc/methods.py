@@ -58,6 +58,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "RestoreWorker": unary(method(calls.restore_worker), **message(pb.RestoreWorkerRequest)),
             "CommitPlacement": unary(method(calls.commit_placement), **message(pb.CommitPlacementRequest)),
             "DialPeers": unary(method(calls.dial_peers), **message(pb.DialPeersRequest)),
+            "CheckPeers": unary(method(calls.check_peers), **message(pb.CheckPeersRequest)),
             "MeasureLink": unary(method(calls.measure_link), **message(pb.MeasureLinkRequest)),
             "OfferBlocks": unary(method(offered.offer_blocks), **message(pb.OfferBlocksRequest)),
             "FetchBlocks": down(method(offered.fetch_blocks), **message(pb.FetchBlocksRequest)),

@@ -10,31 +10,28 @@ import grpc
 import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.rpc.blocks import check_replica, load_block
+from cloud_trainer.rpc.blocks import check_replica, check_replica_of, load_block
+from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.checkpoint import LARGEST_NUMBER, CheckpointName
+from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import run_together
 from shared.errors import (
-    AccessError,
-    BusyError,
     DamagedMessageError,
     IsthmusError,
     ProtocolError,
-    SessionLostError,
     StorageError,
     UnreachableError,
 )
 from shared.placement import AGENT
-from shared.telemetry.logs import bind_session
 from shared.training import block_state
-from shared.transport.auth.callers import NO_SUCH_TICKET, Caller, caller
+from shared.transport.auth.callers import Caller, caller, no_such_ticket
 from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError, passed_on
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +64,6 @@ class OfferedBlocks:
     async def offer_blocks(self, request: pb.OfferBlocksRequest, _context: Context) -> pb.OfferBlocksResponse:
         """Let another trainer download blocks."""
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             async with session.changing(request.fence):
                 _check_each_once(request.blocks)
                 if request.worker in (AGENT, session.name) or request.worker not in session.placement.workers:
@@ -82,7 +78,6 @@ class OfferedBlocks:
     async def fetch_blocks(self, request: pb.FetchBlocksRequest, context: Context) -> None:
         """Download blocks from another trainer, and say now and then that they are still coming."""
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             session.check_joined(request.fence)
             _check_each_once([wanted.block for wanted in request.blocks])
             name = named_checkpoint(request)
@@ -90,8 +85,10 @@ class OfferedBlocks:
                 if name is None:
                     session.check_arriving(wanted.block)
                 else:
-                    _check_replica(session, name, wanted)
-            self._dialer.check(request.peer.address)
+                    if wanted.weights_only:
+                        raise ProtocolError(f"block {wanted.block} of a checkpoint is whole")
+                    check_replica_of(session, name, wanted.block)
+            self._dialer.check(request.peer)
             fetching = asyncio.create_task(self._fetch_all(session, request))
             try:
                 while not (await asyncio.wait({fetching}, timeout=_SIGN_SECONDS))[0]:
@@ -105,7 +102,11 @@ class OfferedBlocks:
         """Raises StatusError where nothing of a checkpoint is on disk."""
         replicas = await self._store.replicas(session.id)
         if name not in replicas and name not in await self._store.names(session.id):
-            raise StatusError(grpc.StatusCode.NOT_FOUND, f"checkpoint {name} is not at worker {session.name!r}")
+            raise StatusError(
+                grpc.StatusCode.NOT_FOUND,
+                f"checkpoint {name} is not at worker {session.name!r}",
+                kind=Kind.NOT_STORED,
+            )
 
     async def _fetch_all(self, session: Session, request: pb.FetchBlocksRequest) -> None:
         left, peer = iter(request.blocks), request.peer
@@ -120,8 +121,10 @@ class OfferedBlocks:
         except StatusError:
             raise  # it is this trainer that refuses
         except IsthmusError as failure:
+            lost = isinstance(failure, DamagedMessageError)  # what came damaged may come whole the next time
+            kind = UnreachableError(str(failure)) if lost else failure
             what = f"worker {session.name!r} cannot fetch blocks from {peer.worker[:40]!r}: {failure}"
-            raise StatusError(_code(failure), what, _retry_after_seconds(failure)) from failure
+            raise passed_on(kind, what) from failure
         _log.info("blocks fetched", peer=peer.worker, blocks=[wanted.block for wanted in request.blocks])
 
     async def _fetch(
@@ -132,7 +135,7 @@ class OfferedBlocks:
 
         def reserve(count: int) -> None:
             nonlocal reserved_bytes
-            memory.begin_upload(count, session.batches)
+            memory.begin_upload(count, session.uses)
             reserved_bytes = count
 
         try:
@@ -145,18 +148,18 @@ class OfferedBlocks:
                 ticket=request.peer.ticket,
                 announced=reserve,
             )
-            lane = self._threads.compute_lane(session.id)
             if name is None:
+                lane = self._threads.compute_lane(session.id)
                 await lane.aside(load_block, session, request.fence, index, data)
             else:
-                state = bytes(data)
-                await lane.aside(check_replica, session, index, state)
-                session.check_joined(request.fence)
-                await self._keep(session, name, index, state)
+                await self.keep(session, request.fence, name, index, bytes(data))
         finally:
             memory.end_upload(reserved_bytes)
 
-    async def _keep(self, session: Session, name: CheckpointName, block: int, state: bytes) -> None:
+    async def keep(self, session: Session, fence: pb.Fence, name: CheckpointName, block: int, state: bytes) -> None:
+        """Write a replica of a block, as it came. Raises ProtocolError or StatusError."""
+        await self._threads.compute_lane(session.id).aside(check_replica, session, block, state)
+        session.check_joined(fence)
         try:
             await self._store.save_replica(session.id, name, block, state)
         except StorageError as failure:
@@ -170,10 +173,8 @@ class OfferedBlocks:
 def named_checkpoint(
     request: pb.OfferBlocksRequest | pb.FetchBlocksRequest | pb.DownloadBlockRequest,
 ) -> CheckpointName | None:
-    """The checkpoint whose blocks a call is about; None where it is about those in memory."""
-    if not request.HasField("checkpoint"):
-        return None
-    return CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
+    """The checkpoint whose blocks a call is about; None where it is about those in memory. Raises ProtocolError."""
+    return checkpoint_name(request.checkpoint) if request.HasField("checkpoint") else None
 
 
 def check_offered(session_id: str, block: int, checkpoint: CheckpointName | None) -> None:
@@ -181,7 +182,7 @@ def check_offered(session_id: str, block: int, checkpoint: CheckpointName | None
     offer = caller().offer
     asked = session_id, checkpoint
     if offer is not None and ((offer.session_id, offer.checkpoint) != asked or block not in offer.blocks):
-        raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+        raise no_such_ticket()
 
 
 def _check_held(session: Session, blocks: Sequence[int]) -> None:
@@ -194,34 +195,7 @@ def _check_held(session: Session, blocks: Sequence[int]) -> None:
         )
 
 
-def _check_replica(session: Session, name: CheckpointName, wanted: pb.WantedBlock) -> None:
-    """Refuse a replica that cannot be. Raises ProtocolError."""
-    if name.lineage > session.attachment.term or name.step > LARGEST_NUMBER:
-        raise ProtocolError(f"there can be no checkpoint {name} in session {session.id}")
-    if wanted.weights_only or session.blocks.is_static(wanted.block):
-        raise ProtocolError(f"block {wanted.block} of a checkpoint is whole, and of a block that training changes")
-
-
 def _check_each_once(blocks: Sequence[int]) -> None:
     """Raises ProtocolError."""
     if not blocks or len(set(blocks)) < len(blocks):
         raise ProtocolError(f"{len(blocks)} blocks are named; it must be one or more, each once")
-
-
-def _code(failure: IsthmusError) -> grpc.StatusCode:
-    """What the agent is told of a failure at the peer. UNAUTHENTICATED would tell it that its own token is refused here."""
-    match failure:
-        case UnreachableError() | DamagedMessageError():
-            return grpc.StatusCode.UNAVAILABLE
-        case AccessError():
-            return grpc.StatusCode.PERMISSION_DENIED
-        case BusyError():
-            return grpc.StatusCode.RESOURCE_EXHAUSTED
-        case SessionLostError():
-            return grpc.StatusCode.NOT_FOUND
-        case _:
-            return grpc.StatusCode.FAILED_PRECONDITION
-
-
-def _retry_after_seconds(failure: IsthmusError) -> float | None:
-    return failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else None

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 import grpc
 import structlog
 import torch
+from structlog.contextvars import bound_contextvars
 
 from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
@@ -19,7 +20,7 @@ from cloud_trainer.rpc.link_rpc import LinkRpc
 from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
-from cloud_trainer.sessions.building import check_request
+from cloud_trainer.sessions.building import check_request, run_of
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
@@ -31,6 +32,8 @@ from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.building import build_worker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
+from shared.model.build import check_run
+from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
@@ -88,6 +91,10 @@ class TrainerService:
         after_seconds = self._config.checkpoints.forget_after_days * 86_400
         await self._store.forget_abandoned(after_seconds, self._is_live)
 
+    async def renew(self) -> None:
+        """Show other trainers on the same store which sessions are here."""
+        await self._store.renew(self._is_live)
+
     def _is_live(self, session_id: str) -> bool:
         return session_id in self.sessions or session_id in self._fencing
 
@@ -116,6 +123,7 @@ class TrainerService:
         self._shutdown.check_open()
         check_request(request)
         session_id = self.sessions.reserve()
+        bind_run(run_of(request, session_id), session_id)
         try:
             await self._reserve_room(session_id)
             session = await self._build(request, request.placement, session_id)
@@ -129,7 +137,6 @@ class TrainerService:
         self.sessions.add(session)
         _log.info(
             "session opened",
-            session=session_id,
             model=request.model.factory,
             edge_blocks=session.deployment.edge_blocks,
         )
@@ -168,7 +175,9 @@ class TrainerService:
             self._device,
             config.checkpoints.step_log,
         )
-        return Session(session_id, request, built, self._threads, self._metrics)
+        session = Session(session_id, request, built, self._threads, self._metrics)
+        await session.begin()
+        return session
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -180,9 +189,12 @@ class TrainerService:
                 packet = undamaged(received)
                 if receiver is None:
                     session = uses.enter_context(self.sessions.using(packet.message.session_id))
-                    receiver = BlockReceiver(session, packet.message.fence)
+                    receiver, fence = BlockReceiver(session, packet.message), packet.message.fence
                     uses.callback(receiver.close)
-                if (tensor := receiver.add(packet)) is not None:
+                if (tensor := receiver.add(packet)) is not None and (name := receiver.checkpoint) is not None:
+                    await self.offered_blocks.keep(session, fence, name, tensor.key.block, bytes(tensor.payload))
+                    return pb.UploadBlockResponse()
+                if tensor is not None:
                     return pb.UploadBlockResponse(
                         block_digest=await receiver.take(tensor, self._threads.compute_lane(session.id))
                     )
@@ -191,20 +203,27 @@ class TrainerService:
     async def download_block(self, request: pb.DownloadBlockRequest, context: Context) -> None:
         """Send one block."""
         chunk_bytes = self._config.link.chunk_bytes
-        with self.sessions.using(request.session_id) as session, session.memory.copying():
-            name = named_checkpoint(request)
-            check_offered(session.id, request.block, name)
+        with self.sessions.using(request.session_id) as session:
+            name, block = named_checkpoint(request), request.block
+            check_offered(session.id, block, name)
             if name is None:
-                lane = self._threads.compute_lane(session.id)
-                packets = send_block(session, request.block, chunk_bytes, lane, weights_only=request.weights_only)
+                session.blocks.check_held(block)
             else:
-                packets = send_stored_block(session, self._store, name, request.block, chunk_bytes)
-            async for packet in packets:
-                await context.write(packet)
+                session.blocks.check_there(block)
+            with session.memory.copying([block], session.uses):
+                if name is None:
+                    lane = self._threads.compute_lane(session.id)
+                    packets = send_block(session, block, chunk_bytes, lane, weights_only=request.weights_only)
+                else:
+                    packets = send_stored_block(session, self._store, name, block, chunk_bytes)
+                async for packet in packets:
+                    await context.write(packet)
 
     async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
         """Time some consecutive blocks."""
-        with self.sessions.using(request.session_id) as session, session.memory.copying():
+        with self.sessions.using(request.session_id) as session, ExitStack() as copied:
+            check_run(request.first, request.stop, session.judge.chain)
+            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.uses))
             lane = self._threads.compute_lane(session.id)
             step = await lane.run(session.measuring, request.first, request.stop, request.repeats)
             # One call each, so that others get their turn in between, and none is made for a caller who has gone.
@@ -231,6 +250,7 @@ class TrainerService:
         elif (record := await self._store.record(session_id)) is not None:
             if record.subject != caller().subject:
                 raise self.sessions.not_found(session_id)
+            bind_run(run_of(record.request, session_id), session_id)
             if request.fence.session_term < record.session_term:
                 raise StatusError(grpc.StatusCode.ABORTED, f"session {session_id} was attached by another agent since")
         await self.end_session(session_id, request.resumable)
@@ -242,26 +262,40 @@ class TrainerService:
         Raises StatusError while it is being opened or built again: what that writes would be removed under it.
         """
         session = self.sessions.find(session_id)
+        if session is not None:
+            bind_run(session.run_id, session_id)
         if session is None and self._is_live(session_id):
             raise StatusError(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
         if session is not None:
             self.sessions.remove(session)
             session.forgotten = not resumable
             await session.end()
-            _log.info("session closed", session=session_id, step=session.next_step, resumable=resumable)
+            _log.info("session closed", step=session.next_step, resumable=resumable)
         await self._checkpointer.wait_for(session_id)
-        if not resumable:
+        if resumable or await self._is_attached_elsewhere(session):
+            await self._store.let_go(session_id)
+        else:
             await self._store.forget(session_id)
 
+    async def _is_attached_elsewhere(self, session: Session | None) -> bool:
+        """Whether another trainer on the same store has taken the session since."""
+        with suppress(StorageError):
+            if session is not None and (record := await self._store.record(session.id)) is not None:
+                return record.session_term > session.attachment.term
+        return False
+
     def _expired(self, session: Session) -> None:
-        _log.warning("session freed: nobody used it", session=session.id, attached_before=session.attachment.begun)
-        ending = asyncio.create_task(self._end_expired(session))
+        with bound_contextvars(run=session.run_id, session=session.id):  # whoever needs its place has another
+            _log.warning("session freed: nobody used it", attached_before=session.attachment.begun)
+            ending = asyncio.create_task(self._end_expired(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def _end_expired(self, session: Session) -> None:
         await session.end()
-        if not session.attachment.begun:  # there is no checkpoint, so nobody can come back to it
+        if session.attachment.begun:
+            await self._store.let_go(session.id)
+        else:  # there is no checkpoint, so nobody can come back to it
             await self._store.forget(session.id)
 
 

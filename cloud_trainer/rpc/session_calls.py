@@ -9,12 +9,14 @@ import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
+from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.checkpoint import CheckpointName
+from shared.bounds import MOST_WORKERS
 from shared.client.link_measurement import NotMeasuredError, measure_link
-from shared.telemetry.logs import bind_session
+from shared.concurrency.tasks import gathered
+from shared.errors import ProtocolError
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -53,18 +55,18 @@ class SessionCalls:
     ) -> pb.CommitPlacementResponse:
         """Put another placement into force."""
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             session.check_joined(request.fence)
-            placement = await self._threads.build(session.judge.read, request.placement)
+            judged = await self._threads.build(session.judge.read, request.placement)
+            placement = judged.placement
 
             if request.prepare:
                 if placement != session.placement:
-                    session.check_follows(placement, request.next_step)
+                    session.check_follows(placement, request.next_step, request.lineage)
                 return pb.CommitPlacementResponse()
 
             async def commit() -> None:
                 async with session.changing(request.fence):
-                    await session.commit(placement, request.next_step)
+                    await session.commit(judged, request.next_step, request.lineage)
 
             await _to_the_end(commit())
             _log.info("placement committed", version=placement.version, step=session.next_step)
@@ -73,17 +75,22 @@ class SessionCalls:
     async def dial_peers(self, request: pb.DialPeersRequest, _context: Context) -> pb.DialPeersResponse:
         """Dial other trainers of the session."""
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             async with session.changing(request.fence):
                 await session.dial(request.peers, request.evaluation, self._dialer)
         return pb.DialPeersResponse()
 
+    async def check_peers(self, request: pb.CheckPeersRequest, _context: Context) -> pb.CheckPeersResponse:
+        """Whether other trainers could be dialled."""
+        if (count := len(request.addresses)) > MOST_WORKERS:
+            raise ProtocolError(f"{count} addresses are named; at most {MOST_WORKERS} are looked at")
+        checks = await gathered(*(self._dialer.look(address) for address in request.addresses))
+        return pb.CheckPeersResponse(checks=checks)
+
     async def measure_link(self, request: pb.MeasureLinkRequest, _context: Context) -> pb.MeasureLinkResponse:
         """Measure the link to another trainer of the session."""
-        with self._sessions.using(request.session_id) as session, session.memory.copying():
-            bind_session(session.id)
+        with self._sessions.using(request.session_id) as session, session.memory.copying([], session.uses):
             session.check_joined(request.fence)
-            self._dialer.check(request.peer.address)
+            self._dialer.check(request.peer)
             try:
                 async with self._dialer.probe(request.peer.address, request.peer.ticket) as calls:
                     found = await measure_link(calls)
@@ -103,12 +110,12 @@ class SessionCalls:
         ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         async def tell(written: bool) -> None:
-            ended.set_result(written)
+            if not ended.done():  # its agent may have gone
+                ended.set_result(written)
 
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             async with session.changing(request.fence):
-                session.check_at(CheckpointName(request.name.lineage, request.name.step))
+                session.check_at(checkpoint_name(request.name))
                 await self._checkpointer.take(session, request, tell)
             await context.write(pb.CheckpointWorkerResponse())
             await context.write(pb.CheckpointWorkerResponse(written=await ended))
@@ -116,7 +123,6 @@ class SessionCalls:
     async def join_evaluation(self, request: pb.JoinEvaluationRequest, context: Context) -> None:
         """Take part in an evaluation until the caller ends this call."""
         with self._sessions.using(request.session_id) as session:
-            bind_session(session.id)
             async with session.changing(request.fence):
                 evaluation = await session.begin_evaluation(request.evaluation)
             try:

@@ -67,6 +67,7 @@ class Attachment:
         for serving in self._serving.values():
             serving.cancel()
         await self.wait_until_ended()
+        self._serving = {name: serving for name, serving in self._serving.items() if not serving.done()}
 
     async def end_one(self, name: StreamName) -> None:
         """End one stream, if it is attached; when this returns, another may be attached at once."""

@@ -24,11 +24,15 @@ class SessionBlocks:
         """Digests of all blocks of the model, in order. Computes."""
         return [block_state.digest(block) for block in self.held.chain.blocks]
 
-    def is_static(self, index: int) -> bool:
-        """Whether training leaves a block as it is. Raises ProtocolError for a block that the model has not."""
+    def check_there(self, index: int) -> int:
+        """`index` if the model has that block. Raises ProtocolError otherwise."""
         if index >= (count := len(self.held.chain.blocks)):
             raise ProtocolError(f"there is no block {index}; the model has {count} blocks, from 0")
-        return block_state.is_static(self.held.chain.blocks[index])
+        return index
+
+    def is_static(self, index: int) -> bool:
+        """Whether training leaves a block as it is. Raises ProtocolError for a block that the model has not."""
+        return block_state.is_static(self.held.chain.blocks[self.check_there(index)])
 
     def check_held(self, index: int) -> int:
         """`index` if the state of that block is here. Raises ProtocolError otherwise."""

@@ -11,11 +11,12 @@ from torch import nn
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
+from shared.bounds import is_session_id
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.chain import Chain
-from shared.model.footprint import estimate_training_bytes, state_bytes, state_copy_bytes, training_bytes
+from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
@@ -34,9 +35,16 @@ memory as long as the session."""
 
 
 def check_request(request: OpenSessionRequest) -> None:
-    """Refuse a request that is too large to be kept. Raises ProtocolError."""
+    """Refuse a request that is too large to be kept, or that names no run where it does name one. Raises ProtocolError."""
+    if request.run_id and not is_session_id(request.run_id):
+        raise ProtocolError("what opens the session names its run otherwise than with 32 hexadecimal digits")
     if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
         raise ProtocolError(f"what opens the session has {size} bytes; it may have {MAX_REQUEST_BYTES}")
+
+
+def run_of(request: OpenSessionRequest, session_id: str) -> str:
+    """The run that a session is part of."""
+    return request.run_id or session_id
 
 
 class OpenedModel(NamedTuple):
@@ -88,9 +96,8 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
         check=check_built,
     )
     assert estimate is not None
-    # A lost upload is held while it comes again.
-    uploading = 2 * sum(block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks)
-    memory = SessionMemory(limits, estimate, state_copy_bytes(chain.module, optimizer_size), uploading)
+    block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
+    memory = SessionMemory(limits, estimate, block_bytes)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise StatusError(

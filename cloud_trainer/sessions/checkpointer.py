@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -36,8 +36,8 @@ class SessionCheckpointer:
         tell: called with whether it is written, at once with False while another checkpoint is being written. Raises
         ProtocolError where the session is at another step than the one that is wanted.
         """
-        name = CheckpointName(wanted.name.lineage, wanted.name.step)
-        pinned = [CheckpointName(wanted.shared.lineage, wanted.shared.step)] if wanted.HasField("shared") else []
+        name = checkpoint_name(wanted.name)
+        pinned = [checkpoint_name(wanted.shared)] if wanted.HasField("shared") else []
         if (session.lineage, session.next_step) != name:
             raise ProtocolError(
                 f"checkpoint {name} is asked for; the session is at {session.lineage}-{session.next_step}"

@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import structlog
 
+from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Record, SessionStore
 from shared.errors import StorageError
+from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.version import NO_VERSION, PROTOCOL_VERSION
@@ -60,6 +62,7 @@ class Fencing:
         record = await self._store.record(session_id)
         if record is None or record.subject != subject:
             raise self._sessions.not_found(session_id)
+        bind_run(run_of(record.request, session_id), session_id)
         return None, record
 
     async def examine(self, session_id: str, session_term: int, uses: ExitStack) -> tuple[Session | None, Record]:

@@ -3,12 +3,13 @@
 A join builds a session again that is not in memory. What its blocks then lack, a restore brings.
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import grpc
 import structlog
 
+from cloud_trainer.sessions.claims import check_term, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
@@ -16,7 +17,7 @@ from cloud_trainer.sessions.session_store import Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import StorageError
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -45,14 +46,15 @@ class Joining:
         """See `TrainerService.JoinSession`. Raises StatusError."""
         check_version(request.protocol_version)
         session_id, term = request.session_id, request.session_term
+        check_term(term)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.examine(session_id, term, uses)
                 names, replicas = await self._store.names(session_id), await self._store.replicas(session_id)
-                if found is None:
-                    self._check_room(session_id)
-                await self._fencing.take(session_id, record, term)
-                session = found or await self._build_again(session_id, record, uses)
+                # Held before the term is stored: a join that found no room after that would have used its term up.
+                with self._place(session_id) if found is None else nullcontext():
+                    await self._fencing.take(session_id, record, term)
+                    session = found or await self._build_again(session_id, record, uses)
                 await session.join(term)
             _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
@@ -71,15 +73,16 @@ class Joining:
 
     async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
         """See `TrainerService.RestoreWorker`. Raises StatusError, and as opening does."""
-        session_id, name = request.session_id, CheckpointName(request.checkpoint.lineage, request.checkpoint.step)
+        session_id, name = request.session_id, checkpoint_name(request.checkpoint)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
                 _check_term(session_id, request.fence, record)
-                session = found or await self._build_again(session_id, record, uses)
+                with self._place(session_id) if found is None else nullcontext():
+                    session = found or await self._build_again(session_id, record, uses)
                 session.attachment.term = record.session_term
-                placement = await self._threads.build(session.judge.read, request.placement)
-                needed = session.needed_of_checkpoint(placement)
+                judged = await self._threads.build(session.judge.read, request.placement)
+                needed = session.needed_of_checkpoint(judged.placement)
                 try:
                     states = await self._store.load(session_id, name, needed)
                 except StorageError as failure:
@@ -89,10 +92,11 @@ class Joining:
                     raise StatusError(
                         grpc.StatusCode.NOT_FOUND,
                         f"blocks {needed} of checkpoint {name} of session {session_id} are not all here, or are damaged",
+                        kind=Kind.NOT_STORED,
                     ) from failure
                 try:
                     async with session.changing(request.fence):
-                        await session.restore(name.step, states, placement, request.fence.session_term)
+                        await session.restore(name.step, states, judged, request.fence.session_term)
                 except BaseException:
                     self._sessions.remove(session)  # half-loaded, it is of no use
                     await session.end()
@@ -102,19 +106,22 @@ class Joining:
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
             return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
 
-    def _check_room(self, session_id: str) -> None:
-        """Refuse, before a term is stored, to join a session for which there would be no place. Raises StatusError."""
-        self._sessions.reserve(session_id)
-        self._sessions.release(session_id)
+    @contextmanager
+    def _place(self, session_id: str) -> Iterator[None]:
+        """Hold a place for a session that is to be built again; nobody else gets it, unless the block fails.
 
-    async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
-        """The session as it was opened, without the state of its blocks."""
+        Raises StatusError where there is none.
+        """
         self._sessions.reserve(session_id)
         try:
-            session = await self._build(record.request, record.request.placement, session_id)
+            yield
         except BaseException:
             self._sessions.release(session_id)
             raise
+
+    async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+        """The session as it was opened, without the state of its blocks, in the place that is held for it."""
+        session = await self._build(record.request, record.request.placement, session_id)
         session.blank = True
         self._sessions.add(session)
         uses.enter_context(self._sessions.using(session_id))

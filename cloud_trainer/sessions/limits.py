@@ -38,6 +38,19 @@ class Limits:
                 f"{self.session_bytes} to one (server.max_session_bytes)",
             )
 
+    def check_uses(self, training: int, evaluating: int) -> None:
+        """Refuse a session that would take so many bytes in training, or in an evaluation, where either is too many.
+
+        Raises StatusError.
+        """
+        if max(training, evaluating) > self.session_bytes:
+            raise StatusError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the session would take about {training} bytes of memory to train and {evaluating} to evaluate, for weights, "
+                "gradients, optimizer state, activations, batches in flight and blocks on their way; this trainer gives "
+                f"{self.session_bytes} to one (server.max_session_bytes); smaller batches (data.batch_size) take less",
+            )
+
     def check_staleness(self, staleness: int, codecs: Iterable[str]) -> None:
         """Refuse a K beyond the limit. Raises ProtocolError, and ConfigError for an unknown codec."""
         if staleness > self.staleness:

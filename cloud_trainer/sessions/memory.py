@@ -1,10 +1,10 @@
 """What one session holds of the trainer's memory, counted at its worst from opening to closing.
 
-Weights and activations, batches in flight with their labels and gradients, and blocks on their way in. Each
+Weights and activations, batches in flight with their labels and gradients, and blocks on their way in and out. Each
 claim that would make it more than a session may have is refused before the memory is taken. Knows nothing of tensors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ MOST_COPYING = 8
 a connection that was lost are held until that is noticed."""
 COPIES = 2
 """A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
+UPLOADS = 2
+"""Every block may be on its way here so often at one time: an upload that was lost is held while it comes again."""
 _RETRY_SECONDS = 10.0
 """When an upload or a copy that hangs on a lost connection may have been given up."""
 
@@ -30,37 +32,42 @@ class Batches(NamedTuple):
     each_bytes: int
     """What each takes at its worst, in all its copies, without its labels."""
 
-    @property
-    def total_bytes(self) -> int:
-        """What all of them take."""
-        return self.in_flight * self.each_bytes
+
+class Uses(NamedTuple):
+    """What a session does with a placement, one after the other: whoever may do the one may do the other."""
+
+    trained: Batches
+    """What may be in flight in training."""
+    evaluated: Batches
+    """What may be in flight in an evaluation."""
 
 
 class SessionMemory:
     """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
-    def __init__(self, limits: Limits, model_bytes: int, state_copy_bytes: int, most_uploading_bytes: int) -> None:
-        """model_bytes: of training, with a second copy of the state, of state_copy_bytes, for blocks that arrive."""
+    def __init__(self, limits: Limits, model_bytes: int, block_bytes: Sequence[int]) -> None:
+        """model_bytes: of training, with a second copy of the state for blocks on their way. block_bytes: the state of each."""
         self._limits = limits
         self._model_bytes = model_bytes
-        self._state_copy_bytes = state_copy_bytes
-        self._most_uploading_bytes = most_uploading_bytes
+        self._block_bytes = block_bytes
+        self._state_bytes = sum(block_bytes)
         self._label_bytes = 0
         self._copying = 0
+        self._copied_bytes = 0
         self._uploading_bytes = 0
         self._aside_bytes = 0
 
-    def check(self, batches: Batches) -> None:
-        """Refuse batches with which the session would hold too much. Raises StatusError."""
-        self._limits.check_memory(self._total(batches))
+    def check(self, uses: Uses) -> None:
+        """Refuse what would take too much, in training or in an evaluation. Raises StatusError."""
+        self._limits.check_uses(self._total(uses.trained), self._total(uses.evaluated))
 
-    def permit(self, staleness: int, codecs: Iterable[str], batches: Batches) -> None:
+    def permit(self, staleness: int, codecs: Iterable[str], uses: Uses) -> None:
         """Refuse what the operator does not let the session have: its K, its codecs, the memory that its batches take.
 
         Raises ProtocolError, ConfigError for an unknown codec, or StatusError.
         """
         self._limits.check_staleness(staleness, codecs)
-        self.check(batches)
+        self.check(uses)
 
     def max_staleness(self, each_bytes: int) -> int:
         """The largest K for which there is memory with batches of so many bytes, and the limit of all sessions at most."""
@@ -68,41 +75,42 @@ class SessionMemory:
         room = self._limits.session_bytes - self._total(Batches(1, each_bytes))
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
-    def take_labels(self, count: int, batches: Batches) -> None:
+    def take_labels(self, count: int, uses: Uses) -> None:
         """Count labels of so many bytes for every batch in flight, if none were larger so far. Raises StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:
-            self.check(batches)
+            self.check(uses)
         except StatusError:
             self._label_bytes = before
             raise
 
     @contextmanager
-    def copying(self) -> Iterator[None]:
-        """A call copies blocks, and holds the copy for as long as its caller takes. Raises StatusError."""
+    def copying(self, blocks: Iterable[int], uses: Uses) -> Iterator[None]:
+        """A call copies blocks of the model, and holds the copy for as long as its caller takes. Raises StatusError."""
         _check_limit(self._copying, MOST_COPYING, "calls that copy blocks")
+        count = sum(self._block_bytes[block] for block in blocks)
+        self._check_room(count, uses)
         self._copying += 1
+        self._copied_bytes += count
         try:
             yield
         finally:
             self._copying -= 1
+            self._copied_bytes -= count
 
-    def begin_upload(self, count: int, batches: Batches) -> None:
+    def begin_upload(self, count: int, uses: Uses) -> None:
         """Begin an upload of so many bytes of a block. Raises StatusError where too many are on their way already."""
-        if self._uploading_bytes + count > self._most_uploading_bytes:
+        most_bytes = UPLOADS * self._state_bytes
+        if self._uploading_bytes + count > most_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{self._uploading_bytes} bytes of blocks are on their way to this session already; {count} more are too "
-                f"many at one time (limit {self._most_uploading_bytes})",
+                f"many at one time (limit {most_bytes})",
                 _RETRY_SECONDS,
             )
+        self._check_room(count, uses)
         self._uploading_bytes += count
-        try:
-            self.check(batches)
-        except StatusError:
-            self._uploading_bytes -= count
-            raise
 
     def end_upload(self, count: int) -> None:
         """End an upload of so many bytes, whole or not."""
@@ -112,9 +120,23 @@ class SessionMemory:
         """Set how many bytes the blocks take that wait for the cut to move."""
         self._aside_bytes = count
 
+    def _check_room(self, count: int, uses: Uses) -> None:
+        """Refuse so many bytes more of blocks on their way. Raises StatusError."""
+        total = max(map(self._total, uses))
+        moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
+        room = max(self._state_bytes - moving_bytes, 0) + self._limits.session_bytes - total
+        if count > room:
+            raise StatusError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{count} bytes of blocks are to be sent or taken; beside its batches in flight, and {moving_bytes} bytes of "
+                f"blocks that are on their way already, the session has room for {max(room, 0)} (server.max_session_bytes)",
+                _RETRY_SECONDS,
+            )
+
     def _total(self, batches: Batches) -> int:
-        blocks = max(self._uploading_bytes + self._aside_bytes - self._state_copy_bytes, 0)
-        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + blocks
+        moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
+        beyond = max(moving_bytes - self._state_bytes, 0)
+        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + beyond
 
     def _of_each(self, each_bytes: int) -> int:
         return each_bytes + COPIES * self._label_bytes

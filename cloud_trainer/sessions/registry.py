@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from cloud_trainer.sessions.session import Session
+from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.version import NO_SESSION
@@ -113,7 +114,10 @@ class SessionRegistry:
 
     @contextmanager
     def using(self, session_id: str) -> Iterator[Session]:
-        """The caller's session of that id, which does not expire meanwhile. Raises StatusError when there is none."""
+        """The caller's session of that id, which does not expire meanwhile; the log of the task names it from now on.
+
+        Raises StatusError when there is none.
+        """
         self.check_owner(session_id)
         place = self._places.get(session_id)
         if place is None or place.session is None:
@@ -121,6 +125,7 @@ class SessionRegistry:
         if place.expiry is not None:
             place.expiry.cancel()
         place.calls += 1
+        bind_run(place.session.run_id, session_id)
         try:
             yield place.session
         finally:

@@ -12,15 +12,16 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import OnDelivered, PeerLinks
 from cloud_trainer.sessions.attachment import Attachment
 from cloud_trainer.sessions.blocks import SessionBlocks
+from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.measuring import measured_step
-from cloud_trainer.sessions.memory import Batches
+from cloud_trainer.sessions.memory import Uses
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.tickets import Tickets
 from cloud_trainer.sessions.worker.building import BuiltWorker
 from cloud_trainer.sessions.worker.dialling import Dialling
 from cloud_trainer.sessions.worker.evaluation import Evaluation
 from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
-from cloud_trainer.sessions.worker.in_force import in_force
+from cloud_trainer.sessions.worker.in_force import InForce
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
@@ -29,7 +30,6 @@ from shared.placement import (
     Deployment,
     Placement,
     held_blocks,
-    links,
     moves,
     ranges_of,
 )
@@ -46,7 +46,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class Session:
-    """From its opening to its end. Made on the event loop, and used there, but for what says that it computes."""
+    """From its opening to its end. Made on the event loop, and used there once `begin` has returned, but for what computes."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class Session:
     ) -> None:
         """request: the one that opened the session."""
         self.id = session_id
+        self.run_id = run_of(request, session_id)
         self.request = request
         self.judge = built.judge
         self.memory = built.judge.memory
@@ -79,8 +80,8 @@ class Session:
         self._evaluation: Evaluation | None = None
         self._dialling = Dialling(self.attachment.give_up)
         self._figures = WorkerFigures(self.name, self.statistics, metrics, self.blocks.forget_arrived)
-        self._figures.placed(built.placement)
-        setup = WorkerSetup(
+        self._figures.placed(built.in_force.placement)
+        self._setup = WorkerSetup(
             worker=self.name,
             held=built.held,
             method=built.method,
@@ -89,14 +90,19 @@ class Session:
             listener=self._figures,
             step_log=built.step_log,
         )
-        self._worker = PlacedWorker(setup, built.placement)
-        self._in_force = in_force(built.placement, self.judge)
+        self._in_force = built.in_force
+        self._worker: PlacedWorker
         self._is_ended = False
+
+    async def begin(self) -> None:
+        """Get ready to compute; comes before everything else."""
+        self._worker = await self._lane.aside(PlacedWorker, self._setup, self._in_force.plan)
+        self._worker.start()
 
     @property
     def placement(self) -> Placement:
         """What is in force."""
-        return self._worker.placement
+        return self._in_force.placement
 
     @property
     def whole(self) -> bool:
@@ -124,15 +130,14 @@ class Session:
         return ", ".join(map(str, ranges_of(self.blocks.held.indices))) or "none"
 
     @property
-    def batches(self) -> Batches:
+    def uses(self) -> Uses:
         """What may be in flight."""
-        trained, evaluated = self._in_force.trained, self._in_force.evaluated
-        return trained if self._evaluation is None else max(trained, evaluated, key=lambda each: each.total_bytes)
+        return self._in_force.uses
 
     @property
     def max_staleness(self) -> int:
         """The largest K that the session may have with what is in force."""
-        return self.memory.max_staleness(self.batches.each_bytes)
+        return self.memory.max_staleness(self.uses.trained.each_bytes)
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -160,8 +165,8 @@ class Session:
 
     def dialers(self, *, training: bool = True) -> list[str]:
         """The workers that dial this one."""
-        every = links(self.placement, self.judge.model, training=training)
-        return [link.dialer for link in every if link.listener == self.name]
+        plan = self._in_force.plan.training if training else self._in_force.plan.evaluation
+        return [link.dialer for link in plan.links if link.listener == self.name]
 
     def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
         """What lets other trainers dial this one, for an evaluation or for training (0)."""
@@ -238,37 +243,43 @@ class Session:
         self.tickets.withdraw_all_offers()
         async with self._changing:
             await self._end_all()
+            self.attachment.lost_at = None  # its agent is there, linked or not
             self._last_evaluation = 0
 
     def check_at(self, name: CheckpointName) -> None:
         """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
-        self._worker.run.catch_up(name.step)
-        at = CheckpointName(self.lineage, self.next_step)
-        if name != at or self._worker.run.in_flight or not self.whole:
+        run = self._worker.run
+        is_here = name.lineage == self.lineage and run.may_be_at(name.step)
+        if not is_here or run.in_flight or not self.whole:
+            at = CheckpointName(self.lineage, self.next_step)
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"checkpoint {name} is asked for; {self.name!r} is at {at}, with {self._under_way} under way",
             )
+        run.catch_up(name.step)
 
-    async def commit(self, placement: Placement, next_step: int) -> None:
+    async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
         """Put a judged placement into force, whole or not at all; one that is in force already is no error.
 
-        Called inside `changing`. Raises StatusError where it cannot follow, and as `HeldBlocks.hold` does.
+        lineage: of all workers' state. Called inside `changing`. Raises StatusError, and as `HeldBlocks.hold` does.
         """
+        placement = judged.placement
         if placement == self.placement:
             return
-        self.check_follows(placement, next_step)
+        self.check_follows(placement, next_step, lineage)
         await self._end_all()
-        self.check_follows(placement, next_step)  # what came until then may have begun another step
+        self.check_follows(placement, next_step, lineage)  # what came until then may have begun another step
         await self._lane.aside(self.blocks.hold, held_blocks(placement, self.name))
-        await self._place(placement, next_step)
+        self._worker.run.catch_up(next_step)
+        self._lineage = lineage
+        await self._place(judged, next_step)
 
     def needed_of_checkpoint(self, placement: Placement) -> list[int]:
         """The blocks whose states a checkpoint has to have here, for a judged placement to come into force with it."""
-        changing = changing_blocks(self.blocks.held.chain)
+        changing = set(changing_blocks(self.blocks.held.chain))
         return [block for block in held_blocks(placement, self.name) if block in changing]
 
-    async def restore(self, step: int, states: Mapping[int, BlockTensors], placement: Placement, lineage: int) -> None:
+    async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
         """Go on from a checkpoint under a judged placement, which begins a new lineage. Called inside `changing`.
 
         states: of the blocks that are needed (`needed_of_checkpoint`), before this step. Raises an IsthmusError when one does
@@ -276,12 +287,12 @@ class Session:
         """
         await self._end_all()
         await self._worker.stop()
-        await self._lane.aside(put_back, self.blocks.held, held_blocks(placement, self.name), states)
+        await self._lane.aside(put_back, self.blocks.held, held_blocks(judged.placement, self.name), states)
         self.blocks.forget_arrived()
         self._lineage, self.blank = lineage, False
         if self._step_log is not None:
             self._step_log.rolled_back(step)
-        await self._place(placement, step)
+        await self._place(judged, step)
 
     async def begin_evaluation(self, number: int) -> Evaluation:
         """Take part in an evaluation; an earlier one ends. Called inside `changing`. Raises StatusError."""
@@ -295,9 +306,8 @@ class Session:
                 grpc.StatusCode.FAILED_PRECONDITION, f"no evaluation can begin while {self._under_way} is under way"
             )
         await self._end_evaluation()
-        self.memory.check(self._in_force.evaluated)
         self._last_evaluation = number
-        self._evaluation = Evaluation(number, self._worker.evaluation(WorkerListener()))
+        self._evaluation = Evaluation(number, await self._worker.evaluation(WorkerListener()))
         return self._evaluation
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
@@ -335,10 +345,10 @@ class Session:
             await self._end_all()
             await self._worker.stop()
 
-    async def _place(self, placement: Placement, next_step: int) -> None:
-        await self._worker.place(placement, next_step)
-        self._figures.placed(placement)
-        self._in_force = in_force(placement, self.judge)
+    async def _place(self, judged: InForce, next_step: int) -> None:
+        await self._worker.place(judged.plan, next_step)
+        self._figures.placed(judged.placement)
+        self._in_force = judged
 
     async def _end_all(self) -> None:
         """End all links and what evaluates; the steps of training stay as they are."""
@@ -364,21 +374,18 @@ class Session:
     def _updates(self, block: int) -> bool:
         return block in self.blocks.held.indices and self.placement.owner(block) == self.name
 
-    def check_follows(self, placement: Placement, next_step: int) -> None:
-        """Refuse a judged placement that cannot come into force at this step. Raises StatusError."""
+    def check_follows(self, placement: Placement, next_step: int, lineage: int) -> None:
+        """Refuse a judged placement that cannot come into force at this step of this lineage. Raises StatusError."""
         before, run = self.placement, self._worker.run
-        run.catch_up(next_step)
-        missing = [
-            move.block
-            for move in moves(before, placement)
-            if move.receiver == self.name and self.blocks.lacks(move.block)
-        ]
-        late = placement.version <= before.version or next_step != run.next_step
-        if late or missing or run.in_flight or not self.whole:
+        arriving = [move.block for move in moves(before, placement) if move.receiver == self.name]
+        missing = [block for block in arriving if self.blocks.lacks(block)]
+        late = placement.version <= before.version or not run.may_be_at(next_step)
+        is_of_another = lineage != self._lineage and bool(held_blocks(before, self.name))
+        if late or missing or is_of_another or run.in_flight or not self.whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"placement {placement.version} at step {next_step} cannot follow placement {before.version} at step "
-                f"{run.next_step}, with {self._under_way} under way"
+                f"placement {placement.version} at {CheckpointName(lineage, next_step)} cannot follow placement "
+                f"{before.version} at {CheckpointName(self._lineage, run.next_step)}, with {self._under_way} under way"
                 + (f" and without blocks {missing}" if missing else ""),
             )
 
@@ -386,7 +393,7 @@ class Session:
         chain = self.judge.chain
         self.judge.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.judge.recipe.loss, chain.features[0], chain.output, labels)
-        self.memory.take_labels(labels.bytes, self.batches)
+        self.memory.take_labels(labels.bytes, self.uses)
 
 
 def _ignore(*_news: object) -> None:

@@ -5,7 +5,6 @@ It also bounds what is stored for a subject. A thread of its own reads and write
 
 import asyncio
 import base64
-import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,7 +14,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
+from cloud_trainer.sessions.building import run_of
+from cloud_trainer.sessions.held_folders import HeldFolders
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
+from shared.bounds import is_session_id
 from shared.checkpoint import CheckpointName, Files, SessionFolder
 from shared.concurrency.threads import Worker
 from shared.errors import StorageError
@@ -25,7 +27,6 @@ from shared.training.held_state import to_bytes
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _log = structlog.get_logger(__name__)
-_SESSION_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class SessionStore:
         self._quota = quota
         self._clock = clock
         self._index = StoredIndex()
+        self._held = HeldFolders()
         self._reserved: dict[str, str] = {}
         """The subject of each session that is being opened."""
         self._learned = False
@@ -70,8 +72,9 @@ class SessionStore:
         self.disk = Worker("disk")
 
     def close(self) -> None:
-        """Wait until what is being written is written, and end the thread."""
+        """Wait until what is being written is written, let the sessions go, and end the thread."""
         self.disk.close()
+        self._held.close()
 
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
         """Reserve room for one more session of a subject until `release_room`; False where the subject has as many as it may.
@@ -81,6 +84,8 @@ class SessionStore:
         """
         if not self._learned:
             await self.learn()
+        if len(self._index.seen_by(subject.__eq__)) + len(self._reserved) >= self._quota.sessions:
+            await self._look_again(subject)
         if self._taken(subject) >= self._quota.sessions:
             for useless in self._index.useless(subject):
                 if not is_live(useless):
@@ -89,6 +94,16 @@ class SessionStore:
             return False
         self._reserved[session_id] = subject
         return True
+
+    async def _look_again(self, subject: str) -> None:
+        """Find out what other trainers on the same store have done since to sessions that this one does not have."""
+        for session_id in self._index.seen_by(subject.__eq__):
+            ours = session_id in self._held or session_id in self._reserved
+            if not ours and (folder := self._folder(session_id)) is not None:
+                if (entry := await self.disk.run(self._entry, session_id, folder)) is None:
+                    self._index.remove(session_id)
+                else:
+                    self._index.put(session_id, entry)
 
     def release_room(self, session_id: str) -> None:
         """The session is stored by now, or will not be; nothing happens where no room was reserved."""
@@ -103,6 +118,7 @@ class SessionStore:
         """Write down how a session was opened. Where that fails it only warns, because the session itself can go on."""
         if (folder := self._folder(session_id)) is None:
             return
+        await self.disk.run(self._held.hold, session_id, folder.files)
         self._index.put(session_id, StoredEntry(record.subject))
         try:
             await self.disk.run(folder.write, record.document)
@@ -116,6 +132,7 @@ class SessionStore:
         """
         if (folder := self._folder(session_id)) is None:
             return True
+        await self.disk.run(self._held.hold, session_id, folder.files)
         if not await self.disk.run(_fence, folder, record, session_term):
             return False
         await self._learn_of(session_id, folder)  # another trainer may have opened it, on the same store
@@ -135,7 +152,7 @@ class SessionStore:
         if self._files is None:
             return
         known = self._index.session_ids  # before the list: what is opened while it is made is not on it
-        found = {name for name in await self.disk.run(self._files.folders) if _SESSION_ID.fullmatch(name)}
+        found = {name for name in await self.disk.run(self._files.folders) if is_session_id(name)}
         for gone in known - found:
             self._index.remove(gone)
         for session_id in found:
@@ -146,9 +163,22 @@ class SessionStore:
     async def _learn_of(self, session_id: str, folder: SessionFolder) -> None:
         if session_id in self._index:
             return
-        entry = await self.disk.run(_entry, folder)
+        entry = await self.disk.run(self._entry, session_id, folder)
         if entry is not None and session_id not in self._index:
             self._index.put(session_id, entry)
+
+    async def is_elsewhere(self, session_id: str) -> bool:
+        """Whether another trainer that lives has the session. Raises StorageError."""
+        folder = self._folder(session_id)
+        return folder is not None and await self.disk.run(self._held.elsewhere, session_id, folder.files)
+
+    async def let_go(self, session_id: str) -> None:
+        """The session is no more in this process's memory; another trainer may have it."""
+        await self.disk.run(self._held.let_go, session_id)
+
+    async def renew(self, is_live: Callable[[str], bool]) -> None:
+        """Show that this process lives and has the sessions for which `is_live` is true; it lets go of others."""
+        await self.disk.run(self._held.renew, is_live)
 
     async def record(self, session_id: str) -> Record | None:
         """The stored record of a session; None where there is none that can be believed."""
@@ -207,7 +237,10 @@ class SessionStore:
         async with self._claiming:
             before = self._index.entry(session_id) or StoredEntry("")
             try:
-                self._claim(session_id, before, await self.disk.run(count_after))
+                after_bytes = await self.disk.run(count_after)
+                if after_bytes > self._left_bytes(before):
+                    await self._look_again(before.subject)
+                self._claim(session_id, before, after_bytes)
                 stored_bytes = await self.disk.run(write_and_count)
             except StorageError:
                 self._index.put(session_id, before)
@@ -219,7 +252,7 @@ class SessionStore:
 
         Raises StorageError where it is more than is left.
         """
-        left = self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
+        left = self._left_bytes(before)
         if after_bytes > left:
             raise StorageError(
                 f"with it {after_bytes} bytes would be kept of this session, and {max(left, 0)} are left of what is kept for "
@@ -227,6 +260,10 @@ class SessionStore:
             )
         claimed = max(after_bytes, before.stored_bytes)
         self._index.put(session_id, StoredEntry(before.subject, claimed, before.resumable))
+
+    def _left_bytes(self, before: StoredEntry) -> int:
+        """What one session may take, with all that others of its subject take."""
+        return self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
 
     async def names(self, session_id: str) -> list[CheckpointName]:
         """The checkpoints of a session, the newest first; they may be damaged. Raises StorageError."""
@@ -252,6 +289,7 @@ class SessionStore:
         """Remove all that is stored of a session; a warning where that fails."""
         if (folder := self._folder(session_id)) is None:
             return
+        await self.let_go(session_id)
         try:
             await self.disk.run(folder.remove)
         except StorageError as failure:
@@ -260,7 +298,7 @@ class SessionStore:
             self._index.remove(session_id)
 
     async def forget_abandoned(self, after_seconds: float, is_live: Callable[[str], bool]) -> None:
-        """Remove the sessions that are not live and to which nothing was written for so long; a warning where that fails.
+        """Remove the sessions that no trainer has and to which nothing was written for so long; a warning where that fails.
 
         is_live: whether a session is in memory or on its way there; asked on the event loop. What a session that comes back at
         this moment writes waits its turn on the disk's thread.
@@ -284,9 +322,20 @@ class SessionStore:
         written_at = folder.written_at()
         if written_at is None or self._clock() - written_at <= after_seconds:
             return False
+        if self._held.elsewhere(session_id, folder.files):
+            return False
+        record = _read_record(folder)
         folder.remove()
-        _log.info("abandoned session removed from disk", session=session_id)
+        run_id = session_id if record is None else run_of(record.request, session_id)
+        _log.info("abandoned session removed from disk", session=session_id, run=run_id)
         return True
+
+    def _entry(self, session_id: str, folder: SessionFolder) -> StoredEntry | None:
+        """What is stored of a session; None where no record can be believed. Runs on the disk's thread."""
+        if (record := _read_record(folder)) is None:
+            return None
+        resumable, elsewhere = bool(folder.checkpoints.names()), self._held.elsewhere(session_id, folder.files)
+        return StoredEntry(record.subject, folder.total_bytes(), resumable, elsewhere)
 
     def _kept(self, session_id: str) -> SessionFolder:
         """The folder of a session. Raises StorageError where nothing is stored."""
@@ -299,16 +348,9 @@ class SessionStore:
 
         The id comes from a peer, and must not lead to a folder elsewhere.
         """
-        if self._files is None or not _SESSION_ID.fullmatch(session_id):
+        if self._files is None or not is_session_id(session_id):
             return None
         return SessionFolder(self._files.folder(session_id), self._keep)
-
-
-def _entry(folder: SessionFolder) -> StoredEntry | None:
-    record = _read_record(folder)
-    if record is None:
-        return None
-    return StoredEntry(record.subject, folder.total_bytes(), bool(folder.checkpoints.names()))
 
 
 def _read_record(folder: SessionFolder) -> Record | None:

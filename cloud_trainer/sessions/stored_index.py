@@ -15,6 +15,8 @@ class StoredEntry:
     stored_bytes: int = 0
     resumable: bool = False
     """Whether there is a checkpoint, without which nobody can resume it."""
+    elsewhere: bool = False
+    """Whether another trainer that lives has it: it counts there."""
 
 
 class StoredIndex:
@@ -44,17 +46,22 @@ class StoredIndex:
         return sorted(session_id for session_id, entry in self._entries.items() if sees(entry.subject))
 
     def count(self, subject: str) -> int:
-        """Sessions of a subject."""
-        return sum(entry.subject == subject for entry in self._entries.values())
+        """Sessions of a subject that no other trainer has."""
+        return len(self._counted(subject))
 
     def total_bytes(self, subject: str) -> int:
-        """The bytes that are stored for a subject."""
-        return sum(entry.stored_bytes for entry in self._entries.values() if entry.subject == subject)
+        """The bytes that are stored of these."""
+        return sum(entry.stored_bytes for entry in self._counted(subject).values())
 
     def entry(self, session_id: str) -> StoredEntry | None:
         """What is known of a session; None where nothing is stored of it."""
         return self._entries.get(session_id)
 
     def useless(self, subject: str) -> list[str]:
-        """The sessions of a subject of which too little is stored to resume them."""
-        return [name for name, entry in self._entries.items() if entry.subject == subject and not entry.resumable]
+        """Those of which too little is stored to resume them."""
+        return [name for name, entry in self._counted(subject).items() if not entry.resumable]
+
+    def _counted(self, subject: str) -> dict[str, StoredEntry]:
+        return {
+            name: entry for name, entry in self._entries.items() if entry.subject == subject and not entry.elsewhere
+        }

@@ -60,7 +60,7 @@ def main() -> int:
             running_trainer(Path(scratch) / "address") as (trainer, address),
         ):
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
-            agent = [
+            agent: list[str | Path] = [
                 SCRIPTS / "edge-agent",
                 "run",
                 f"--config={HERE / 'edge.toml'}",

@@ -1,29 +1,31 @@
 """`make demo-chain`: an agent and two trainers, three real processes on loopback, train one model as a chain.
 
 The chain is profiled and planned, and trained under that plan. Then the machine of the middle worker becomes slow: its process
-stands still for most of the time, and the engine moves blocks away from it. Nothing is left running, whatever ends it.
+stands still for most of the time, and the engine moves blocks away from it. What the moves gained is said in the end, and drawn
+in run/demo-chain where matplotlib is installed. Nothing is left running, whatever ends it.
 """
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import demo
+from pace import Pace
 from rich.console import Console
+from run_picture import Moment, Run, draw_run
 
 from edge_agent import EdgeConfig, TrainingListener, run_training
 from edge_agent.commands.terminal import summary_table
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
+from shared.errors import PlanError
 from shared.placement import AGENT, Placement, cuts_of
 from shared.telemetry.logs import configure_logs
 
@@ -34,8 +36,11 @@ TRAINER_FLAGS = ('peers.allowed=["127.0.0.1:*"]', "control.listen=none")
 SLOW = "near"
 SLOW_FROM = 1 / 3
 """The part of the steps after which it becomes slow."""
-RUNNING_SECONDS, STANDING_SECONDS = 0.01, 0.03
-"""How long it computes and stands still in turns: at a quarter of its pace, and finer than a step."""
+SLOW_SHARE = 0.25
+"""How much of the time its process computes then."""
+FOLDER = Path("run/demo-chain")
+SEEN_SECONDS = 0.05
+"""How often a step is kept for the picture."""
 
 
 def main() -> int:
@@ -80,46 +85,49 @@ def _agent(*arguments: str, show: bool = True) -> str:
 def _train(config: EdgeConfig, slow_process: int) -> None:
     configure_logs(config.log.level, config.log.format)
     print("$ edge-agent run", flush=True)
-    with _Slowing(slow_process) as slowing:
-        result = asyncio.run(run_training(config, _Showing(slowing)))
+    with Pace(slow_process) as pace:
+        seen = _Showing(pace)
+        result = asyncio.run(run_training(config, seen))
     Console().print(summary_table(result.summary))
+    run = Run((AGENT, *NAMES), len(result.summary.blocks), seen.moments)
+    gained = _gained(run, seen.slow_seconds)
+    print(gained)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    paths = [FOLDER / "demo-chain.png", FOLDER / "demo-chain.svg"]
+    try:
+        draw_run(run, (seen.slow_seconds, f"{SLOW} becomes slow"), gained, *paths)
+    except PlanError as failure:
+        print(f"no picture: {failure}")
+    else:
+        print("\n".join(f"picture: {path}" for path in paths))
 
 
-class _Slowing:
-    """A process that stands still in turns once it is told to; at exit it runs as before."""
-
-    def __init__(self, process: int) -> None:
-        self._process, self._ended = process, threading.Event()
-        self._thread = threading.Thread(target=self._slow)
-
-    def __enter__(self) -> "_Slowing":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def begin(self) -> None:
-        """Slow it down from now on."""
-        self._thread.start()
-
-    def _slow(self) -> None:
-        while not self._ended.wait(RUNNING_SECONDS):
-            os.kill(self._process, signal.SIGSTOP)
-            try:
-                self._ended.wait(STANDING_SECONDS)
-            finally:
-                os.kill(self._process, signal.SIGCONT)
+def _gained(run: Run, slow_seconds: float) -> str:
+    """What the moves after the worker became slow have gained, as they were measured."""
+    after = [move.seconds for move in run.moves if move.seconds > slow_seconds]
+    if not after:
+        return f"no blocks moved after {SLOW} became slow"
+    before = run.steps_per_second(slow_seconds, after[0])
+    since = run.steps_per_second(after[-1], run.moments[-1].seconds)
+    if before is None or since is None:
+        return f"blocks moved {len(after)} times after {SLOW} became slow; too few steps were between to say what that gained"
+    return (
+        f"with {SLOW} slow: {before:.1f} steps a second before blocks moved, {since:.1f} after the last move, "
+        f"{since / before:.1f} times as many"
+    )
 
 
 class _Showing(TrainingListener):
-    """Says where the chain is cut, and has a worker become slow."""
+    """Says where the chain is cut, has a worker become slow, and keeps what the picture shows."""
 
-    def __init__(self, slowing: _Slowing) -> None:
-        self._slowing, self._is_slow = slowing, False
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._deployer: Deploys | None = None
         self._shown: tuple[int, ...] | None = None
+        self._began_seconds = time.monotonic()
+        self.slow_seconds = 0.0
+        """When the worker became slow; the beginning is the first step."""
+        self.moments: list[Moment] = []
 
     def session_opened(self, deployer: Deploys) -> None:
         """Training begins."""
@@ -127,12 +135,19 @@ class _Showing(TrainingListener):
 
     def progressed(self, progress: Statistics) -> None:
         """A step is done."""
-        if not self._is_slow and progress.steps >= SLOW_FROM * progress.total_steps:
-            self._is_slow = True
-            self._slowing.begin()
+        if not self.moments:
+            self._began_seconds = time.monotonic()
+        seconds = time.monotonic() - self._began_seconds
+        if self._pace.share == 1.0 and progress.steps >= SLOW_FROM * progress.total_steps:
+            self._pace.share, self.slow_seconds = SLOW_SHARE, seconds
             print(f"step {progress.steps}: {SLOW} becomes slow", flush=True)
         if self._deployer is not None and not self._deployer.moving:
             self._show(progress.steps, self._deployer.placement)
+        if progress.loss is not None and self._shown is not None and self._is_due(seconds):
+            self.moments.append(Moment(seconds, progress.steps, progress.loss, self._shown))
+
+    def _is_due(self, seconds: float) -> bool:
+        return not self.moments or seconds >= self.moments[-1].seconds + SEEN_SECONDS
 
     def _show(self, step: int, placement: Placement) -> None:
         cuts = cuts_of(placement)

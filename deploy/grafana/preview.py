@@ -21,7 +21,7 @@ from deploy.grafana.generate import FOLDER
 from deploy.grafana.questions import Answer, Prometheus, Question, load, other_questions, panel_questions, panels
 
 GRID_COLUMNS = 24
-INCHES_A_COLUMN, INCHES_A_ROW = 0.9, 0.42
+INCHES_A_COLUMN, INCHES_A_ROW = 0.6, 0.42
 MARGIN_INCHES = 0.9
 PIXELS_AN_INCH = 110
 """The smallest letters are 9 pixels high."""
@@ -55,7 +55,7 @@ def _graph(axes: Axes, panel: dict[str, Any], answers: list[tuple[Question, Answ
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _figure_text(unit, value)))
-    axes.legend(fontsize=6, loc="upper left", framealpha=0.6)
+    axes.legend(fontsize=7, loc="upper left", framealpha=0.6)
 
 
 def _heatmap(axes: Axes, answers: list[tuple[Question, Answer]], end: float) -> None:
@@ -74,7 +74,7 @@ def _heatmap(axes: Axes, answers: list[tuple[Question, Answer]], end: float) -> 
 def _stat(axes: Axes, panel: dict[str, Any], answers: list[tuple[Question, Answer]]) -> None:
     unit = panel["fieldConfig"]["defaults"].get("unit", "")
     text = "\n".join(_figure_text(unit, answer.points[-1][1]) for _, answer in answers)
-    axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=15, transform=axes.transAxes)
+    axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=14, transform=axes.transAxes)
     axes.set_axis_off()
 
 
@@ -112,8 +112,8 @@ def draw(board: dict[str, Any], prometheus: Prometheus, seconds: float, scrape_s
         questions = panel_questions(panel, scrape_seconds)
         answers = [(question, answer) for question in questions for answer in prometheus.ask(question, *span)]
         axes = figure.add_axes(place(panel["gridPos"], 1.0))
-        axes.set_title(panel["title"], fontsize=9, loc="left")
-        axes.tick_params(labelsize=7)
+        axes.set_title(panel["title"], fontsize=10, loc="left")
+        axes.tick_params(labelsize=8)
         if panel["type"] == "stat":
             _stat(axes, panel, answers)
             continue
@@ -124,6 +124,7 @@ def draw(board: dict[str, Any], prometheus: Prometheus, seconds: float, scrape_s
             for when, colour in marks:
                 axes.axvline(when, color=colour, linewidth=0.8, linestyle=":")
         axes.set_xlim(-seconds, 0)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} s"))
         axes.grid(alpha=0.3)
     title = f"{board['title']}, the last {seconds:.0f} seconds"
     figure.suptitle(title, x=0.01, y=1 - 0.3 / (height + MARGIN_INCHES), ha="left", fontsize=18)

@@ -32,7 +32,7 @@ def _trainer() -> Panels:
     sessions, limit = of("isthmus_sessions"), of("isthmus_sessions_limit")
     training = f"sum by (job, instance) ({TRAINER.of('isthmus_session_attached')}) or 0 * {sessions}"
     share = "Share of the time that the compute thread works."
-    steps = _one(TRAINER.rate("isthmus_steps_total"))
+    steps, strangers = _one(TRAINER.rate("isthmus_steps_total")), _one(of("isthmus_failed_handshakes_total"))
     return [
         figure("Sessions", "Open now.", "short", _one(sessions), span=6),
         figure("Places", "Sessions that are taken at one time.", "short", _one(limit), span=6),
@@ -42,13 +42,14 @@ def _trainer() -> Panels:
             "Sessions",
             "Open, and the limit.",
             "short",
-            8,
+            6,
             _one(sessions),
             Curve(limit, f"limit, {INSTANCE}"),
             steps=True,
         ),
-        graph("Busy", share, "percentunit", 8, busy),
-        graph("Steps a second", "Of all sessions.", "short", 8, steps),
+        graph("Busy", share, "percentunit", 6, busy),
+        graph("Steps a second", "Of all sessions.", "short", 6, steps),
+        graph("Failed handshakes", "Connections that never came to a call, since the start.", "short", 6, strangers),
     ]
 
 
@@ -58,7 +59,9 @@ def _sessions() -> Panels:
     used = Curve(SESSION.rate("isthmus_session_payload_bytes_total"), direction)
     bits = Curve(SESSION.of("isthmus_session_codec_bit_width"), direction)
     rate = Curve(SESSION.of("isthmus_session_link_bytes_per_second"), "{{link}}, " + EACH)
-    missing = Curve(SESSION.of("isthmus_session_link_missing"), "{{worker}}, " + EACH)
+    none = f"0 * {SESSION.of('isthmus_session_attached')}"  # there is no series where no link is missing
+    runs = Curve(SESSION.of("isthmus_session_info"), "{{run}}, {{worker}}")
+    missing = Curve(f"{SESSION.of('isthmus_session_link_missing')} or {none}", "{{worker}}, " + EACH)
     return [
         graph("Steps a second by session", "", "short", 8, steps),
         graph("Loss", "Mean training loss of the last step.", "short", 8, _of_each("isthmus_session_loss")),
@@ -71,6 +74,14 @@ def _sessions() -> Panels:
             "K", "Limit of the staleness.", "short", 8, _of_each("isthmus_session_staleness_limit_steps"), steps=True
         ),
         graph("Bits", "Of an element on the link.", "short", 8, bits, steps=True),
+        graph(
+            "Runs",
+            "The run that each session is part of, and this trainer's worker in it.",
+            "short",
+            24,
+            runs,
+            steps=True,
+        ),
     ]
 
 

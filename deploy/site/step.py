@@ -1,4 +1,4 @@
-"""Draws `docs/assets/step.svg`, the way of one step through both processes: `python -m deploy.site.step`, or `make pictures`.
+"""Draws the way of one step through both processes.
 
 A lane is a thread, left to right is time, and a colour is a phase. Everything is placed on a grid of columns and lanes, so a
 box moves by changing one number.
@@ -7,9 +7,7 @@ box moves by changing one number.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
-PICTURE = Path(__file__).resolve().parents[2] / "docs" / "assets" / "step.svg"
 WIDTH, HEIGHT = 1340, 706
 COLUMN_WIDTH, FIRST_COLUMN = 89, 138
 BOX_WIDTH, BOX_HEIGHT = 84, 44
@@ -213,7 +211,3 @@ def _text(
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}" font-size="{size}">'
         f"{escape(text)}</text>"
     )
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(drawn(), encoding="utf-8")

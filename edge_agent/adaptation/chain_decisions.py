@@ -33,15 +33,13 @@ from edge_agent.training.statistics import MeanSince, Statistics
 from shared.concurrency.tasks import meanwhile
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError
 from shared.placement import AGENT, Cargo, Placement, Route, chain_workers, cuts_of, document_of
-from shared.planning import EngineConfig
+from shared.planning import EngineConfig, Profile, load_profile
 from shared.planning.chain import (
     ChainDecision,
     ChainEngine,
-    MeasuredChain,
     Partition,
     Reason,
     chain_placement,
-    load_chain,
     plan_chain,
 )
 from shared.registry import codec_bits, codec_of_bits
@@ -64,7 +62,7 @@ class ChainDecisions:
 
     def __init__(
         self,
-        chain: MeasuredChain,
+        chain: Profile,
         settings: EngineSection,
         placement: Placement,
         codec: str,
@@ -146,7 +144,8 @@ class ChainDecisions:
             engine.keep_factor(name)
             return
         self._measured_seconds[name] = now
-        before = next(stage.seconds for stage in chain.stages if stage.name == name)
+        worker = chain.worker(name)
+        before = worker.replayed
         runs = await asyncio.to_thread(runs_to_measure, before, engine.runs[name])
         _log.info("measuring a stage again, because one factor does not bring it right", stage=name, runs=runs)
         try:
@@ -156,9 +155,10 @@ class ChainDecisions:
             engine.keep_factor(name)
             return
         seconds = await asyncio.to_thread(seconds_by, samples, before)
-        self._chain = self._chain.with_seconds(name, seconds)
+        now_measured = replace(worker, replayed=seconds)
+        self._chain = self._chain.with_worker(now_measured)
         if name in self._names:  # the run may have gone on without it
-            self._engine.measured_again(name, seconds)
+            self._engine.measured_again(now_measured)
 
     def weigh(self, deployer: Deploys, back: Sequence[str]) -> None:
         """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
@@ -181,12 +181,12 @@ class ChainDecisions:
         self._metrics.repartitions.labels(Reason.WORKER).inc()
         deployer.place(document_of(replace(wanted, codecs=dict(zip(routes, codecs, strict=True)))))
 
-    def _chain_today(self) -> MeasuredChain:
+    def _chain_today(self) -> Profile:
         """The chain of all workers, with what is known by now of those in use and of the links between them."""
         today, chain = self._engine.chain_today, self._chain
-        for stage in today.stages:
-            chain = chain.with_seconds(stage.name, stage.seconds)
-        return chain.with_links(today.links, self._names)
+        for worker in today.workers:
+            chain = chain.with_worker(worker)
+        return chain.with_links(today.links)
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
         """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
@@ -217,16 +217,17 @@ class ChainDecisions:
         decision = self._engine.observe(seconds, self._statistics.steps, both, self._take_seconds())
         if self._engine.misfits:
             self._is_misfit.set()
-        self._metrics.modelled.set(self.predicted_seconds)
+        self._metrics.step_seconds.set(self.predicted_seconds, "modelled")
         self._show_ratios()
-        if (step_seconds := self._statistics.step.recent) is not None:
-            self._metrics.measured.set(step_seconds)
+        if (step_seconds := self._statistics.step_time.recent) is not None:
+            self._metrics.step_seconds.set(step_seconds, "measured")
         if decision is not None:
             self._apply(deployer, decision)
 
     def _show_ratios(self) -> None:
         for name, ratio in zip(self._names, self._engine.prediction_ratios, strict=True):
-            self._metrics.prediction_ratio.labels(name).set(ratio)
+            if ratio:  # 0 before there were enough steps
+                self._metrics.prediction_ratio.set(ratio, name)
 
     def _apply(self, deployer: Deploys, decision: ChainDecision) -> None:
         wanted = decision.partition
@@ -241,7 +242,7 @@ class ChainDecisions:
         )
         self._proposal = decision
         self._metrics.repartitions.labels(decision.reason).inc()
-        self._metrics.predicted.set(decision.seconds_per_step)
+        self._metrics.step_seconds.set(decision.seconds_per_step, "predicted")
         try:
             deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
         except IsthmusError as refusal:  # the next look finds what there was
@@ -264,13 +265,13 @@ class ChainDecisions:
     def _partition_of(self, placement: Placement) -> Partition | None:
         """The partition of a placement; None where it is no chain of measured stages, in their order."""
         cuts, workers = cuts_of(placement), chain_workers(placement) or ()
-        if cuts is None or workers != tuple(stage.name for stage in self._chain.stages if stage.name in workers):
+        if cuts is None or workers != tuple(name for name in self._chain.names if name in workers):
             return None
         routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(workers)]
         return Partition(cuts, tuple(codec_bits(placement.codecs[route]) for route in routes))
 
 
-def load_run_chain(experiment: Experiment) -> MeasuredChain | None:
+def load_run_chain(experiment: Experiment) -> Profile | None:
     """The chain that `engine.chain` names, checked against the experiment; None where it names none.
 
     Raises PlanError for a file that cannot be read or is of something else, and ConfigError where a schedule would change K, or
@@ -291,9 +292,9 @@ def load_run_chain(experiment: Experiment) -> MeasuredChain | None:
         raise ConfigError(
             "engine.chain is set and the placement is not of workers that each run the next blocks; leave one of them out"
         )
-    chain = load_chain(path)
+    chain = load_profile(path)
     check_measured(chain, tuple(block.name for block in experiment.chain.blocks), config.data.batch_size, str(path))
-    names = tuple(stage.name for stage in chain.stages)
+    names = chain.names
     if names != workers:
         raise PlanError(
             f"{path}: the stages are {', '.join(names)}, and the placement's workers are {', '.join(workers)}; they "
@@ -301,13 +302,13 @@ def load_run_chain(experiment: Experiment) -> MeasuredChain | None:
         )
     chain = chain.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
     # It may have been measured where raw samples may cross; what is not measured is never chosen.
-    first = chain.stages[0].seconds.copy()
+    first = chain.worker(AGENT).replayed.copy()
     first[0, : experiment.chain.first_boundary] = np.nan
-    return chain.with_seconds(AGENT, first)
+    return chain.with_worker(replace(chain.worker(AGENT), replayed=first))
 
 
 def make_chain_decisions(
-    experiment: Experiment, chain: MeasuredChain | None, statistics: Statistics, metrics: EngineMetrics
+    experiment: Experiment, chain: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> ChainDecisions | None:
     """The decisions of a run; None without a chain to decide by. Raises PlanError where nothing was measured of its start."""
     if chain is None:

@@ -230,9 +230,9 @@ class DecisionLoop:
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:
-            self._metrics.predicted.set(outcome.predicted_seconds_per_step)
-            self._metrics.modelled.set(outcome.modelled_seconds_per_step)
-            self._metrics.measured.set(outcome.measured_seconds_per_step)
+            self._metrics.step_seconds.set(outcome.predicted_seconds_per_step, "predicted")
+            self._metrics.step_seconds.set(outcome.modelled_seconds_per_step, "modelled")
+            self._metrics.step_seconds.set(outcome.measured_seconds_per_step, "measured")
 
     def _log_outcome(self) -> None:
         if (outcome := self._engine.outcome()) is not None:

@@ -1,5 +1,6 @@
 """What the engine of a run plans with: the profile, adjusted to the configuration, and the space of what it may choose."""
 
+import math
 from dataclasses import replace
 
 import structlog
@@ -9,7 +10,6 @@ from edge_agent.experiment.building import Experiment, at_cut, has_one_cut
 from edge_agent.experiment.placing import configured_codecs
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
-from shared.planning.chain import MeasuredChain
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
 
 _log = structlog.get_logger(__name__)
@@ -53,11 +53,12 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             codec_family=profile.codec_family,
         )
     # A profile may have been measured where more was permitted; what is not measured is never chosen.
-    permitted = [
-        None if cut and not _is_permitted(experiment, cut) else seconds
-        for cut, seconds in enumerate(profile.edge_seconds)
-    ]
-    return replace(profile, edge_seconds=tuple(permitted))
+    edge, _ = profile.workers
+    permitted = edge.replayed.copy()
+    for cut in range(1, len(profile) + 1):
+        if not _is_permitted(experiment, cut):
+            permitted[0, cut] = math.nan
+    return profile.with_worker(replace(edge, replayed=permitted))
 
 
 def _is_permitted(experiment: Experiment, cut: int) -> bool:
@@ -69,7 +70,7 @@ def _is_permitted(experiment: Experiment, cut: int) -> bool:
     return True
 
 
-def check_measured(measured: Profile | MeasuredChain, names: tuple[str, ...], batch_size: int, where: str) -> None:
+def check_measured(measured: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
     """Refuse what was measured of another model or batch size. Raises PlanError, beginning with `where`."""
     measured_names = tuple(block.name for block in measured.blocks)
     if measured_names != names:

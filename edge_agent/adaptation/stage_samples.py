@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.cost import Floats
+from shared.planning.measurements import Floats
 from shared.prediction import SHORTEST_SECONDS, ChangedDevice, contiguous, vector
 
 Run = tuple[int, int]
@@ -13,7 +13,7 @@ Run = tuple[int, int]
 
 
 def runs_to_measure(seconds: Floats, today: Run) -> list[Run]:
-    """The runs that tell most about a stage, first of all the one that it has today. seconds: see `MeasuredStage.seconds`."""
+    """The runs that tell most about a stage, first of all the one that it has today. seconds: see `WorkerProfile`."""
     stage = _Stage.of(seconds)
     return [stage.runs[place] for place in stage.device.most_telling(stage.runs.index(today))]
 

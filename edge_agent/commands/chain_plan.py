@@ -7,22 +7,23 @@ from pathlib import Path
 import typer
 
 from edge_agent.commands.plan_options import ANY
-from shared.planning import FLOAT32_BITS
-from shared.planning.chain import ChainPlan, MeasuredChain, load_chain, plan_any_order, plan_chain
+from shared.planning import FLOAT32_BITS, Profile, load_profile
+from shared.planning.chain import ChainPlan, plan_any_order, plan_chain_accurately
 
 
 def print_chain_plan(path: Path, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool) -> None:
     """Plan and print. PlanError for a file that cannot be planned with."""
-    chain = load_chain(path)
-    chosen = (plan_any_order if order == ANY else plan_chain)(chain, bits, staleness)
+    chain = load_profile(path)
+    ordered = chain.ordered(plan_any_order(chain, bits, staleness).order) if order == ANY else chain
+    chosen = plan_chain_accurately(ordered, bits, staleness)
     notes = notes_on(chain, chosen)
     typer.echo(json.dumps(chain_plan_fields(chosen, notes)) if as_json else describe_chain_plan(chosen, notes, chain))
 
 
-def notes_on(chain: MeasuredChain, chosen: ChainPlan) -> list[str]:
+def notes_on(chain: Profile, chosen: ChainPlan) -> list[str]:
     """What the plan takes for granted."""
     notes = []
-    if chain.links_between is None and chosen.order != tuple(stage.name for stage in chain.stages):
+    if chain.links_stay and chosen.order != chain.names:
         notes.append(
             "the file has no links_between, so the links were taken to stay in their places whoever stands at their ends"
         )
@@ -44,7 +45,7 @@ def chain_plan_fields(chosen: ChainPlan, notes: list[str]) -> dict[str, object]:
     }
 
 
-def describe_chain_plan(chosen: ChainPlan, notes: list[str], chain: MeasuredChain) -> str:
+def describe_chain_plan(chosen: ChainPlan, notes: list[str], chain: Profile) -> str:
     """A plan in words: a line a stage and a line a link, in their order."""
     partition, cost = chosen.partition, chosen.cost
     runs = list(pairwise((0, *partition.cuts, len(chain))))

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import typer
 
 from shared.errors import PlanError
-from shared.planner_names import FIXED, GREEDY
+from shared.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
 from shared.planning import (
     FLOAT32_BITS,
     PLANNERS,
@@ -17,6 +17,8 @@ from shared.planning import (
     Profile,
     Rates,
     SearchSpace,
+    accurate,
+    first_deployment,
     greedy,
     parse_rate,
     parse_seconds,
@@ -44,10 +46,12 @@ def uncalibrated(profile: Profile, plan: Plan) -> list[str]:
 def not_taken(
     profile: Profile, rates: Rates, space: SearchSpace, horizon_steps: int, from_cut: int | None, plan: Plan
 ) -> list[str]:
-    """Why the search took `plan`, and not what takes less time a step once one of its rules is left out; a sentence a rule."""
+    """Why `accurate` took `plan`, and not what takes less time a step once one of its rules is left out; a sentence a rule."""
 
     def faster(searched: Profile = profile, within: SearchSpace = space, start: int | None = from_cut) -> Plan | None:
-        found = greedy(searched, rates, within, horizon_steps, start)
+        return quicker(accurate(searched, rates, within, horizon_steps, start))
+
+    def quicker(found: Plan) -> Plan | None:
         return found if found.seconds_per_step < (1.0 - LEAST_GAIN) * plan.seconds_per_step else None
 
     def described(found: Plan) -> str:
@@ -55,8 +59,13 @@ def not_taken(
         return f"{where} would take {found.seconds_per_step:.4g} s a step and was not taken"
 
     sentences = []
+    if found := quicker(greedy(profile, rates, space, horizon_steps, from_cut)):
+        sentences.append(
+            f"{described(found)}: within {EXACTNESS_MARGIN:.0%} of the fastest, more bits and a smaller K come first; "
+            "--planner greedy takes the fastest"
+        )
     if found := faster(start=None):
-        way_seconds = greedy(
+        way_seconds = accurate(
             profile, rates, replace(space, cut=found.deployment.cut), horizon_steps, from_cut
         ).migration_seconds
         sentences.append(
@@ -73,6 +82,17 @@ def not_taken(
     return sentences
 
 
+def begun_with(profile: Profile, rates: Rates, space: SearchSpace, plan: Plan) -> list[str]:
+    """What a run with an engine begins with over such a link, where that is another; none begins with a plan at a given cut."""
+    begun = first_deployment(profile, rates, space)
+    if space.cut is not None or begun == plan.deployment:
+        return []
+    return [
+        f"with engine.profile a run begins with {begun}, which bears a link that fluctuates, and goes on "
+        "choosing; without an engine it keeps what it is given"
+    ]
+
+
 def print_link_plan(
     planner: str,
     profile: Profile,
@@ -86,7 +106,8 @@ def print_link_plan(
     """Plan and print. PlanError for what cannot be planned."""
     chosen = choose(planner, profile, rates, space, horizon_steps, from_cut)
     notes = uncalibrated(profile, chosen)
-    if planner == GREEDY:
+    if planner == ACCURATE:
+        notes += begun_with(profile, rates, space, chosen)
         notes += not_taken(profile, rates, space, horizon_steps, from_cut, chosen)
     typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, profile))
 
@@ -99,7 +120,7 @@ def read_link(uplink: str, downlink: str, round_trip: str | None, profile: Profi
 
 def round_trip_seconds(text: str | None, profile: Profile) -> float:
     """What --round-trip says, or the profile where it says nothing."""
-    return profile.round_trip_seconds or 0.0 if text is None else parse_seconds(text, "--round-trip")
+    return profile.round_trip_seconds(*profile.names) if text is None else parse_seconds(text, "--round-trip")
 
 
 def choose(

@@ -1,5 +1,6 @@
 """`edge-agent measure`: the latency table of this device, or of a trainer."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,16 +46,15 @@ def measure(
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+        from shared.commands.process_log import process_log
         from shared.prediction import load_predictor, table_to_json
-        from shared.telemetry.logs import configure_logs
 
     loaded = load_config(EdgeConfig, config, overrides or [])
     if device == "":
         raise ConfigError('--device is ""; it must be a name')
-    configure_logs(loaded.log.level, loaded.log.format)
     known = None if predictor is None else load_predictor(predictor)
     settings = MeasureSettings(worker, device, representative, rounds, repeats)
-    with counting_bars(Console(stderr=True), "measuring sub-models") as (on_done,):
+    with process_log(loaded.log, sys.stderr), counting_bars(Console(stderr=True), "measuring sub-models") as (on_done,):
         table = asyncio.run(measure_table(loaded, settings, known, on_done))
     text = table_to_json(table)
     write_whole(out, lambda scratch: scratch.write_text(text))

@@ -7,6 +7,12 @@ from dataclasses import asdict
 from rich.table import Table
 
 from shared.model.report import BlockRow
+from shared.model.seams import Seam
+
+ADVICE = (
+    "One tensor passes between two blocks: what else a layer needs has to be part of it, or be made of it again. A method "
+    "blocks() of the model may say what its blocks are."
+)
 
 
 def render_table(rows: Sequence[BlockRow]) -> Table:
@@ -34,6 +40,18 @@ def render_table(rows: Sequence[BlockRow]) -> Table:
     return table
 
 
-def to_json(rows: Sequence[BlockRow]) -> str:
-    """A list with one object a block, keys as in `BlockRow`."""
-    return json.dumps([asdict(row) for row in rows], indent=2)
+def describe_seams(seams: Sequence[Seam]) -> str:
+    """Two lines for each two layers in one block: which, and why."""
+    if not seams:
+        return "There is a cut in front of each layer with weights but the first."
+    pairs = (f"{seam.before!r} and {seam.after!r} are in one block:\n  {seam.reason}" for seam in seams)
+    return "\n".join(
+        [*pairs, "A method blocks() of the model may say what its blocks are; they may hand on several tensors."]
+    )
+
+
+def to_json(rows: Sequence[BlockRow], seams: Sequence[Seam] | None) -> str:
+    """A list with one object a block, keys as in `BlockRow`; with seams, an object of both lists, keys as in `Seam`."""
+    blocks = [asdict(row) for row in rows]
+    document = blocks if seams is None else {"blocks": blocks, "not_cut": [asdict(seam) for seam in seams]}
+    return json.dumps(document, indent=2)

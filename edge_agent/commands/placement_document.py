@@ -43,6 +43,7 @@ def to_document(report: PlacementReport) -> dict[str, Any]:
                 "worker": one.worker,
                 "inputs": one.inputs,
                 "labels": one.labels,
+                "gradients_tell": list(one.gradients_tell),
                 "outputs": one.outputs,
                 "features": list(one.features),
                 "weights": list(one.weights),

@@ -99,11 +99,13 @@ def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
 def sights_table(sights: Sequence[Sight], blocks: int) -> Table:
     """What each worker gets to see."""
     table = Table(
-        "worker", "inputs", "labels", "outputs", "features before", "weights of", title="who sees what in training"
+        *("worker", "inputs", "labels", "outputs", "gradients tell", "features before", "weights of"),
+        title="who sees what in training",
     )
     for one in sights:
         seen = ("yes" if what else "no" for what in (one.inputs, one.labels, one.outputs))
-        table.add_row(one.worker, *seen, _listed(one.features, blocks), _listed(one.weights, blocks))
+        told = ", ".join(one.gradients_tell) or "none"
+        table.add_row(one.worker, *seen, told, _listed(one.features, blocks), _listed(one.weights, blocks))
     return table
 
 

@@ -19,11 +19,12 @@ from edge_agent.commands.plan_options import (
     StagesFile,
     Staleness,
     parse_bits,
+    refuse_forbidden,
     refuse_others,
 )
 from isthmus import importing
 from shared.commands.options import one_of
-from shared.planner_names import DEFAULT_HORIZON_STEPS, GREEDY, PLANNER_NAMES
+from shared.planner_names import ACCURATE, DEFAULT_HORIZON_STEPS, PLANNER_NAMES
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +45,7 @@ def plan(
         int, typer.Option(help="Steps that the deployment is expected to last.")
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = BITS_TEXT,
-    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of(PLANNER_NAMES))] = GREEDY,
+    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of(PLANNER_NAMES))] = ACCURATE,
     cut: Annotated[int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.")] = None,
     allow_edge_only: AllowEdgeOnly = True,
     order: Annotated[
@@ -65,6 +66,7 @@ def plan(
         return
     if profile is None or uplink is None or downlink is None:
         raise typer.BadParameter("give --profile with --uplink and --downlink, or --stages")
+    refuse_forbidden([planner], allow_edge_only=allow_edge_only)
     loaded = load_profile(profile)
     rates = read_link(uplink, downlink, round_trip, loaded)
     space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)

@@ -1,12 +1,13 @@
 """The options that `edge-agent plan` and `edge-agent simulate` share, and what is made of them."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shared.errors import PlanError
-from shared.planner_names import DEFAULT_BITS
+from shared.planner_names import DEFAULT_BITS, EDGE_ONLY
 from shared.registry import bit_widths
 
 ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
@@ -38,6 +39,12 @@ def refuse_others(context: typer.Context, allowed: set[str]) -> None:
         source = context.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
             raise PlanError(f"{parameter.opts[0]} goes with --profile and says nothing about a chain; leave it out")
+
+
+def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> None:
+    """Refuse to plan with edge-only where it is forbidden. Raises PlanError."""
+    if EDGE_ONLY in planners and not allow_edge_only:
+        raise PlanError(f"--planner {EDGE_ONLY} plans what --no-edge-only forbids; leave one of them out")
 
 
 def parse_bits(text: str) -> tuple[int, ...]:

@@ -44,9 +44,9 @@ def plot_run(result: Result[PlannedDeployment], link: LinkTrace, seconds: float,
     times.append(max(end, times[-1]))
     deployments.append(deployments[-1])
     cut_axes.step(times, [deployment.cut for deployment in deployments], where="post")
-    cut_axes.set_ylabel("cut")
+    cut_axes.set_ylabel("cut, in blocks")
     bits_axes.step(times, [deployment.bits for deployment in deployments], where="post")
-    bits_axes.set_ylabel("bits")
+    bits_axes.set_ylabel("bits a value")
     bits_axes.set_xlabel("seconds")
     bits_axes.set_xlim(PROBE_SECONDS, end)
     for axes in (cut_axes, bits_axes):

@@ -1,5 +1,6 @@
 """`edge-agent profile`: what a model costs on a pair of workers, or on a chain of them, measured."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,17 +78,17 @@ def profile(
     cost along the chain; an interrupted run goes on."""
     with importing("edge-agent"):
         from edge_agent.profiling.calibration_trainings import CalibrationSettings
-        from shared.telemetry.logs import configure_logs
+        from shared.commands.process_log import process_log
 
     if on is not CalibrateOn.DEVICE and not calibrate:
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
     loaded = load_config(EdgeConfig, config, flags)
-    configure_logs(loaded.log.level, loaded.log.format)
     if len(loaded.all_trainers) > 1:
         if calibrate:
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")
-        _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
+        with process_log(loaded.log, sys.stderr):
+            _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
         return
     if dry_run or tables or order != GIVEN:
         raise ConfigError(
@@ -102,7 +103,8 @@ def profile(
         bits=whole_numbers("--calibrate-bits", bits),
         on=on,
     )
-    _profile_pair(loaded, out, repeats, settings if calibrate else None)
+    with process_log(loaded.log, sys.stderr):
+        _profile_pair(loaded, out, repeats, settings if calibrate else None)
 
 
 def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None") -> None:

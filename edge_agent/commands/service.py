@@ -11,6 +11,7 @@ from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from shared.commands.service_manager import ServiceManager
+from shared.telemetry.logs import bind_process_run
 
 
 async def run_service(
@@ -43,9 +44,12 @@ class _ServiceListener(TrainingListener):
         self._manager = manager
         self._show = show
         self._directory = directory
-        self._started_seconds = time.monotonic()
         self._shown_seconds = float("-inf")
         self._is_ready = False
+
+    def prepared(self, run_id: str) -> None:
+        """Have every line of this process name the run."""
+        bind_process_run(run_id)
 
     def progressed(self, progress: Statistics) -> None:
         """Show it; the service is ready with the first, when the session is open."""
@@ -57,7 +61,7 @@ class _ServiceListener(TrainingListener):
         if not self._is_ready:
             self._is_ready = True
             self._manager.ready()
-        self._manager.status(status_line(progress, now - self._started_seconds))
+        self._manager.status(status_line(progress))
 
     def finished(self, result: TrainingResult) -> None:
         """Write it where the user wants it."""
@@ -65,9 +69,8 @@ class _ServiceListener(TrainingListener):
             result.write(self._directory)
 
 
-def status_line(progress: Statistics, seconds: float) -> str:
-    """Step, rate and the blocks of this device in one line. seconds: since the run began."""
-    rate = progress.samples / seconds if seconds > 0 else 0.0
+def status_line(progress: Statistics) -> str:
+    """Step, rate and the blocks of this device in one line."""
     here = f"{progress.edge_blocks} block{'' if progress.edge_blocks == 1 else 's'} here"
-    line = f"step {progress.steps} of {progress.total_steps}, {rate:.0f} samples/s, {here}"
-    return line if progress.steps == 0 else f"{line}, loss {progress.loss:.4g}"
+    line = f"step {progress.steps} of {progress.total_steps}, {progress.samples_per_second:.0f} samples/s, {here}"
+    return line if progress.loss is None else f"{line}, loss {progress.loss:.4g}"

@@ -3,6 +3,7 @@
 Parse, call shared.planning, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from edge_agent.commands.plan_options import (
     StagesFile,
     Staleness,
     parse_bits,
+    refuse_forbidden,
     refuse_others,
 )
 from isthmus import importing
@@ -72,15 +74,15 @@ def simulate_command(
         from edge_agent.commands.link_plan import round_trip_seconds
         from edge_agent.commands.simulation import open_links, print_results, runnable
         from shared.planning import SearchSpace, compare, load_profile
-        from shared.planning.chain import ChainSetting, compare_chain, load_chain
+        from shared.planning.chain import ChainSetting, compare_chain
 
     widths = parse_bits(bits)
     if stages is not None:
         refuse_others(
             context, {"stages", "trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON
         )
-        chain = load_chain(stages)
-        round_trips = [each.round_trip_seconds for each in chain.links]
+        chain = load_profile(stages)
+        round_trips = [chain.rates(*hop).round_trip_seconds for hop in pairwise(chain.names)]
         links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
         duration = max(link.duration_seconds for link in links) if seconds is None else seconds
         setting = ChainSetting(chain, links, widths, staleness, duration)
@@ -88,11 +90,12 @@ def simulate_command(
         return
     if profile is None:
         raise typer.BadParameter("give --profile or --stages")
+    refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
     loaded = load_profile(profile)
     (link,) = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])
     space = SearchSpace(widths, staleness, allow_edge_only=allow_edge_only)
     duration = link.duration_seconds if seconds is None else seconds
-    results = compare(loaded, link, space, duration, tuple(planner or runnable(loaded)))
+    results = compare(loaded, link, space, duration, tuple(planner or runnable(loaded, space)))
     if png is not None:
         # Only here: a device that only trains need not have matplotlib.
         from edge_agent.commands.plan_plot import plot_run

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import typer
 
 from shared.errors import PlanError
 from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
-from shared.planning import LinkTrace, PlannedDeployment, Profile, Result, Trace, load_trace, parse_rate
+from shared.planning import LinkTrace, PlannedDeployment, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
 from shared.planning.chain import ChainDeployment
 
 AnyResult = Result[PlannedDeployment] | Result[ChainDeployment]
@@ -45,9 +46,10 @@ def open_links(
     return list(map(LinkTrace, ups, downs, round_trips))
 
 
-def runnable(profile: Profile) -> list[str]:
-    """All planners but edge-only where the profile has no measurement of it."""
-    return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or profile.edge_seconds[-1] is not None]
+def runnable(profile: Profile, space: SearchSpace) -> list[str]:
+    """All planners, edge-only only where the space allows it and the profile has measured it."""
+    has_edge_only = space.allow_edge_only and bool(np.isfinite(profile.workers[0].replayed[0, -1]))
+    return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or has_edge_only]
 
 
 def result_fields(result: AnyResult) -> dict[str, object]:

@@ -10,7 +10,7 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from edge_agent.training.result import Summary
+from edge_agent.training.result import BlockPlace, Summary
 from edge_agent.training.statistics import Statistics
 from shared.control.formatting import size
 from shared.placement import AGENT
@@ -24,7 +24,7 @@ class LiveBar:
         columns = (
             BarColumn(bar_width=None, table_column=Column(max_width=20)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("loss {task.fields[loss]}"),
             TextColumn("{task.fields[rate]:.0f} samples/s"),
             TextColumn("↑{task.fields[up]} ↓{task.fields[down]}"),
             TextColumn("{task.fields[accuracy]}"),
@@ -33,7 +33,7 @@ class LiveBar:
         # Where nobody watches, a bar would only stand between the lines of a log.
         self.bar = Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal)
         self._task = self.bar.add_task(
-            "training", start=False, total=None, loss=float("nan"), rate=0.0, up="0 B", down="0 B", accuracy=""
+            "training", start=False, total=None, loss="-", rate=0.0, up="0 B", down="0 B", accuracy=""
         )
 
     def show(self, progress: Statistics) -> None:
@@ -41,13 +41,12 @@ class LiveBar:
         if progress.steps == 0:
             return
         self.bar.start_task(self._task)
-        elapsed = self.bar.tasks[0].elapsed or 0.0
         self.bar.update(
             self._task,
             total=progress.total_steps,
             completed=progress.steps,
-            loss=progress.loss,
-            rate=progress.samples / elapsed if elapsed else 0.0,
+            loss=_shown(progress.loss, ".3f"),
+            rate=progress.samples_per_second,
             up=size(progress.bytes_up),
             down=size(progress.bytes_down),
             accuracy="" if progress.accuracy is None else f"accuracy {progress.accuracy:.1%}",
@@ -114,14 +113,26 @@ def summary_table(summary: Summary) -> Table:
         table.add_row("accuracy", f"{summary.accuracy:.2%}")
     if summary.test_loss is not None:
         table.add_row("test loss", f"{summary.test_loss:.4f}")
-    table.add_row("train loss", f"{summary.train_loss:.4f}")
+    table.add_row("train loss", _shown(summary.train_loss, ".4f"))
     table.add_row(
         "time", f"{summary.seconds:.1f} s for {summary.steps} steps, {summary.samples_per_second:.0f} samples/s"
     )
     table.add_row("bytes", f"{size(summary.bytes_up)} up, {size(summary.bytes_down)} down")
-    for worker in dict.fromkeys([AGENT, *(block.worker for block in summary.blocks)]):
-        blocks = [block for block in summary.blocks if block.worker == worker]
-        parameters = sum(block.parameters for block in blocks)
-        names = ", ".join(block.name for block in blocks) or "no block"
-        table.add_row(f"on {worker}", f"{names} ({parameters:,} parameters)")
+    for worker in dict.fromkeys([AGENT, *(name for block in summary.blocks for name in block.held_by)]):
+        held = [block for block in summary.blocks if worker in block.held_by]
+        owners = dict.fromkeys(block.worker for block in held)
+        shown = (_blocks_of(owner, worker, [block for block in held if block.worker == owner]) for owner in owners)
+        table.add_row(f"on {worker}", "\n".join(shown) or "no block")
     return table
+
+
+def _blocks_of(owner: str, worker: str, blocks: list[BlockPlace]) -> str:
+    """Blocks that a worker has, all of one owner."""
+    whose = "" if owner == worker else f", owned by {owner}"
+    return (
+        f"{', '.join(block.name for block in blocks)} ({sum(block.parameters for block in blocks):,} parameters{whose})"
+    )
+
+
+def _shown(figure: float | None, form: str) -> str:
+    return "-" if figure is None else format(figure, form)

@@ -20,8 +20,8 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#
 _FRAME_INCHES, _LANE_INCHES = 1.9, 0.5
 _BAR_HEIGHT = 0.72
 _PALE = 0.45
-_LABELLED_SHARE = 0.016
-"""Share of the width from which a bar has room for the number of its step."""
+_DIGIT_SHARE = 0.0075
+"""The share of the width that a bar needs for each digit of its step's number."""
 _OUTLINED_SHARE = 0.006
 """The share of the width from which a span has room for an outline."""
 _SEEN_SHARE = 0.0015
@@ -88,7 +88,7 @@ def _draw_span(axes: "Axes", span: Span, row: int, window: Window) -> None:
         alpha=_PALE if is_pale else None,
         snap=False,
     )
-    if share > _LABELLED_SHARE:
+    if share > _DIGIT_SHARE * len(str(span.step)):
         ground = {"facecolor": colour, "edgecolor": "none", "pad": 1} if is_hatched else None
         axes.text(
             left + width / 2,

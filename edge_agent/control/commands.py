@@ -23,6 +23,7 @@ from shared.control.commands import (
     Interval,
     Level,
     NotControlledError,
+    SeveralControlledError,
     every,
 )
 from shared.control.formatting import show
@@ -127,10 +128,10 @@ def place(
         Path, typer.Argument(help="A placement (JSON, schema isthmus.placement/v1) of workers of the session.")
     ],
 ) -> None:
-    """Have the workers run other blocks, from the next step boundary on: the blocks move while training waits."""
+    """Have the workers run other blocks, from the next step boundary on, and wait until they do: training waits meanwhile."""
     document = json.dumps(read_json(file, "placement", ConfigError))
     answer = agent.service.Place(pb.PlaceRequest(document_json=document))
-    agent.show(answer, f"placement {answer.version} comes into force at the next step boundary")
+    agent.show(answer, f"placement {answer.version} is in force")
 
 
 @_AGENT.command
@@ -155,12 +156,12 @@ def sessions(
 ) -> None:
     """List the sessions that were begun here and not finished; `edge-agent run --session` goes on with one.
 
-    Where an agent runs it is asked; where none does, the folder of checkpoints.location is read.
+    Where one agent runs it is asked; where none or several do, the folder of checkpoints.location is read.
     """
     try:
         with _AGENT.calling(config, overrides, control) as service:
             answer = service.ListSessions(pb.EdgeControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
-    except (UnreachableError, NotControlledError):
+    except (UnreachableError, NotControlledError, SeveralControlledError):
         if control is not None:
             raise
         with importing("edge-agent"):

@@ -69,5 +69,5 @@ class Controlled:
 
     @property
     def running_seconds(self) -> float:
-        """How long this process has had the run."""
-        return time.monotonic() - self._began_seconds
+        """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
+        return self.statistics.earlier_seconds + time.monotonic() - self._began_seconds

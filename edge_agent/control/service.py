@@ -93,7 +93,7 @@ class EdgeControl:
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
 
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
-        """Have the workers run something else."""
+        """Have the workers run something else, and wait until they do."""
         run = self._open_run()
         if self._of.decisions is not None:
             raise StatusError(
@@ -105,7 +105,7 @@ class EdgeControl:
         except (ValueError, RecursionError) as cause:
             raise ConfigError(f"the placement is not JSON: {cause}") from cause
         try:
-            return pb.PlaceResponse(version=run.deployer.place(document).version)
+            return pb.PlaceResponse(version=(await run.deployer.placed(document)).version)
         except DataError as private:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
 

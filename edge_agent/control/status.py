@@ -34,12 +34,12 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
         round_trip_seconds=statistics.round_trip_seconds,
         bytes_up=statistics.bytes_up,
         bytes_down=statistics.bytes_down,
-        loss=None if math.isnan(statistics.loss) else statistics.loss,
+        loss=statistics.loss,
         accuracy=statistics.accuracy,
-        seconds_per_step=_shown(statistics.step),
+        seconds_per_step=_shown(statistics.step_time),
         log_level=level_now(),
     )
-    if (seconds := statistics.step.recent) is not None and seconds > 0:
+    if (seconds := statistics.step_time.recent) is not None and seconds > 0:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
     left_out = () if of.run is None else of.run.session.stored.record.left_out
     for name, worker in statistics.workers.items():

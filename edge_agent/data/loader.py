@@ -56,7 +56,7 @@ class BatchLoader:
         if drop_last and self._samples < batch_size:
             raise DataError(
                 f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {batch_size}; "
-                "take smaller batches or keep the last one"
+                f"set data.batch_size to {self._samples} or less, or data.drop_last = false"
             )
         self._reader = SampleReader(dataset, workers)
         self.reading = _reading(self._reader, batch_size, workers)

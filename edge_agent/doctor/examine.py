@@ -11,7 +11,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skipped
 from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
-from edge_agent.doctor.placement import check_placement
+from edge_agent.doctor.links import check_links
+from edge_agent.doctor.placement import check_placement, next_down_the_chain
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
@@ -48,7 +49,8 @@ async def examine_trainers(config: EdgeConfig) -> list[Finding]:
     findings, asked = check_placement(config)
     for trainer in trainers:  # one after the other, because they may share a link that is measured
         if trainer in asked:
-            found = await examine_way(config, trainer)
+            behind = asked[asked.index(trainer) + 1 :]
+            found = await examine_way(config, trainer, behind)
         else:
             found = [skipped("trainer", "the placement does not name it, so a run does not ask it")]
         several = len(trainers) > 1
@@ -56,14 +58,18 @@ async def examine_trainers(config: EdgeConfig) -> list[Finding]:
     return findings
 
 
-async def examine_way(config: EdgeConfig, trainer: TrainerAddressConfig) -> list[Finding]:
-    """Look at the way to a trainer, as far as it goes."""
-    findings = await _as_far_as_it_goes(config, trainer)
+async def examine_way(
+    config: EdgeConfig, trainer: TrainerAddressConfig, behind: tuple[TrainerAddressConfig, ...] = ()
+) -> list[Finding]:
+    """Look at the way to a trainer, as far as it goes. behind: those that it may have to dial."""
+    findings = await _as_far_as_it_goes(config, trainer, behind)
     failed = findings[-1].check
     return [*findings, *(skipped(check, f"needs {failed}") for check in WAY_TO_THE_TRAINER[len(findings) :])]
 
 
-async def _as_far_as_it_goes(config: EdgeConfig, trainer: TrainerAddressConfig) -> list[Finding]:
+async def _as_far_as_it_goes(
+    config: EdgeConfig, trainer: TrainerAddressConfig, behind: tuple[TrainerAddressConfig, ...]
+) -> list[Finding]:
     credentials, access = check_credentials(trainer, config.tls, datetime.datetime.now(datetime.UTC))
     findings = [credentials]
     if access is None:
@@ -86,6 +92,8 @@ async def _as_far_as_it_goes(config: EdgeConfig, trainer: TrainerAddressConfig) 
         findings += await check_access(calls)
         round_trip, seconds = await check_round_trip(calls)
         findings += [round_trip, await check_uplink(calls, seconds), await check_downlink(calls, seconds)]
+        if behind:
+            findings += await check_links(calls, behind, next_down_the_chain(config, trainer, behind))
     return findings
 
 

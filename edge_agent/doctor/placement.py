@@ -29,3 +29,15 @@ def _trainers_of_a_run(config: EdgeConfig) -> tuple[TrainerAddressConfig, ...]:
     else:
         return config.all_trainers
     return tuple(trainer for trainer in config.all_trainers if trainer.name in workers)
+
+
+def next_down_the_chain(
+    config: EdgeConfig, trainer: TrainerAddressConfig, behind: tuple[TrainerAddressConfig, ...]
+) -> TrainerAddressConfig | None:
+    """The trainer whose blocks follow those of this one; None where [placement] does not say so by ranges."""
+    blocks = config.placement.blocks
+    ends = {text.rpartition(":")[2] for text in blocks.get(trainer.name, ())}
+    follows = [
+        other for other in behind if ends & {text.partition(":")[0] for text in blocks.get(other.name, ())} - {""}
+    ]
+    return follows[0] if follows else None

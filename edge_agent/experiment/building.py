@@ -1,5 +1,6 @@
 """What is trained under a placement, and the blocks of it that are here."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -52,6 +53,8 @@ class Experiment(Workload):
     def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
         """See `Workload`."""
         super().__init__(config, schedule_steps)
+        self.run_id = secrets.token_hex(16)
+        """Names the run in the logs of all its processes, and its session on this device; one that is resumed keeps it."""
         self.placement = placement_of(self)
         self._labels_to = self.placement.labels
         """Who may have labels, as the configuration says, under whatever placement comes later; None where it does not."""

@@ -29,6 +29,7 @@ from shared.placement import (
     held_blocks,
     loss_rows,
     stages,
+    told_by_gradients,
     weight_crossings,
 )
 from shared.tensor_wire import slot_codec
@@ -75,8 +76,10 @@ class Sight:
 
     worker: str
     inputs: bool
-    """Raw samples, or what table lookups alone have made of them."""
+    """Raw samples, or features off which they can be read."""
     labels: bool
+    gradients_tell: tuple[str, ...]
+    """What else the gradients and new weights that it gets can tell it: inputs, labels."""
     outputs: bool
     features: tuple[int, ...]
     """The blocks whose inputs come to it from another worker, raw samples left out."""
@@ -177,6 +180,7 @@ def _sight(placement: Placement, model: ModelFacts, worker: str) -> Sight:
         worker,
         inputs=has_samples or any(index < model.raw_features for index in features),
         labels=has_samples or any(one.cargo is Cargo.LABEL for one in arriving),
+        gradients_tell=told_by_gradients(placement, model, worker),
         outputs=loss_rows(placement, worker) is not None,
         features=tuple(sorted(index for index in features if index >= model.raw_features)),
         weights=held_blocks(placement, worker),

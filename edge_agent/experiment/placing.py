@@ -59,7 +59,8 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     ConfigError, and DataError for labels that are the inputs themselves.
     """
     privacy = workload.config.privacy
-    check(placement, facts_of(workload.chain), Permissions(frozenset(privacy.inputs_to), labels_to))
+    permissions = Permissions(frozenset(privacy.inputs_to), labels_to, frozenset(privacy.gradients_to))
+    check(placement, facts_of(workload.chain), permissions)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 

@@ -3,16 +3,53 @@
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from edge_agent.config import PrivacyConfig
 from edge_agent.data import Batch
 from shared.errors import DataError
+from shared.model.reading_off import NOTABLE_SHARE
+from shared.placement import AGENT, ModelFacts
+
+_ENOUGH_SAMPLES = 16
+"""Among fewer, columns may look alike by chance."""
+_LABELS_TRIED = 128
+"""Numbers of a label that are compared with all of a sample's."""
+_ALIKE = 0.99
+"""The correlation from which on one number gives the other."""
 
 
 def labels_are_inputs(batch: Batch) -> bool:
-    """Whether the labels of a batch are its samples, as those of an autoencoder are."""
-    inputs, labels = batch.inputs.reshape(-1), batch.labels.reshape(-1)
-    return inputs.numel() == labels.numel() and torch.equal(inputs, labels.to(inputs.dtype))
+    """Whether the labels of a batch give a notable share of its samples, number by number.
+
+    Those of an autoencoder do, scaled or not, and those of a model of texts, which are the tokens one place further.
+    """
+    inputs, labels = (numbers.reshape(len(batch.inputs), -1).double() for numbers in (batch.inputs, batch.labels))
+    if len(inputs) < _ENOUGH_SAMPLES:
+        return torch.equal(inputs, labels)
+    inputs, labels = _standardised(inputs), _standardised(labels)
+    tried = labels[:, :: max(1, labels.shape[1] // _LABELS_TRIED)]
+    if not inputs.shape[1] or not tried.shape[1]:
+        return False
+    given = ((inputs.T @ tried).abs().amax(0) >= _ALIKE).double().mean() * labels.shape[1]
+    return bool(given >= NOTABLE_SHARE * inputs.shape[1])
+
+
+def _standardised(numbers_BN: Tensor) -> Tensor:
+    """The columns that vary, with mean 0 and length 1."""
+    centred = numbers_BN - numbers_BN.mean(0)
+    lengths = centred.norm(dim=0)
+    varying = lengths > 0
+    standardised: Tensor = centred[:, varying] / lengths[varying]
+    return standardised
+
+
+def may_keep(block: int, worker: str, model: ModelFacts, privacy: PrivacyConfig) -> bool:
+    """Whether a worker may keep replicas of a block.
+
+    Weights of one checkpoint after the other, with what the optimizer keeps, tell what gradients tell of raw samples.
+    """
+    return block >= model.raw_features or worker in (AGENT, *privacy.inputs_to, *privacy.gradients_to)
 
 
 def check_labels_may_leave(datasets: Iterable[str], receivers: Iterable[str], privacy: PrivacyConfig) -> None:

@@ -1,5 +1,7 @@
 """What is trained and how, wherever it runs: data, model, recipe. What can be wrong in it is found out by building it."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from edge_agent.config import EdgeConfig
@@ -8,7 +10,7 @@ from edge_agent.data.named import load_dataset
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.start_weights import load_weights
 from shared.model.build import build_checked_chain
-from shared.model.chain import Chain
+from shared.model.chain import Chain, with_measured
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
 from shared.training.recipe import Recipe
@@ -53,11 +55,13 @@ class Workload:
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
+        # What crosses is judged with these samples and weights, too, and not only with made-up ones as a trainer does it.
+        self.chain = with_measured(self.chain, first.inputs)
         check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
-        return self._built(self.example.example())
+        return replace(self._built(self.example.example()), readable=self.chain.readable)
 
     def _built(self, example: Tensor) -> Chain:
         model = self.config.model

@@ -10,6 +10,7 @@ from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
 from shared.planning.chain import Reason
 from shared.registry import codec_bits
+from shared.telemetry.known_gauge import KnownGauge
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 from shared.telemetry.step_series import Distributions
 
@@ -32,19 +33,18 @@ class EngineMetrics:
         )
         for reason in Reason:
             self.repartitions.labels(reason)
-        self.prediction_ratio = Gauge(
+        self.prediction_ratio = KnownGauge(
             "isthmus_prediction_ratio",
-            "Seconds that a stage of the chain took in its last 20 steps over those that were predicted; 0 before.",
+            "Seconds that a stage of the chain took in its last 20 steps over those that were predicted.",
+            registry,
             ["worker"],
-            registry=registry,
         )
-        predicted = Gauge(
+        self.step_seconds = KnownGauge(
             "isthmus_engine_step_seconds",
             "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",
+            registry,
             ["kind"],
-            registry=registry,
         )
-        self.predicted, self.modelled, self.measured = map(predicted.labels, ("predicted", "modelled", "measured"))
 
 
 class EdgeMetrics(TrainingMetrics):
@@ -85,19 +85,19 @@ class EdgeMetrics(TrainingMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
-        self.checkpoint_timestamp = Gauge(
+        self.checkpoint_timestamp = KnownGauge(
             "isthmus_checkpoint_timestamp_seconds",
-            "Unix time of the newest checkpoint that both sides have, or of the run's beginning; 0 where none is kept.",
-            registry=registry,
+            "Unix time of the newest checkpoint that both sides have, or of the run's beginning.",
+            registry,
         )
         self.replicated_at: float | None = None
         """When the newest checkpoint became shared whose replicas are on disk, by time.time."""
-        replica_age = Gauge(
+        replica_age = KnownGauge(
             "isthmus_replica_age_seconds",
-            "Seconds since the newest checkpoint of which replicas are on disk too; 0 where there are none.",
-            registry=registry,
+            "Seconds since the newest checkpoint of which replicas are on disk too.",
+            registry,
         )
-        replica_age.set_function(lambda: time.time() - self.replicated_at if self.replicated_at is not None else 0.0)
+        replica_age.show(lambda: None if self.replicated_at is None else time.time() - self.replicated_at)
         (self.staleness,) = Distributions(
             "isthmus_staleness_steps", "Staleness of every applied error gradient.", registry, STALENESS_BUCKETS
         ).series.values()
@@ -127,26 +127,35 @@ class EdgeMetrics(TrainingMetrics):
             SECONDS_BUCKETS,
             "worker",
         )
-        self._worker_links = Gauge(
+        self._worker_links = KnownGauge(
             "isthmus_worker_link_bytes_per_second",
-            "Rate that a link was measured to carry from one worker to another; 0 while it is not known.",
+            "Rate that a link was measured to carry from one worker to another.",
+            registry,
             ["link"],
+        )
+        self._run = Gauge(
+            "isthmus_run_info",
+            "1, with the id by which the logs of all processes name the run.",
+            ["run"],
             registry=registry,
         )
         self.engine = EngineMetrics(registry)
+
+    def show_run(self, run_id: str) -> None:
+        """Name the run, and no other."""
+        self._run.clear()
+        self._run.labels(run_id).set(1)
 
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
         self.stage_seconds.show(statistics.workers)
         self._worker_links.clear()
         self.engine.prediction_ratio.clear()
-        for worker in statistics.workers:
-            self.engine.prediction_ratio.labels(worker)
         for sender, receiver in statistics.link_rates:
             if sender == AGENT:
                 self.link_losses.labels(receiver)
-            link = self._worker_links.labels(f"{sender}>{receiver}")
-            link.set_function(partial(_bytes_per_second, statistics, (sender, receiver)))
+            read = partial(_bytes_per_second, statistics, (sender, receiver))
+            self._worker_links.show(read, f"{sender}>{receiver}")
 
     def watch(self, run: InFlight) -> None:
         """Read what is under way from `run`, at each scrape and on the scraper's thread."""
@@ -160,46 +169,44 @@ def _show(statistics: Statistics, registry: CollectorRegistry) -> None:
     """The figures of a run that are read when they are asked for."""
     planned_steps = Gauge("isthmus_planned_steps", "Steps that the run is to have.", registry=registry)
     planned_steps.set(statistics.total_steps)
-    rate = Gauge(
+    rate = KnownGauge(
         "isthmus_link_bytes_per_second",
-        "Rate that the link was measured to carry, by direction; 0 while it is not known.",
+        "Rate that the link was measured to carry, by direction.",
+        registry,
         ["direction"],
-        registry=registry,
     )
-    uplink_rate, downlink_rate = (rate.labels(direction) for direction in DIRECTIONS)
-    uplink_rate.set_function(lambda: (statistics.uplink_bits_per_second or 0.0) / 8)
-    downlink_rate.set_function(lambda: (statistics.downlink_bits_per_second or 0.0) / 8)
-    held = Gauge("isthmus_edge_blocks", "Blocks that the edge runs or owns.", registry=registry)
-    held.set_function(lambda: statistics.edge_blocks)
-    limit = Gauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry=registry)
-    limit.set_function(lambda: statistics.deployment.staleness)
-    bits = Gauge(
-        "isthmus_codec_bit_width",
-        "Bits that an element has on the link, by direction.",
-        ["direction"],
-        registry=registry,
+    up, down = DIRECTIONS
+    rate.show(lambda: _bytes(statistics.uplink_bits_per_second), up)
+    rate.show(lambda: _bytes(statistics.downlink_bits_per_second), down)
+    held = KnownGauge("isthmus_edge_blocks", "Blocks that the edge runs or owns.", registry)
+    held.show(lambda: statistics.edge_blocks if statistics.deployment.codec else None)
+    limit = KnownGauge("isthmus_staleness_limit_steps", "K, which no staleness exceeds.", registry)
+    limit.show(lambda: statistics.deployment.staleness if statistics.deployment.codec else None)
+    bits = KnownGauge(
+        "isthmus_codec_bit_width", "Bits that an element has on the link, by direction.", registry, ["direction"]
     )
-    bits_up, bits_down = (bits.labels(direction) for direction in DIRECTIONS)
-    bits_up.set_function(lambda: _bits(statistics.deployment.codec))
-    bits_down.set_function(lambda: _bits(statistics.deployment.downlink_codec))
-    loss = Gauge("isthmus_loss", "Mean training loss of the last step.", registry=registry)
-    loss.set_function(lambda: statistics.loss if statistics.steps else 0.0)
-    accuracy = Gauge(
-        "isthmus_accuracy_ratio",
-        "Share of the test samples that the last evaluation got right; 0 before it.",
-        registry=registry,
+    bits.show(lambda: _bits(statistics.deployment.codec), up)
+    bits.show(lambda: _bits(statistics.deployment.downlink_codec), down)
+    loss = KnownGauge("isthmus_loss", "Mean training loss of the last step.", registry)
+    loss.show(lambda: statistics.loss)
+    accuracy = KnownGauge(
+        "isthmus_accuracy_ratio", "Share of the test samples that the last evaluation got right.", registry
     )
-    accuracy.set_function(lambda: statistics.accuracy or 0.0)
+    accuracy.show(lambda: statistics.accuracy)
 
 
-def _bytes_per_second(statistics: Statistics, link: tuple[str, str]) -> float:
-    return (statistics.link_rates.get(link) or 0.0) / 8
+def _bytes_per_second(statistics: Statistics, link: tuple[str, str]) -> float | None:
+    return _bytes(statistics.link_rates.get(link))
+
+
+def _bytes(bits: float | None) -> float | None:
+    return None if bits is None else bits / 8
 
 
 def _waiting(run: InFlight, queue: str) -> int:
     return run.waiting[queue]
 
 
-def _bits(codec: str) -> int:
-    """0 until there is a deployment."""
-    return codec_bits(codec) if codec else 0
+def _bits(codec: str) -> int | None:
+    """None until there is a deployment."""
+    return codec_bits(codec) if codec else None

@@ -8,6 +8,7 @@ from typing import Any
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
+from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.training.listener import Activity, RunListener, StepReport
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics, WorkerFigures
@@ -28,11 +29,13 @@ class RunObserver(RunListener):
         timeline: Timeline | None,
         on_progress: Callable[[Statistics], None],
         on_rolled_back: Callable[[], None],
+        record: RunRecorder | None = None,
     ) -> None:
         """on_progress: called after every step, and when something else has changed that a progress bar shows.
 
-        on_rolled_back: called when training goes on from a checkpoint, with the deployment of that time.
+        on_rolled_back: called when training goes on from a checkpoint, with the deployment of that time. record: of the run.
         """
+        self._record = record
         self._statistics = statistics
         self._metrics = metrics
         self._recorder = None if timeline is None else TimelineRecorder(timeline)
@@ -47,14 +50,18 @@ class RunObserver(RunListener):
     def opened(self, run: OpenRun) -> None:
         """A session is open; `run` is what will train in it."""
         self._metrics.watch(run)
+        self._metrics.show_run(run.session.stored.record.session_id)
         self._metrics.blocks.set(len(run.session.experiment.chain.blocks))
         self._statistics.session = run.session.stored.record.session_id
+        if self._record is not None:
+            self._record.begin(run.session.stored.record)
         self._statistics.deployment = run.deployer.deployment
         self._on_progress(self._statistics)
 
     def began_again(self) -> None:
         """Nothing of the steps so far was kept: training goes on from the first, in a new session."""
         self._metrics.repeated_steps.inc(self._statistics.steps)
+        self._statistics.samples = 0
         self._begin(0)
         self.activity_changed(Activity.OPENING)
 
@@ -100,9 +107,13 @@ class RunObserver(RunListener):
         self._metrics.show_workers(statistics)
         if self._recorder is not None:
             self._recorder.placed(placement, links)
+        if self._record is not None:
+            self._record.placed(placement)
 
     def worker_done(self, done: StepDone, /) -> None:
         """How long it took, and how fast its links are."""
+        if self._record is not None:
+            self._record.done(done.step, done.worker, done.loss if done.samples else None, done.order)
         figures, rates = self._statistics.workers[done.worker], self._statistics.link_rates
         figures.done_step = done.step + 1
         figures.compute.add(done.compute_seconds)
@@ -166,7 +177,7 @@ class RunObserver(RunListener):
         done_seconds, statistics = time.monotonic(), self._statistics
         if self._step_done_seconds is not None:
             self._metrics.step_seconds.observe(done_seconds - self._step_done_seconds)
-            statistics.step.add(done_seconds - self._step_done_seconds)
+            statistics.step_time.add(done_seconds - self._step_done_seconds)
         self._step_done_seconds = done_seconds
         statistics.steps += 1
         statistics.samples += samples
@@ -203,7 +214,7 @@ class RunObserver(RunListener):
 
     def checkpoint_shared(self) -> None:
         """Both sides have it."""
-        self._metrics.checkpoint_timestamp.set_to_current_time()
+        self._metrics.checkpoint_timestamp.set(time.time())
 
     def checkpoint_replicated(self) -> None:
         """Neighbours have the trainers' parts, too."""
@@ -224,6 +235,8 @@ class RunObserver(RunListener):
 
     def rolled_back(self, step: int, /) -> None:
         """Training goes on from a checkpoint."""
+        if self._record is not None:
+            self._record.rolled_back(step)
         self._metrics.rollbacks.inc()
         self._metrics.repeated_steps.inc(max(self._statistics.steps - step, 0))
         self._begin(step)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+import numpy as np
 import structlog
 import xxhash
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -26,7 +27,6 @@ from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import ConfigError
 from shared.execution.copy_training import Timing
-from shared.planner_names import DEFAULT_BITS
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
 from shared.registry import bit_widths as codec_bit_widths
@@ -49,7 +49,7 @@ class CalibrationSettings:
     """Largest K that is tried."""
     cuts: tuple[int, ...] | None = None
     """Cuts to calibrate; None takes all that were measured. No other can be planned with afterwards."""
-    bits: tuple[int, ...] = DEFAULT_BITS
+    bits: tuple[int, ...] = (2, 4, 8, 32)
     """Widths to try; float32 is taken where none of them holds."""
     on: CalibrateOn = CalibrateOn.DEVICE
     """Who trains the copies, and so on which samples."""
@@ -107,7 +107,7 @@ class Calibration:
     async def of(self, profile: Profile) -> Profile:
         """The profile with `min_bits` and `max_staleness`, and with how they were found. Raises IsthmusError."""
         settings = self._settings
-        cuts = [cut for cut in self._wanted if profile.edge_seconds[cut] is not None]
+        cuts = [cut for cut in self._wanted if np.isfinite(profile.workers[0].replayed[0, cut])]
         if not cuts:
             raise ConfigError(f"nothing to calibrate: of the cuts {_listed(self._wanted)} none could be measured")
         self._trainings = await asyncio.to_thread(self._file.load, self._identity())

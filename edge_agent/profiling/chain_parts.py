@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import PlanError
-from shared.planning.chain import load_chain
+from shared.planning import load_profile
 
 Run = tuple[int, int]
 """The blocks [first, stop)."""
@@ -91,8 +91,8 @@ class ChainPartFile:
         """Refuse to replace a file of another chain. Raises PlanError."""
         if not out.exists():
             return
-        before = load_chain(out)
-        stages = ", ".join(stage.name for stage in before.stages)
+        before = load_profile(out)
+        stages = ", ".join(before.names)
         found = {"model": before.model, "batch size": str(before.batch_size), "workers": stages}
         for name, then in found.items():
             if self._settings[name] != then:

@@ -29,16 +29,17 @@ from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.table_times import times_in_table
 from edge_agent.profiling.timers import is_of_the_blocks, measuring_session, timer_at, timer_here
+from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
 from shared.control.formatting import size
 from shared.errors import ConfigError, PlanError, RefusedError
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
-from shared.planning.chain import MeasuredChain, MeasuredStage, chain_to_json
-from shared.planning.cost import Rates
+from shared.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
 from shared.planning.measurements import LinearSeconds, ProfiledBlock
 from shared.prediction import LatencyTable
+from shared.registry import codec_family
 from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ async def profile_chain(
     on_done: OnDone = lambda _done, _of: None,
     *,
     dry_run: bool = False,
-) -> MeasuredChain | None:
+) -> Profile | None:
     """Measure the chain of a configuration, and write it to `out`.
 
     tell: told what it costs before it begins, a line at a time. dry_run: ends there, and returns None. Raises IsthmusError:
@@ -98,7 +99,7 @@ async def _profile(
     on_done: OnDone,
     *,
     dry_run: bool,
-) -> MeasuredChain | None:
+) -> Profile | None:
     names = chain_workers(experiment.placement)
     if names is None or len(names) < 2:
         raise ConfigError(
@@ -120,7 +121,7 @@ async def _profile(
         codec_fits, narrow_codec(experiment.config), settings.repeats, experiment.config
     )
     chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
-    text = chain_to_json(chain)
+    text = profile_to_json(chain)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
     await asyncio.to_thread(parts.remove)
     return chain
@@ -219,7 +220,7 @@ class ChainMeasuring:
                     saved_seconds = time.monotonic()
                 done += 1
                 on_done(done, total)
-        await session.join()  # trainers measure links for an agent alone that has the session
+        await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
         for near, far in self._links:
             if self._parts.link(near, far) is None:
                 self._parts.add_link(near, far, await measured_link(session, near, far))
@@ -227,17 +228,16 @@ class ChainMeasuring:
             done += 1
             on_done(done, total)
 
-    def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> MeasuredChain:
+    def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> Profile:
         """All that was measured. Raises PlanError where a worker has room for no run of blocks."""
         experiment = self._experiment
         feature_bytes, gradient_bytes = crossing_bytes(experiment.chain)
-        rates = {}
+        links = {}
         for near, far in self._links:
             link = self._parts.link(near, far)
             assert link is not None, "all links are measured"
-            rates[near, far] = Rates(link.uplink, link.downlink, link.round_trip_seconds)
-        hops = list(pairwise(self._names))
-        return MeasuredChain(
+            links[near, far] = MeasuredLink(link.uplink, link.downlink, link.round_trip_seconds)
+        return Profile(
             model=experiment.config.model.factory,
             batch_size=experiment.config.data.batch_size,
             blocks=tuple(
@@ -246,17 +246,14 @@ class ChainMeasuring:
             feature_bytes=tuple(feature_bytes),
             gradient_bytes=tuple(gradient_bytes),
             encode=encode,
-            min_bits=None,
-            stages=tuple(self._stage(name) for name in self._names),
-            links=tuple(rates[hop] for hop in hops),
-            links_between=(
-                {pair: link for pair, link in rates.items() if pair not in hops} if self._settings.any_order else None
-            ),
+            codec_family=codec_family(narrow_codec(experiment.config)),
+            workers=tuple(self._worker(name) for name in self._names),
+            links=links,
         )
 
-    def _stage(self, name: str) -> MeasuredStage:
-        cuts = len(self._experiment.chain.blocks) + 1
-        seconds = np.full((cuts, cuts), math.nan)
+    def _worker(self, name: str) -> WorkerProfile:
+        blocks = len(self._experiment.chain.blocks)
+        seconds = no_times(blocks)
         for run in self._runs[name]:
             if run in self._known[name]:
                 seconds[run] = self._known[name][run]
@@ -264,7 +261,7 @@ class ChainMeasuring:
                 seconds[run] = statistics.median(means)
         if np.isnan(seconds).all():
             raise PlanError(f"worker {name!r} has no room for any run of blocks that it could have in this chain")
-        return MeasuredStage(name, seconds)
+        return WorkerProfile(name, seconds, no_times(blocks))
 
 
 def _experiment(config: EdgeConfig) -> Experiment:

@@ -39,7 +39,7 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
-from shared.planning.profile import NO_OVERHEAD, Profile, profile_to_json
+from shared.planning.profile import NO_OVERHEAD, Profile, pair_profile, profile_to_json
 from shared.registry import codec_bits, codec_family
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
@@ -177,7 +177,7 @@ class Profiler:
         chain = self._experiment.chain
         cuts = [MeasuredCut(skipped="the raw input would leave the edge"), *done.values()]
         feature_bytes, gradient_bytes = crossing_bytes(chain)
-        return Profile(
+        return pair_profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,
             blocks=tuple(

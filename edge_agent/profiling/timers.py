@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.sessions.open_session import Member, OpenSession
+from edge_agent.sessions.member import Member
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, session_beside
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry

@@ -93,7 +93,7 @@ async def _train(
         worker = session.make_worker(tally)
         try:
             await rejoin(session, worker, is_whole=True)
-            tally.begin(session.placement, experiment.facts, 0)
+            tally.begin(session.plan.training, 0)
             watch.run = worker.run
             stretches = Stretches(session, worker, tally, StepBoundary())
             async with (

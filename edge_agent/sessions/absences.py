@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from edge_agent.sessions.open_session import Member, OpenSession
+from edge_agent.sessions.link_watch import LinkWatch
+from edge_agent.sessions.member import Member
+from edge_agent.sessions.open_session import OpenSession
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, UnreachableError
 from shared.runtime.watching import watched
@@ -30,10 +32,14 @@ class AbsentError(IsthmusError):
 class Absences:
     """The absences of the trainers of one session. Used on the event loop."""
 
-    def __init__(self, session: OpenSession, progress: Callable[[], object]) -> None:
-        """progress: something that changes while all trainers with blocks are there, as the last step that all have done."""
+    def __init__(self, session: OpenSession, progress: Callable[[], object], may_rest: Callable[[], bool]) -> None:
+        """progress: something that changes while all trainers with blocks are there, as the last step that all have done.
+
+        may_rest: whether no steps are to get done now, so that no link is missed.
+        """
         self._session = session
         self._progress = progress
+        self._may_rest = may_rest
         self._limits = {
             trainer.name: trainer.replace_after_seconds
             for trainer in session.experiment.config.all_trainers
@@ -44,6 +50,8 @@ class Absences:
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
         """Do some work. Raises AbsentError out of it when a trainer has been away for too long.
+
+        Raises UnreachableError when a link between two trainers that are there has been down for too long.
 
         Before the first checkpoint of all workers no absence is too long: nobody could go on without the trainer.
         """
@@ -56,15 +64,19 @@ class Absences:
             absent.cancel()
 
     async def _watch(self, absent: "asyncio.Future[None]") -> None:
-        before = self._progress()
-        while self._limits:
+        before, links = self._progress(), LinkWatch(self._session)
+        while True:
             await asyncio.sleep(LOOK_SECONDS)
             before, progressed = self._progress(), self._progress() != before
+            if (down := await links.look(is_missed=not (progressed or self._may_rest()))) is not None:
+                absent.set_exception(down)
+                return
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
                 continue
-            members = self._session.members.items()
-            await gathered(*(self._ask(worker, member) for worker, member in members if worker in self._limits))
+            needed = self._limits.keys() & self._session.needed
+            self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}
+            await gathered(*(self._ask(worker, self._session.members[worker]) for worker in needed))
             now_seconds = time.monotonic()
             too_long = [w for w, since in self._away_since.items() if now_seconds - since >= self._limits[w]]
             if too_long:

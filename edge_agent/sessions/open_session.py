@@ -1,27 +1,24 @@
 """An open session of a placement: this agent's part in it, and what it asks of the trainers that have another."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import NamedTuple
 
 import structlog
-import torch
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
+from edge_agent.sessions.member import FAREWELL_SECONDS, Member, Tickets, placement_message
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
-from shared.client.trainer import TrainerClient
-from shared.codec import FeedbackMode, codec_by_name
+from shared.codec import FeedbackMode, row_of_bytes
 from shared.concurrency.tasks import gathered, meanwhile
-from shared.errors import BusyError, GoneError, IsthmusError, ProtocolError, SessionLostError
+from shared.errors import IsthmusError, ProtocolError
 from shared.execution.blocks import Method
 from shared.model.chain import Block
-from shared.placement import AGENT, Placement, document_of, held_blocks, links
+from shared.placement import AGENT, Placement, PlacementPlan, held_blocks
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads
@@ -35,18 +32,6 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 REMINDER_SECONDS = 15.0
 """Well below the time that a trainer keeps a session without a call before it is joined (server.unattached_seconds)."""
-FAREWELL_SECONDS = 5.0
-"""How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
-
-Tickets = Mapping[str, Sequence[pb.Ticket]]
-"""What the trainers let others dial them with, by the worker that listens."""
-
-
-class Member(NamedTuple):
-    """A trainer of the session, and the session by the id that it has given it."""
-
-    client: TrainerClient
-    session_id: str
 
 
 class OpenSession:
@@ -59,12 +44,13 @@ class OpenSession:
         self,
         stored: StoredSession,
         members: Mapping[str, Member],
+        plan: PlacementPlan,
         experiment: Experiment,
         workers: Workers,
         retry: Retry,
         step_log: StepLog | None = None,
     ) -> None:
-        """members: by the name of the worker."""
+        """members: by the name of the worker. plan: of the experiment's placement."""
         self.stored = stored
         gone = stored.record.left_out
         self.members = {worker: member for worker, member in members.items() if worker not in gone}
@@ -75,14 +61,27 @@ class OpenSession:
         self.workers = workers
         self.retry = retry
         self.step_log = step_log
-        self.placement = experiment.placement
-        """What is in force."""
+        self.plan = plan
+        """What is in force, with all that follows from it."""
         self.lineage = 0
         """The term in which all workers last went back to a checkpoint; 0 before the first time."""
-        self._unused_term: int | None = None
-        """A term that was counted up and that a busy trainer has not taken; the next attempt uses it."""
+        self.term_is_unused = False
+        """Whether the term was counted up and a busy trainer has not taken it: the next attempt uses it."""
+        self.needed = self.holders(self.placement)
+        """The trainers without which nothing goes on."""
+        self.absent: set[str] = set()
+        """Trainers without blocks that have nothing of what is in force: they did not answer when they were asked last."""
+        self.also_needed: set[str] = set()
+        """Others without which the checkpoint that counts cannot be restored."""
+        self.goes_back = False
+        """Whether some worker has lost its state, so that all have to go back to a checkpoint."""
         self._equal_blocks: dict[str, set[int]] = {name: set() for name in members}
         """The static blocks, which training leaves as they are, that each trainer is known to have with our weights."""
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force."""
+        return self.plan.placement
 
     @property
     def id(self) -> str:
@@ -117,91 +116,102 @@ class OpenSession:
             listener,
             self.step_log,
         )
-        return PlacedWorker(setup, self.placement, self.first_step)
+        worker = PlacedWorker(setup, self.plan, self.first_step)
+        worker.start()
+        return worker
 
     def leave_out(self, workers: Collection[str]) -> None:
         """Go on without these trainers, from a checkpoint that others have."""
         for worker in workers:
             self.left_out[worker] = self.members.pop(worker)
+        self.needed = [worker for worker in self.needed if worker in self.members]
 
-    def let_in(self, worker: str, member: Member) -> None:
-        """Go on with a trainer again, which has nothing of the session that counts."""
-        del self.left_out[worker]
+    def let_in(self, worker: str) -> None:
+        """Have a trainer again that was left out. It is absent until it is joined."""
+        self.replace_member(worker, self.left_out.pop(worker))
+        self.absent.add(worker)
+
+    def holders(self, placement: Placement) -> list[str]:
+        """The trainers that hold blocks under a placement. Nobody else has a state that counts."""
+        return [worker for worker in self.members if held_blocks(placement, worker)]
+
+    def miss(self, worker: str, reason: str) -> None:
+        """Go on without a trainer that has no blocks, until somebody wants to give it some."""
+        if worker not in self.absent:
+            self.absent.add(worker)
+            _log.warning("a trainer without blocks is away; nothing waits for it", trainer=worker, reason=reason)
+
+    def replace_member(self, worker: str, member: Member) -> None:
+        """Go on with another session at a trainer, which has none of our blocks."""
         self.members[worker] = member
         self._equal_blocks[worker] = set()
 
-    async def join(self) -> dict[str, pb.JoinSessionResponse]:
-        """Become the only agent of the session at every trainer, and hear what each could go on with.
+    async def count_term_up(self) -> None:
+        """Begin another term, on disk first. Raises StorageError."""
+        if not self.term_is_unused:
+            await self.workers.disk.run(self.stored.next_term)
+        self.term_is_unused = False
 
-        Nothing is written on any side while a trainer does not answer. Raises GoneError where one has no such session.
-        """
-        await gathered(*(member.client.check_serving() for member in self.members.values()))
-        term, self._unused_term = self._unused_term, None
-        if term is None:
-            term = await self.workers.disk.run(self.stored.next_term)
-        try:
-            answers = await gathered(
-                *(member.client.join_session(member.session_id, term) for member in self.members.values())
-            )
-        except BusyError:
-            if len(self.members) == 1:  # of several, another may have taken it
-                self._unused_term = term
-            raise
-        except SessionLostError as lost:
-            raise GoneError(str(lost)) from lost
-        return dict(zip(self.members, answers, strict=True))
+    async def plan_of(self, placement: Placement) -> PlacementPlan:
+        """A valid placement with all that follows from it, worked out beside the event loop."""
+        return await self.workers.compute.run(PlacementPlan.of, placement, self.experiment.facts)
 
-    async def restore(self, name: CheckpointName, placement: Placement) -> Tickets:
-        """Have every trainer restore a checkpoint under a placement; static blocks are as here then.
+    async def join(self, worker: str) -> pb.JoinSessionResponse:
+        """Become the only agent of the session at a trainer. Raises SessionLostError where it has none."""
+        member = self.members[worker]
+        return await member.client.join_session(member.session_id, self.stored.session_term)
 
-        Where one cannot, the others come to an end first: what is interrupted in the middle leaves a session that is of no use.
-        """
-
-        async def restore(worker: str, member: Member) -> Sequence[pb.Ticket]:
-            answer = await member.client.restore_worker(
-                pb.RestoreWorkerRequest(
-                    session_id=member.session_id,
-                    fence=self.fence,
-                    checkpoint=pb.CheckpointName(lineage=name.lineage, step=name.step),
-                    placement=placement_message(placement),
-                )
-            )
-            await self.upload_differing(worker, list(answer.block_digests), placement, static_only=True)
-            return answer.tickets
-
-        restoring = (restore(worker, member) for worker, member in self.members.items())
-        tickets: dict[str, Sequence[pb.Ticket]] = {}
-        for worker, outcome in zip(self.members, await asyncio.gather(*restoring, return_exceptions=True), strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            tickets[worker] = outcome
-        self.placement, self.lineage = placement, self.stored.session_term
-        return tickets
-
-    async def commit(self, placement: Placement, next_step: int) -> Tickets:
-        """Put a placement into force at every trainer, once all of them have said that they can.
-
-        Where an answer was lost, ask again; that changes nothing more.
-        """
-
-        async def commit(member: Member, prepare: bool) -> Sequence[pb.Ticket]:
-            request = pb.CommitPlacementRequest(
+    async def restore_at(self, worker: str, name: CheckpointName, placement: Placement) -> Sequence[pb.Ticket]:
+        """Have a trainer restore the blocks of a checkpoint that it holds under a placement; static ones are as here then."""
+        member = self.members[worker]
+        answer = await member.client.restore_worker(
+            pb.RestoreWorkerRequest(
                 session_id=member.session_id,
                 fence=self.fence,
-                next_step=next_step,
+                checkpoint=pb.CheckpointName(lineage=name.lineage, step=name.step),
                 placement=placement_message(placement),
-                prepare=prepare,
             )
-            return (await member.client.commit_placement(request)).tickets
+        )
+        await self.upload_differing(worker, list(answer.block_digests), placement, static_only=True)
+        return answer.tickets
 
-        await gathered(*(commit(member, prepare=True) for member in self.members.values()))
-        found = await gathered(*(commit(member, prepare=False) for member in self.members.values()))
-        return dict(zip(self.members, found, strict=True))
+    async def prepare(self, worker: str, placement: Placement, next_step: int) -> None:
+        """Ask a trainer whether a placement could come into force there. Raises the IsthmusError that it refuses with."""
+        await self._commit_at(worker, placement, next_step, prepare=True)
+
+    async def commit(self, placement: Placement, next_step: int) -> Tickets:
+        """Put a placement into force at every trainer that has blocks then, once all of them have said that they can.
+
+        Where an answer was lost, ask again; that changes nothing more. Who has no blocks any more is told, if it answers.
+        """
+        holding = self.holders(placement)
+        found = await gathered(*(self._commit_at(worker, placement, next_step) for worker in holding))
+        for worker in set(self.holders(self.placement)).difference(holding, self.absent):
+            try:
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await self._commit_at(worker, placement, next_step)
+            except (IsthmusError, TimeoutError) as failure:
+                self.miss(worker, str(failure) or "it did not answer")
+        return dict(zip(holding, found, strict=True))
+
+    async def _commit_at(
+        self, worker: str, placement: Placement, next_step: int, *, prepare: bool = False
+    ) -> Sequence[pb.Ticket]:
+        member = self.members[worker]
+        request = pb.CommitPlacementRequest(
+            session_id=member.session_id,
+            fence=self.fence,
+            next_step=next_step,
+            placement=placement_message(placement),
+            prepare=prepare,
+            lineage=self.lineage,
+        )
+        return (await member.client.commit_placement(request)).tickets
 
     async def dial_peers(self, tickets: Tickets, evaluation: int = 0) -> None:
         """Have the trainers dial each other, for training or for an evaluation. Without links among them nothing happens."""
         peers: dict[str, list[pb.Peer]] = {}
-        for link in links(self.placement, self.experiment.facts, training=evaluation == 0):
+        for link in (self.plan.evaluation if evaluation else self.plan.training).links:
             if link.dialer == AGENT:
                 continue
             ticket = next((one.ticket for one in tickets[link.listener] if one.worker == link.dialer), None)
@@ -225,12 +235,13 @@ class OpenSession:
 
     async def download_block(self, worker: str, block: Block, *, weights_only: bool) -> block_state.BlockTensors:
         """Download the state of a block from the trainer that holds it. Raises ProtocolError for bytes that are none."""
-        data = await self._download(worker, block, weights_only=weights_only)
+        data = await self.download(worker, block, weights_only=weights_only)
         return await self.workers.compute.run(block_state.deserialize, data)
 
-    async def _download(
+    async def download(
         self, worker: str, block: Block, *, weights_only: bool = False, checkpoint: CheckpointName | None = None
     ) -> bytes:
+        """The same as bytes, from memory or from a checkpoint on the trainer's disk."""
         member = self.members[worker]
         limit = block_state.max_serialized_bytes(block, self.experiment.recipe.optimizer)
         data = await member.client.download_block(
@@ -238,30 +249,13 @@ class OpenSession:
         )
         return bytes(data)
 
-    async def bring_replicas(self, name: CheckpointName, sender: str, receiver: str, blocks: Sequence[int]) -> None:
-        """Have a worker keep blocks of a checkpoint on its disk, as a trainer has them on its own.
-
-        Raises StorageError where they cannot be written here.
-        """
-        if receiver != AGENT:
-            await self.send_blocks(sender, receiver, dict.fromkeys(blocks, False), name)
-            return
-        store, chain, optimizer = self.stored.store, self.experiment.chain, self.experiment.recipe.optimizer
-        assert store is not None, "without a folder there are no checkpoints"
-        for index in blocks:
-            state = await self._download(sender, chain.blocks[index], checkpoint=name)
-            tensors = await self.workers.compute.run(block_state.deserialize, state)
-            block_state.check(chain.blocks[index], optimizer, tensors)
-            await self.workers.disk.run(store.save_replica, name, index, state)
-
     async def upload_block(
         self, worker: str, block: Block, tensors: block_state.BlockTensors, placement_version: int
     ) -> None:
         """Bring the state of a block to a trainer."""
         member = self.members[worker]
         data = await self.workers.compute.run(block_state.serialize, tensors)
-        encoded = codec_by_name("raw").encode(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        tensor = to_wire(encoded, block_key(block.index), placement_version)
+        tensor = to_wire(row_of_bytes(data), block_key(block.index), placement_version)
         await member.client.upload_block(member.session_id, tensor, self.fence)
         if block_state.is_static(block):
             self._equal_blocks[worker].add(block.index)
@@ -341,20 +335,27 @@ class OpenSession:
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Remind the trainers of the session while the block runs; without a call for a minute they would free it."""
+        """Remind trainers without a link of the session while the block runs: without a call they would free it some time."""
 
         async def remind() -> None:
             while True:
                 await asyncio.sleep(REMINDER_SECONDS)
-                with suppress(IsthmusError):  # the next call that needs the session says what is wrong
-                    await self.max_staleness()
+                linked = self.holders(self.placement) if self.stored.session_term else []
+                for worker in set(self.members).difference(linked, self.absent):
+                    with suppress(IsthmusError):  # the next call that needs the session says what is wrong
+                        await self.remind(worker)
 
         async with meanwhile(remind()):
             yield
 
+    async def remind(self, worker: str) -> pb.GetSessionResponse:
+        """What a trainer does with the session, which it keeps for another while then."""
+        member = self.members[worker]
+        return await member.client.get_session(member.session_id)
+
     async def max_staleness(self) -> int:
-        """The largest K that every trainer allows the session; no limit where there is no trainer."""
-        answers = await gathered(*(one.client.get_session(one.session_id) for one in self.members.values()))
+        """The largest K that every trainer with blocks allows the session; no limit where there is none."""
+        answers = await gathered(*(self.remind(worker) for worker in self.holders(self.placement)))
         return min((answer.max_staleness for answer in answers), default=2**31)
 
     async def close(self) -> None:
@@ -371,22 +372,12 @@ class OpenSession:
                 await self._end(resumable=self.resumable)
 
     async def _end(self, *, resumable: bool) -> None:
-        async def end(one: Member) -> None:
-            await one.client.close_session(one.session_id, self.fence, resumable=resumable)
-
-        await gathered(*(end(one) for one in self.members.values()))
-        for one in self.left_out.values():
-            with suppress(IsthmusError):  # where it is still away, it forgets the session by itself, later
-                await end(one)
-
-
-async def abandon_at(member: Member) -> None:
-    """End a session at one trainer, before it was joined, after a failure. An error of this call is dropped."""
-    with suppress(IsthmusError, TimeoutError):
-        async with asyncio.timeout(FAREWELL_SECONDS):
-            await member.client.close_session(member.session_id, pb.Fence(), resumable=False)
-
-
-def placement_message(placement: Placement) -> pb.Placement:
-    """A placement as it travels."""
-    return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
+        """Raises the IsthmusError of a trainer with blocks, once all have been told; others forget it by themselves, later."""
+        everybody, holding = self.members | self.left_out, self.holders(self.placement)
+        ending = [
+            member.client.close_session(member.session_id, self.fence, resumable=resumable)
+            for member in everybody.values()
+        ]
+        for worker, outcome in zip(everybody, await asyncio.gather(*ending, return_exceptions=True), strict=True):
+            if isinstance(outcome, BaseException) and (worker in holding or not isinstance(outcome, IsthmusError)):
+                raise outcome

@@ -1,7 +1,6 @@
 """Opening a session of a placement: the same blocks with equal weights at every worker, and on this device a record of it."""
 
 import json
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +9,16 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.open_session import Member, OpenSession, abandon_at, placement_message
+from edge_agent.sessions.member import Member, abandon_at, placement_message
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import ConfigError, SessionLostError, UnreachableError
+from shared.errors import BusyError, ConfigError, UnreachableError
+from shared.placement import Placement, PlacementPlan, held_blocks
 from shared.tensor_wire import wire_dtype
 from shared.training.step_log import StepLog
 from shared.version import PROTOCOL_VERSION
@@ -25,8 +26,6 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 _log = structlog.get_logger(__name__)
-BACK_WITHIN_SECONDS = 2.0
-"""How long a trainer that was left out is tried: longer than gRPC ever waits between connections."""
 
 
 async def open_session(
@@ -40,28 +39,39 @@ async def open_session(
     """Open a session on these trainers, and upload the blocks wherever their first weights are not ours.
 
     clients: by the name of the worker. folder: where the agent keeps its sessions; None keeps nothing of this one.
-    step_log: the folder for its log of steps. Raises IsthmusError when that cannot be done; then no side keeps anything of it.
+    step_log: the folder for its log of steps. A trainer without blocks that is not there now is absent. Raises IsthmusError
+    when it cannot be done; then no side keeps anything of it.
     """
     opened: dict[str, pb.OpenSessionResponse] = {}
+    placement = experiment.placement
+    away: dict[str, str] = {}
+    """Trainers without blocks that cannot be reached now, or have no room, and why."""
 
     async def open_at(worker: str, client: TrainerClient) -> None:
-        opened[worker] = await client.open_session(_request(experiment, worker))
+        try:
+            opened[worker] = await client.open_session(opening_request(experiment, worker, placement))
+        except (UnreachableError, BusyError) as failure:
+            if held_blocks(placement, worker):
+                raise
+            away[worker] = str(failure)
 
     try:
         await gathered(*(open_at(worker, client) for worker, client in clients.items()))
-        members = {worker: Member(client, opened[worker].session_id) for worker, client in clients.items()}
-        session_id = next(iter(members.values())).session_id if len(members) == 1 else secrets.token_hex(16)
-        ids = {worker: member.session_id for worker, member in members.items()}
-        record = SessionRecord.begun_now(session_id, experiment, ids)
-        files = folder.folder(session_id) if folder is not None else None
+        ids = {worker: opened[worker].session_id if worker in opened else "" for worker in clients}
+        members = {worker: Member(client, ids[worker]) for worker, client in clients.items()}
+        record = SessionRecord.begun_now(experiment.run_id, experiment, ids)
+        files = folder.folder(experiment.run_id) if folder is not None else None
         stored = await workers.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
         log = await workers.disk.run(_open_log, step_log, record)
-        session = OpenSession(stored, members, experiment, workers, retry, log)
+        plan = await workers.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
+        session = OpenSession(stored, members, plan, experiment, workers, retry, log)
+        for worker, reason in away.items():
+            session.miss(worker, reason)
         for worker, response in opened.items():
             _check_limits(experiment, worker, response)
         await gathered(
             *(
-                session.upload_differing(worker, list(response.block_digests), experiment.placement, static_only=False)
+                session.upload_differing(worker, list(response.block_digests), placement, static_only=False)
                 for worker, response in opened.items()
             )
         )
@@ -70,7 +80,8 @@ async def open_session(
         for worker, response in opened.items():
             await abandon_at(Member(clients[worker], response.session_id))
         raise
-    _log.info("session opened", session=session.id, workers=[*experiment.placement.workers], steps=experiment.steps)
+    workers_of = [*experiment.placement.workers]
+    _log.info("session opened", session=session.id, at_trainers=ids, workers=workers_of, steps=experiment.steps)
     return session
 
 
@@ -83,29 +94,12 @@ async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[Mem
     if worker not in session.members:
         raise UnreachableError(f"the run goes on without {worker!r}")
     client = session.members[worker].client
-    opened = await client.open_session(_request(session.experiment, worker))
+    opened = await client.open_session(opening_request(session.experiment, worker, session.experiment.placement))
     beside = Member(client, opened.session_id)
     try:
         yield beside
     finally:
         await abandon_at(beside)
-
-
-async def take_back(session: OpenSession, worker: str) -> None:
-    """Have a trainer again that was left out. Joining all is to follow, and a checkpoint: its memory of the session is void.
-
-    Where it has forgotten the session, it is opened there again. Raises IsthmusError where it does not answer or refuses.
-    """
-    client, session_id = session.left_out[worker]
-    # It may serve again while the connection to it still waits until it is tried the next time.
-    await Retry(BACK_WITHIN_SECONDS).run(client.check_serving)
-    term = await session.workers.disk.run(session.stored.next_term)
-    try:
-        await client.join_session(session_id, term)
-    except SessionLostError:
-        session_id = (await client.open_session(_request(session.experiment, worker))).session_id
-        await session.workers.disk.run(session.stored.set_trainer_session, worker, session_id)
-    session.let_in(worker, Member(client, session_id))
 
 
 def resume_session(
@@ -126,14 +120,16 @@ def resume_session(
     members = {worker: Member(client, ids[worker]) for worker, client in clients.items()}
     log = _open_log(step_log, stored.record)
     _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
-    return OpenSession(stored, members, experiment, workers, retry, log)
+    plan = PlacementPlan.of(experiment.placement, experiment.facts)
+    return OpenSession(stored, members, plan, experiment, workers, retry, log)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:
     return None if folder is None else StepLog(folder, record.session_id, "edge")
 
 
-def _request(experiment: Experiment, worker: str) -> pb.OpenSessionRequest:
+def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
+    """What opens a session on a trainer, which is this worker of a placement."""
     config, chain, example = experiment.config, experiment.chain, experiment.example
     return pb.OpenSessionRequest(
         protocol_version=PROTOCOL_VERSION,
@@ -142,10 +138,11 @@ def _request(experiment: Experiment, worker: str) -> pb.OpenSessionRequest:
         recipe_json=experiment.recipe.model_dump_json(),
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
-        placement=placement_message(experiment.placement),
+        placement=placement_message(placement),
         worker=worker,
         backward=config.deployment.backward,
         feedback=config.deployment.feedback,
+        run_id=experiment.run_id,
     )
 
 

@@ -3,6 +3,7 @@
 A session's record holds the whole configuration that the session began with. Knows nothing of the trainer.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ def choose_session(
             return Chosen(record.session_id, config)
         same = session_id is not None or not any(_among(change.key, _IDENTITY) for change in decisive)
         if same and checkpoint is not None:
-            refusal = refusal or _refusal(record, decisive)
+            refusal = refusal or _refusal(folder, record, decisive)
     if refusal is not None:
         raise refusal
     if session_id is not None:
@@ -123,7 +124,8 @@ def prepare(
 def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig) -> W:
     """The experiment under `config`, which is in the record then. Raises an IsthmusError where the session cannot go on so."""
     record = stored.record
-    if record.shared is not None and stored.store is not None and not stored.store.names():
+    nothing_left = stored.store is not None and not stored.store.names() and stored.finished_step is None
+    if record.shared is not None and nothing_left:
         raise StorageError(
             f"session {record.session_id} cannot go on: no checkpoint of it is left here, because each was damaged or held "
             f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"
@@ -183,13 +185,18 @@ def _among(key: str, keys: set[str]) -> bool:
     return any(key == known or key.startswith(known + ".") for known in keys)
 
 
-def _refusal(record: SessionRecord, decisive: list[Difference]) -> ConfigError:
+def _refusal(folder: LocalFiles | None, record: SessionRecord, decisive: list[Difference]) -> ConfigError:
     moving = " (`edge-agent pin` changes the deployment of a running one)" if _is_deployment(decisive) else ""
     return ConfigError(
         f"session {record.session_id} cannot go on with other settings, which would decide another result{moving}: "
-        f"{'; '.join(map(str, decisive))}; put them back, or name no --config and have all settings from its record, or "
-        "begin a new run without --resume"
+        f"{'; '.join(map(str, decisive))}; put them back, or name no --config and have all settings from its record; or "
+        f"give it up: after `edge-agent forget {record.session_id}{_flag_for(folder)}` a run begins from the start"
     )
+
+
+def _flag_for(folder: LocalFiles | None) -> str:
+    """What another shell has to be told where a service keeps its sessions."""
+    return "" if folder is None else f" --set=checkpoints.location={shlex.quote(str(folder.path.parent))}"
 
 
 def _is_deployment(decisive: list[Difference]) -> bool:

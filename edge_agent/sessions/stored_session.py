@@ -1,5 +1,7 @@
 """What of the agent's sessions outlives its process: a folder for each, with its record, its term, its checkpoints and a lock.
 
+Once all steps are done the trained model is kept there too, until its results are written where the user wants them.
+
 The folder of a finished session is removed, so every session that has one can be resumed. The methods block; a thread of
 their own calls them.
 """
@@ -7,15 +9,19 @@ their own calls them.
 import json
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
-from edge_agent.sessions.folder_lock import is_locked, lock_folder
 from edge_agent.sessions.session_record import SessionRecord, recorded
-from shared.checkpoint import CheckpointName, LocalFiles, SessionFolder, open_files
+from shared.bounds import is_session_id
+from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, LocalFiles, SessionFolder, open_files
 from shared.errors import ConfigError, StorageError
+from shared.files.folder_lock import is_locked, lock_folder
+
+_RESULT = "result"
+"""The folder of the trained model, in that of its session."""
 
 
 class StoredSession:
@@ -27,6 +33,7 @@ class StoredSession:
         self.session_term = self._folder.term() if self._folder is not None else 0
         """The term of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
+        self._results = _results(files)
         self._files = files
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
@@ -47,7 +54,7 @@ class StoredSession:
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
         """Open a stored session; None where no record of it can be believed, or another process has it open."""
         files = folder.folder(session_id)
-        record = _read_record(SessionFolder(files, keep))
+        record = _read_record(SessionFolder(files, keep), session_id)
         if record is None:
             return None
         stored = cls(record, files, keep)
@@ -81,6 +88,34 @@ class StoredSession:
     def shared(self) -> CheckpointName | None:
         """The newest checkpoint that both sides are known to have."""
         return None if self.record.shared is None else CheckpointName(*self.record.shared)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a process can go on with it: from a checkpoint that all workers have had, or from the trained model."""
+        return self.shared is not None or self.finished_step is not None
+
+    @property
+    def finished_step(self) -> int | None:
+        """The steps after which the trained model was kept; None where it was not, or cannot be read."""
+        return _newest_step(self._results)
+
+    def keep_result(self, steps: int, facts: dict[str, Any], model: bytes) -> None:
+        """Keep the trained model until its results are written. facts: its figures, as JSON. Raises StorageError."""
+        if self._results is not None:
+            self._results.save(CheckpointName(0, steps), facts, model)
+            self._results.prune()
+
+    def total_bytes(self) -> int:
+        """What its files take. Raises StorageError."""
+        results = 0 if self._results is None else sum(self._results.files.sizes().values())
+        return results + (0 if self._folder is None else self._folder.total_bytes())
+
+    def result(self) -> Checkpoint | None:
+        """The trained model that was kept; None where there is none that is whole."""
+        if self._results is None or (steps := self.finished_step) is None:
+            return None
+        name = CheckpointName(0, steps)
+        return self._results.load(name) if self._results.is_whole(name) else None
 
     def checkpoints(self) -> list[CheckpointName]:
         """The checkpoints that are whole, the newest first. One that was found whole is not read again. Raises StorageError."""
@@ -122,6 +157,17 @@ class StoredSession:
         return self._lock is not None
 
 
+def _results(files: LocalFiles | None) -> CheckpointStore | None:
+    return None if files is None else CheckpointStore(files.folder(_RESULT), 1)
+
+
+def _newest_step(results: CheckpointStore | None) -> int | None:
+    try:
+        return None if results is None else next((name.step for name in results.names()), None)
+    except StorageError:
+        return None
+
+
 def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
     """The folder in which this agent keeps its sessions; None where it keeps none. Raises ConfigError."""
     location = config.checkpoints.location
@@ -137,12 +183,13 @@ def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
 
 def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
     """Every stored session: its record, its newest checkpoint, and whether a process has it open."""
-    for session_id in sorted(folder.folders()) if folder is not None else []:
+    for session_id in _stored_ids(folder):
         assert folder is not None
         files = folder.folder(session_id)
         stored = SessionFolder(files, 1)
-        if (record := _read_record(stored)) is not None:
-            yield record, next(iter(stored.checkpoints.names()), None), is_locked(files.path)
+        if (record := _read_record(stored, session_id)) is not None:
+            names = [*stored.checkpoints.names(), *CheckpointStore(files.folder(_RESULT), 1).names()]
+            yield record, max(names, default=None), is_locked(files.path)
 
 
 def forget_session(folder: LocalFiles | None, session_id: str) -> None:
@@ -150,7 +197,7 @@ def forget_session(folder: LocalFiles | None, session_id: str) -> None:
 
     Raises ConfigError where nothing is stored of it or a process has it open, and StorageError.
     """
-    if folder is None or session_id not in folder.folders():
+    if folder is None or session_id not in _stored_ids(folder):
         raise ConfigError(f"nothing is kept of a session {session_id!r} here (see `edge-agent sessions`)")
     files = folder.folder(session_id)
     if (lock := lock_folder(files.path)) is None:
@@ -159,9 +206,16 @@ def forget_session(folder: LocalFiles | None, session_id: str) -> None:
         SessionFolder(files, 1).remove()
 
 
-def _read_record(folder: SessionFolder) -> SessionRecord | None:
+def _stored_ids(folder: LocalFiles | None) -> list[str]:
+    """The sessions of which there is a folder; a folder of another name is none of ours."""
+    return [] if folder is None else sorted(name for name in folder.folders() if is_session_id(name))
+
+
+def _read_record(folder: SessionFolder, session_id: str) -> SessionRecord | None:
+    """The record of the session that this is the folder of; None where there is none that can be believed."""
     document = folder.read()
     try:
-        return None if document is None else SessionRecord.model_validate_json(json.dumps(document))
+        record = None if document is None else SessionRecord.model_validate_json(json.dumps(document))
     except ValidationError:
         return None
+    return record if record is not None and record.session_id == session_id else None

@@ -12,7 +12,9 @@ from typing import Any
 import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
+from edge_agent.experiment.privacy import may_keep
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.replicas import bring_replicas
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
@@ -27,14 +29,12 @@ from shared.errors import (
     StorageError,
     UnreachableError,
 )
-from shared.placement import replica_keepers
+from shared.placement import AGENT, Placement, held_blocks, replica_keepers
 from shared.training.held_state import changing_blocks, copy_state, to_bytes
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 Ordered = list["asyncio.Future[CheckpointName]"]
-Replicas = dict[tuple[str, str], list[int]]
-"""Blocks, by the trainer whose they are and the worker that is to keep them too."""
 
 
 class Checkpointer:
@@ -139,7 +139,7 @@ class Checkpointer:
             _deliver(self._ordered, name)
             return
         ordered, self._ordered = self._ordered, []
-        parts = [self._part_of(worker, name) for worker in self._session.members]
+        parts = [self._part_of(worker, name) for worker in self._session.holders(self._session.placement)]
         try:
             await gathered(*(part.copied() for part in parts))
             state = await self._session.workers.compute.run(copy_state, self._session.experiment.held)
@@ -151,8 +151,9 @@ class Checkpointer:
                 raise
             _log.warning("no checkpoint was taken", step=step, reason=str(failure))
             return
-        replicas = self._wanted_replicas()
-        self._writing = asyncio.create_task(self._write(name, facts, state, parts, replicas, ordered))
+        self._writing = asyncio.create_task(
+            self._write(name, facts, state, parts, ordered, replicates=bool(self._config.replicas))
+        )
         self.count_from(step)
 
     def _ask_again_later(self) -> None:
@@ -165,16 +166,38 @@ class Checkpointer:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.ask)
 
-    def _wanted_replicas(self) -> Replicas:
-        """What each worker is to keep of the checkpoint that is taken now, beside its part."""
-        if not self._config.replicas:
-            return {}
-        session = self._session
-        placement, changing = session.placement, changing_blocks(session.experiment.chain)
-        return {
-            (trainer, keeper): [block for block in changing if placement.owner(block) == trainer]
-            for trainer, keeper in replica_keepers(placement, session.members).items()
-        }
+    async def _bring_replicas(self, name: CheckpointName, placement: Placement) -> bool:
+        """Have each trainer's part kept by another worker, too; returns whether there was any to be kept.
+
+        Where a keeper without blocks is away, another one keeps them. Raises IsthmusError.
+        """
+        session, experiment = self._session, self._session.experiment
+        changing = changing_blocks(experiment.chain)
+        kept: set[str] = set()
+        while True:
+            there = [worker for worker in session.members if worker not in session.absent]
+            left = {
+                trainer: keeper for trainer, keeper in replica_keepers(placement, there).items() if trainer not in kept
+            }
+            if not left:
+                return bool(kept)
+
+            async def bring(trainer: str, keeper: str) -> None:
+                owned = [block for block in changing if placement.owner(block) == trainer]
+                blocks = [
+                    block for block in owned if may_keep(block, keeper, experiment.facts, experiment.config.privacy)
+                ]
+                try:
+                    if blocks:
+                        await bring_replicas(session, name, trainer, keeper, blocks)
+                except IsthmusError as failure:
+                    if keeper == AGENT or held_blocks(placement, keeper):
+                        raise
+                    session.miss(keeper, str(failure))
+                else:
+                    kept.add(trainer)
+
+            await gathered(*(bring(*pair) for pair in left.items()))
 
     def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
         session = self._session
@@ -199,10 +222,11 @@ class Checkpointer:
         facts: dict[str, Any],
         state: dict[str, Any],
         parts: list["_TrainersPart"],
-        replicas: Replicas,
         ordered: Ordered,
+        *,
+        replicates: bool,
     ) -> None:
-        stored = self._session.stored
+        stored, placement = self._session.stored, self._session.placement
         store, shared, disk = stored.store, stored.shared, self._session.workers.disk
         assert store is not None, "without a folder none is taken"
 
@@ -212,12 +236,12 @@ class Checkpointer:
 
         try:
             await gathered(disk.run(write), *(part.written() for part in parts))
-            await gathered(*(self._session.bring_replicas(name, *pair, blocks) for pair, blocks in replicas.items()))
+            is_replicated = replicates and await self._bring_replicas(name, placement)
             await disk.run(stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
             self._listener.checkpoint_shared()
-            if replicas:
+            if is_replicated:
                 self._listener.checkpoint_replicated()
             _deliver(ordered, name)
         except IsthmusError as failure:

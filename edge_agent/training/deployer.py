@@ -3,43 +3,72 @@
 The decision engine and an operator both go through here.
 """
 
-from dataclasses import replace
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from edge_agent.experiment.building import at_cut, chain_at_cuts, codecs_here, deployment_of, has_one_cut
 from edge_agent.experiment.placing import configured_codecs
-from edge_agent.sessions.open_session import OpenSession, Tickets
+from edge_agent.sessions.member import Tickets
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.listener import RunListener
-from edge_agent.training.placement_change import change_placement
+from edge_agent.training.placement_change import change_placement, newcomers
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.concurrency.tasks import gathered
-from shared.errors import FencedError, GoneError, IsthmusError, UnreachableError
-from shared.placement import Cargo, Deployment, Placement, held_blocks
+from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError
+from shared.placement import Cargo, Deployment, Placement
 
 _log = structlog.get_logger(__name__)
 
 
-class Deployer:
-    """Changes what an engine or an operator asks for. Used on the event loop."""
+@dataclass(slots=True)
+class _Wish:
+    """A placement that is wanted."""
 
-    def __init__(self, session: OpenSession, boundary: StepBoundary, listener: RunListener) -> None:
+    placement: Placement
+    give_up_seconds: float | None = None
+    waiting: "list[asyncio.Future[Placement]]" = field(default_factory=list)
+    """Those who are told what becomes of it."""
+
+    def came(self, placement: Placement) -> None:
+        """Tell them that it is in force."""
+        for waiting in self.waiting:
+            if not waiting.done():  # its caller may have gone
+                waiting.set_result(placement)
+
+    def failed(self, failure: IsthmusError) -> None:
+        """Tell them why it is not, and will not be."""
+        for waiting in self.waiting:
+            if not waiting.done():
+                waiting.set_exception(failure)
+
+
+class Deployer:
+    """Changes what an engine or an operator asks for; of several wishes the last counts. Used on the event loop."""
+
+    def __init__(
+        self, session: OpenSession, boundary: StepBoundary, listener: RunListener, may_change: Callable[[], bool]
+    ) -> None:
+        """may_change: whether a wish may come into force at the next boundary; where not, a boundary comes by itself."""
         self._session = session
         self._boundary = boundary
         self._listener = listener
-        self._wanted: Placement | None = None
+        self._may_change = may_change
+        self._wish: _Wish | None = None
+        self._changing: _Wish | None = None
+        """The wish that comes into force now."""
         self._codecs = configured_codecs(session.experiment.config)
         """What is sent with which codec, where anything of the kind crosses this device's links."""
-        self._give_up_seconds: float | None = None
-        self._is_moving = False
 
     @property
     def placement(self) -> Placement:
         """What is in force, or wanted."""
-        return self._wanted or self._session.placement
+        return self._session.placement if (last := self._wish or self._changing) is None else last.placement
 
     @property
     def deployment(self) -> Deployment:
@@ -59,8 +88,8 @@ class Deployer:
     @property
     def moving(self) -> bool:
         """Whether blocks are to move, or move now."""
-        wanted = self._wanted
-        return self._is_moving or (wanted is not None and wanted.tiles != self._session.placement.tiles)
+        tiles = self._session.placement.tiles
+        return any(wish is not None and wish.placement.tiles != tiles for wish in (self._wish, self._changing))
 
     @property
     def wanted_edge_blocks(self) -> int | None:
@@ -69,8 +98,13 @@ class Deployer:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether another placement is to come into force."""
-        return self._wanted is not None
+        """Whether another placement is to come into force, now or later."""
+        return self._wish is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether another placement is to come into force, and may at this boundary."""
+        return self._wish is not None and self._may_change()
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
@@ -97,8 +131,7 @@ class Deployer:
         cut stays.
         """
         codecs = self._codecs | codecs_here(self.placement)
-        self._want(at_cut(self.placement, cut, self._session.experiment, codecs))
-        self._give_up_seconds = give_up_seconds
+        self._want(at_cut(self.placement, cut, self._session.experiment, codecs), give_up_seconds)
 
     def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
         """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them as they are.
@@ -116,17 +149,29 @@ class Deployer:
         self._want(self._session.experiment.placed(document, before))
         return self.placement
 
-    def want_nothing(self) -> None:
-        """Forget what was wanted: it was for other workers than there are now."""
-        if self._wanted is not None:
-            _log.warning("the change of placement is dropped", version=self._wanted.version)
-        self._wanted = None
+    async def placed(self, document: object) -> Placement:
+        """The same, and wait until it is in force; returns it as it is.
+
+        Raises StoppedError where something else is wanted before, or the run ends, RefusedError where it cannot be.
+        """
+        self.place(document)
+        if (last := self._wish or self._changing) is None:
+            return self._session.placement
+        came: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
+        last.waiting.append(came)
+        return await came
+
+    def want_nothing(self, reason: str) -> None:
+        """Forget what was wanted. reason: a sentence."""
+        if (wish := self._wish) is not None:
+            self._wish = None
+            _log.warning("the change of placement is dropped", version=wish.placement.version, reason=reason)
+            wish.failed(StoppedError(f"the placement does not come into force: {reason}"))
 
     @property
-    def returning(self) -> list[str]:
-        """The trainers that were left out and are to have blocks again by what is wanted."""
-        left_out = self._session.left_out
-        return [] if self._wanted is None else [name for name in left_out if held_blocks(self._wanted, name)]
+    def newcomers(self) -> list[str]:
+        """The trainers that have no blocks now and are to have some by what is wanted."""
+        return [] if (wish := self._wish) is None else newcomers(self._session.placement, wish.placement)
 
     async def back(self) -> list[str]:
         """The trainers that were left out and answer again."""
@@ -136,49 +181,81 @@ class Deployer:
 
     def stay(self, reason: str) -> None:
         """Give up what is wanted: it cannot come into force now."""
-        self._wanted = None
-        self._note_staying(reason)
+        wish, self._wish = self._wish, None
+        if wish is not None:
+            self._give_up(wish, reason)
 
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.
 
-        Returns None where blocks were to move and cannot: then what is in force stays. Raises the IsthmusError that it fails
-        with; where that can be mended, the same is wanted once all trainers are joined again.
+        Returns None where what is in force stays: blocks were to move and cannot, or nothing is wanted any more. Raises the
+        IsthmusError that it fails with; where that can be mended, the same is wanted once all trainers are joined again.
         """
-        wanted, self._wanted = self._wanted, None
-        assert wanted is not None, "something is wanted"
-        wanted = replace(wanted, version=self._session.placement.version + 1)  # another may have come into force since
-        moves_blocks = wanted.tiles != self._session.placement.tiles
-        self._is_moving = moves_blocks
+        if (wish := self._wish) is None:
+            return None
+        self._wish = None
+        # Another may have come into force since it was wanted.
+        wish.placement = replace(wish.placement, version=self._session.placement.version + 1)
+        self._changing = wish
         try:
-            tickets, seconds = await change_placement(self._session, wanted, next_step, self._give_up_seconds)
+            return await self._change(wish, next_step)
+        finally:
+            self._changing = None
+
+    async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
+        moves_blocks = wish.placement.tiles != self._session.placement.tiles
+        try:
+            tickets, seconds = await change_placement(self._session, wish.placement, next_step, wish.give_up_seconds)
         except TimeoutError:
-            self._note_staying(f"the blocks were still under way after {self._give_up_seconds:.1f} s")
+            self._give_up(wish, f"the blocks were still under way after {wish.give_up_seconds:.1f} s")
             return None
         except IsthmusError as failure:
             if can_be_mended(failure) and not is_refusal(failure):
-                self._wanted = self._wanted or wanted
+                self._want_again(wish)
                 raise
-            if not moves_blocks or isinstance(failure, UnreachableError | FencedError | GoneError):
+            is_schedules = not moves_blocks and not wish.waiting
+            if is_schedules or isinstance(failure, UnreachableError | FencedError | GoneError):
+                wish.failed(StoppedError(f"the placement did not come into force: {failure}"))
                 raise
-            self._note_staying(str(failure))
+            self._give_up(wish, str(failure))
             return None
-        finally:
-            self._is_moving, self._give_up_seconds = False, None
+        except BaseException:
+            wish.failed(StoppedError("the run ended before the placement came into force"))
+            raise
+        wish.came(wish.placement)
         if moves_blocks:
             self._listener.migrated(seconds)
         return tickets
 
-    def _note_staying(self, reason: str) -> None:
+    def _want_again(self, wish: _Wish) -> None:
+        if self._wish is None:
+            self._wish = wish
+        else:
+            wish.failed(_superseded(self._wish.placement))
+
+    def _give_up(self, wish: _Wish, reason: str) -> None:
         self._listener.migration_failed()
         _log.warning("the placement stays", version=self._session.placement.version, reason=reason)
+        wish.failed(RefusedError(f"the placement stays as it is: {reason}"))
 
-    def _want(self, placement: Placement) -> None:
-        in_force = self._session.placement
-        self._wanted = replace(placement, version=in_force.version + 1)
-        if replace(placement, version=in_force.version) == in_force:
-            self._wanted = None
-        self._boundary.request()
+    def _want(self, placement: Placement, give_up_seconds: float | None = None) -> None:
+        """Have this come into force, after what comes into force now. Whoever waits for an earlier wish is told."""
+        base = self._session.placement if self._changing is None else self._changing.placement
+        placement, before = replace(placement, version=base.version + 1), self._wish
+        if before is not None and before.placement == placement:
+            before.give_up_seconds = give_up_seconds
+            return
+        self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, give_up_seconds)
+        if before is not None:
+            before.failed(_superseded(placement))
+        if self._wish is not None and self._may_change():
+            self._boundary.request()
+
+
+def _superseded(by: Placement) -> StoppedError:
+    return StoppedError(
+        f"another placement was asked for before this one came into force: version {by.version} differs from it"
+    )
 
 
 async def _answers(client: TrainerClient) -> bool:

@@ -12,7 +12,6 @@ from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
 from shared.client.retry import Spacing
 from shared.errors import ProtocolError
-from shared.placement import program
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
@@ -52,20 +51,20 @@ class Evaluator:
         return await self._session.retry.run(attempt)
 
     async def _evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
-        session, placement, facts = self._session, worker.placement, self._session.experiment.facts
+        session, plan = self._session, worker.plan.evaluation
         self._number += 1
         totals = _Totals()
         async with AsyncExitStack() as stack:
             tickets = {}
             for name, member in session.members.items():
-                if program(placement, facts, name, training=False):
+                if plan.program(name):
                     request = pb.JoinEvaluationRequest(
                         session_id=member.session_id, fence=session.fence, evaluation=self._number
                     )
                     ready = await stack.enter_async_context(member.client.evaluation(request))
                     tickets[name] = ready.tickets
             await session.dial_peers(tickets, self._number)
-            run = worker.evaluation(totals)
+            run = await worker.evaluation(totals)
             stack.push_async_callback(run.stop)
             links = await stack.enter_async_context(Links(session, run, self._listener, self._number))
             await watched(self._feed(run, test, totals), links.failure, run.failure)

@@ -7,7 +7,8 @@ from typing import Self
 
 import structlog
 
-from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
+from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from shared.client.retry import Spacing
 from shared.client.stream_call import LinkCall, StreamListener

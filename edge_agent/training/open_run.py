@@ -72,6 +72,9 @@ class Deploys(Protocol):
     def place(self, document: object) -> Placement:
         """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
 
+    async def placed(self, document: object) -> Placement:
+        """The same, and wait until it is in force. Raises StoppedError or RefusedError where it does not come into force."""
+
     def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
         """Move the cuts of a chain, and change the codec of the features of each link where given.
 

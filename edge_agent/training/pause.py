@@ -44,7 +44,6 @@ class Pause:
 
     async def wait(self) -> None:
         """Wait until the run is released, or a boundary is requested."""
-        self.boundary.clear_request()
         await _first(self._released.wait(), self.boundary.wait_for_request())
 
 

@@ -5,20 +5,38 @@ has to be permitted by the configuration of today.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import permutations, starmap
 from typing import Any
 
 import structlog
 
+from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import planned_around
-from edge_agent.sessions.open_session import OpenSession, Tickets
+from edge_agent.sessions.joining import Joined, clear_others, join, open_again, record_trainer_sessions, restore
+from edge_agent.sessions.links_between import links_between, missing_links
+from edge_agent.sessions.member import Tickets
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.replicas import bring_replicas
+from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import CheckpointName
 from shared.concurrency.tasks import gathered
-from shared.errors import ConfigError, DataError, GoneError, SessionLostError, StorageError
+from shared.errors import (
+    ConfigError,
+    DataError,
+    GoneError,
+    IsthmusError,
+    NotStoredError,
+    StorageError,
+    UnreachableError,
+)
 from shared.placement import (
     AGENT,
+    Link,
     OnDisk,
     Placement,
+    PlacementPlan,
     document_of,
     fetches,
     held_blocks,
@@ -52,19 +70,45 @@ class Restored:
     """Whether it is restored under another placement than that of then, without the trainers that are left out."""
 
 
-async def rejoin(session: OpenSession, worker: PlacedWorker, *, is_whole: bool) -> Rejoined | Restored:
+async def rejoin(
+    session: OpenSession, worker: PlacedWorker, *, is_whole: bool, wanted: Collection[str] = ()
+) -> Rejoined | Restored:
     """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
 
     worker: this device's; it computes no more where a checkpoint counts. is_whole: whether training can go on from its state.
-    Repeating this after a failure is safe: a trainer that has gone back to a checkpoint shows that by its lineage. Raises
-    GoneError where some worker has nothing to go on from, ConfigError or DataError where the configuration no longer permits
-    the placement of the checkpoint, and the IsthmusError that a call ends with.
+    wanted: see `join`. Repeating this after a failure is safe: a trainer that has gone back to a checkpoint shows that by its
+    lineage. Raises GoneError where some worker has nothing to go on from, ConfigError or DataError where the configuration no
+    longer permits the placement of the checkpoint, and the IsthmusError that a call ends with.
     """
-    answers = await session.join()
-    if is_whole and all(_goes_on(session, answer) for answer in answers.values()):
-        return Rejoined({worker: answer.tickets for worker, answer in answers.items()})
+    session.goes_back = session.goes_back or not is_whole
+    before = await session.workers.disk.run(_placement_to_restore, session) if session.goes_back else session.placement
+    session.needed = [name for name in session.members if held_blocks(before, name) or name in session.also_needed]
+    joined = await join(session, session.needed, wanted)
+    if not session.goes_back and all(
+        name in joined.answers and _goes_on(session, joined.answers[name]) for name in session.needed
+    ):
+        await clear_others(session, joined.answers, wanted)
+        await record_trainer_sessions(session)
+        return Rejoined({name: answer.tickets for name, answer in joined.answers.items()})
+    session.goes_back = True
     await worker.stop()  # nothing that was begun before the loss may still change the blocks
-    return await _restore_newest(session, answers)
+    restored = await _restore_newest(session, joined)
+    session.goes_back, session.also_needed = False, set()
+    session.needed = session.holders(session.placement)
+    return restored
+
+
+def placement_to_go_on_with(stored: StoredSession, experiment: Experiment) -> Placement:
+    """The placement of the newest checkpoint on this device; that of the experiment where there is none. Blocks."""
+    for name in stored.checkpoints():
+        assert stored.store is not None, "without a folder there are no checkpoints"
+        with suppress(StorageError):
+            return _placement_of(experiment, stored.store.load(name).facts)
+    return experiment.placement
+
+
+def _placement_to_restore(session: OpenSession) -> Placement:
+    return placement_to_go_on_with(session.stored, session.experiment)
 
 
 def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
@@ -73,7 +117,7 @@ def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
     return answer.whole and (answer.lineage, answer.placement_version) == at
 
 
-async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSessionResponse]) -> Restored:
+async def _restore_newest(session: OpenSession, joined: Joined) -> Restored:
     disk, stored = session.workers.disk, session.stored
     changing = changing_blocks(session.experiment.chain)
     nowhere: list[int] = []
@@ -82,37 +126,53 @@ async def _restore_newest(session: OpenSession, answers: Mapping[str, pb.JoinSes
         assert stored.store is not None, "without a folder there are no checkpoints"
         try:
             facts = (await disk.run(stored.store.load, name)).facts
-            before = _placement_of(session, facts)
+            before = _placement_of(session.experiment, facts)
         except StorageError as failure:
             await _drop_damaged(session, name, failure)
             continue
-        on_disk = _on_disk(answers, name, (await disk.run(stored.store.replicas)).get(name, []))
-        placement = _around(session, before, on_disk)
+        on_disk = _on_disk(joined, name, (await disk.run(stored.store.replicas)).get(name, []))
+        placement = await _around(session, before, on_disk)
         missing = fetches(before, placement, on_disk, changing)
         if missing.nowhere:
             nowhere = nowhere or missing.nowhere
             continue
         _check_permitted(session, placement)
+        await _take_in_lost(session, joined, placement)
         try:
-            await gathered(*(session.bring_replicas(name, *pair, blocks) for pair, blocks in missing.between.items()))
+            await gathered(*(bring_replicas(session, name, *pair, blocks) for pair, blocks in missing.between.items()))
             if not await _put_back_here(session, name, placement):
                 continue
-            tickets = await session.restore(name, placement)
-        except SessionLostError as failure:
+            tickets = await restore(session, joined.answers, name, placement)
+        except NotStoredError as failure:
             _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
             continue
         if session.step_log is not None:
             session.step_log.rolled_back(name.step)
         await disk.run(stored.set_shared, name)
+        await record_trainer_sessions(session)
         _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
         return Restored(tickets, name.step, facts, placement != before)
-    raise _gone(session, nowhere)
+    raise _gone(session, nowhere, joined)
 
 
-def _on_disk(answers: Mapping[str, pb.JoinSessionResponse], name: CheckpointName, here: list[int]) -> dict[str, OnDisk]:
-    """What each worker has of a checkpoint. here: the replicas on this device, whose own part is there."""
+async def _take_in_lost(session: OpenSession, joined: Joined, placement: Placement) -> None:
+    """Open the session again at the trainers that have lost it and are to have blocks, which others keep for them.
+
+    Raises UnreachableError where one that is to have blocks is not joined.
+    """
+    for name in session.holders(placement):
+        if name in joined.lost:
+            joined.answers[name] = await open_again(session, name)
+        elif name not in joined.answers:
+            session.also_needed.add(name)
+            raise UnreachableError(f"trainer {name!r}, which has blocks of the checkpoint, is not there yet")
+
+
+def _on_disk(joined: Joined, name: CheckpointName, here: list[int]) -> dict[str, OnDisk]:
+    """What each worker that is there has of a checkpoint. here: the replicas on this device, whose own part is there."""
     found = {AGENT: OnDisk(part=True, replicas=frozenset(here))}
-    for worker, answer in answers.items():
+    found |= {worker: OnDisk(part=False) for worker in joined.lost}
+    for worker, answer in joined.answers.items():
         parts = [CheckpointName(part.lineage, part.step) for part in answer.checkpoints]
         replicas = {
             CheckpointName(kept.checkpoint.lineage, kept.checkpoint.step): kept.blocks for kept in answer.replicas
@@ -121,11 +181,22 @@ def _on_disk(answers: Mapping[str, pb.JoinSessionResponse], name: CheckpointName
     return found
 
 
-def _around(session: OpenSession, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
+async def _around(session: OpenSession, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
     """The placement of a checkpoint without the trainers that are left out. Raises GoneError where there can be none."""
     kept = {worker: on.replicas for worker, on in on_disk.items()}
+    left_out, experiment = sorted(session.left_out), session.experiment
+    missing: dict[Link, IsthmusError] = {}
+    if any(held_blocks(before, worker) for worker in left_out):
+        ranked = [worker for worker in before.workers if worker in kept and worker in session.members]
+        missing = await missing_links(session, starmap(Link, permutations(ranked, 2)))
+
+    def barred(placement: Placement) -> str:
+        plan = PlacementPlan.of(placement, experiment.facts) if missing else None
+        wanted = [] if plan is None else sorted(links_between(plan) & missing.keys())
+        return str(missing[wanted[0]]) if wanted else ""
+
     try:
-        return planned_around(session.experiment, before, sorted(session.left_out), kept)
+        return await session.workers.compute.run(planned_around, experiment, before, left_out, kept, barred)
     except (ConfigError, DataError) as impossible:
         raise GoneError(
             f"session {session.id} cannot go on without {_named(session.left_out)}: {impossible}"
@@ -163,8 +234,15 @@ async def _drop_damaged(session: OpenSession, name: CheckpointName, failure: Sto
     await session.workers.disk.run(session.stored.remove_damaged, name)
 
 
-def _gone(session: OpenSession, nowhere: list[int]) -> GoneError:
+def _gone(session: OpenSession, nowhere: list[int], joined: Joined) -> GoneError:
     """nowhere: blocks of the newest checkpoint that nobody has any more."""
+    if joined.lost:
+        kept = (
+            f"; of the newest checkpoint, blocks {', '.join(map(str, ranges_of(nowhere)))} are nowhere else"
+            if nowhere
+            else ""
+        )
+        return GoneError(f"{next(iter(joined.lost.values()))}{kept}")
     without = f" without {_named(session.left_out)}" if session.left_out else ""
     blocks = f"; of the newest one, blocks {', '.join(map(str, ranges_of(nowhere)))} are nowhere" if nowhere else ""
     return GoneError(
@@ -181,9 +259,9 @@ def facts_of_placement(placement: Placement) -> dict[str, Any]:
     return {"placement": document_of(placement), "placement_version": placement.version}
 
 
-def _placement_of(session: OpenSession, facts: Mapping[str, Any]) -> Placement:
+def _placement_of(experiment: Experiment, facts: Mapping[str, Any]) -> Placement:
     """The placement that was in force at a checkpoint. Raises StorageError."""
-    chain, batch_size = session.experiment.chain, session.experiment.batch_size
+    chain, batch_size = experiment.chain, experiment.batch_size
     try:
         placement = parse_placement(facts["placement"], "the checkpoint", len(chain.blocks), batch_size)
         return replace(placement, version=int(facts["placement_version"]))

@@ -2,19 +2,23 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import safetensors
 import safetensors.torch
 import structlog
 from torch import nn
 
 from edge_agent.training.divergence import first_not_finite
 from edge_agent.training.statistics import Statistics
-from shared.files.whole_file import write_whole
+from shared.errors import StorageError
+from shared.files.whole_file import write_together
 from shared.model.chain import Chain
+from shared.placement import Placement, held_blocks
 from shared.training.block_state import savable
 
 _log = structlog.get_logger(__name__)
@@ -22,11 +26,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """One block and the worker that had its weights at the end."""
+    """One block and the worker that owned its weights at the end."""
 
     name: str
     worker: str
     parameters: int
+    held_by: list[str]
+    """All workers that had its weights, to run it or because they own it; nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Summary:
     session: str
     accuracy: float | None
     test_loss: float | None
-    train_loss: float
+    train_loss: float | None
     seconds: float
     steps: int
     samples_per_second: float
@@ -54,28 +60,29 @@ class Summary:
     def of(
         cls,
         statistics: Statistics,
-        seconds: float,
         chain: Chain,
-        owners: Sequence[str],
+        placement: Placement,
         diverged_at_step: int | None = None,
     ) -> "Summary":
-        """The figures of a run that took so many seconds and ended with each block at its owner, a worker by its name."""
+        """The figures of a whole run that ended under this placement."""
+        held = {worker: held_blocks(placement, worker) for worker in placement.workers}
         return cls(
             session=statistics.session,
             accuracy=statistics.accuracy,
             test_loss=statistics.test_loss,
             train_loss=statistics.loss,
-            seconds=round(seconds, 3),
+            seconds=round(statistics.seconds, 3),
             steps=statistics.steps,
-            samples_per_second=round(statistics.samples / seconds, 1),
+            samples_per_second=round(statistics.samples_per_second, 1),
             bytes_up=statistics.bytes_up,
             bytes_down=statistics.bytes_down,
             edge_blocks=statistics.edge_blocks,
             blocks=[
                 BlockPlace(
                     block.name,
-                    owners[block.index],
+                    placement.owner(block.index),
                     sum(parameter.numel() for parameter in block.named_parameters().values()),
+                    [worker for worker, blocks in held.items() if block.index in blocks],
                 )
                 for block in chain.blocks
             ],
@@ -90,21 +97,54 @@ class TrainingResult:
     summary: Summary
     module: nn.Module
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The figures, as JSON that `kept` reads."""
+        return asdict(self.summary)
+
+    @property
+    def model(self) -> bytes:
+        """The weights, as the bytes of `model.safetensors`."""
+        return safetensors.torch.save(savable(self.module.state_dict()))
+
+    @classmethod
+    def kept(cls, module: nn.Module, facts: dict[str, Any], model: bytes) -> Self:
+        """The result that had these `facts` and `model`; `module` then has its weights. Raises StorageError for others."""
+        try:
+            blocks = [BlockPlace(**block) for block in facts["blocks"]]
+            module.load_state_dict(safetensors.torch.load(model))
+            return cls(Summary(**{**facts, "blocks": blocks}), module)
+        except (KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as cause:
+            raise StorageError(f"the trained model that was kept is not one of this experiment: {cause}") from cause
+
     def write(self, directory: Path) -> Path:
         """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own); returns the former's path.
 
-        Each is there whole or as it was before. Weights that are no finite numbers replace no model that is there, which a
-        warning says. Raises StorageError.
+        Both are there whole, or the folder is as it was before. What they replace is kept aside, in a folder `earlier`. Weights
+        that are no finite numbers replace no model that is there, which a warning says. Raises StorageError.
         """
         model, summary = directory / "model.safetensors", directory / "summary.json"
+        text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"
+        writes: dict[Path, Callable[[Path], object]] = {}
         if (ruined := first_not_finite(self.module)) is None:
             weights = savable(self.module.state_dict())
-            write_whole(model, lambda path: safetensors.torch.save_file(weights, path))
+            writes[model] = lambda path: safetensors.torch.save_file(weights, path)
         else:
             _log.warning("the model is not written", reason=f"{ruined} holds values that are no finite numbers")
-        text = json.dumps(_as_json(asdict(self.summary)), indent=2, allow_nan=False) + "\n"
-        write_whole(summary, lambda path: path.write_text(text))
+        writes[summary] = lambda path: path.write_text(text)
+        aside = _place_aside(directory, writes)
+        write_together(writes, aside)
+        if aside is not None:
+            _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
         return summary
+
+
+def _place_aside(directory: Path, places: Iterable[Path]) -> Path | None:
+    """A folder for what is in these places, named after the time when it was written; None where nothing is there."""
+    written = [place.stat().st_mtime for place in places if place.exists()]
+    if not written:
+        return None
+    return directory / "earlier" / datetime.fromtimestamp(max(written), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def _as_json(value: Any) -> Any:

@@ -1,9 +1,13 @@
 """The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
 
-The listener of the run fills them (`edge_agent.observability.observer`), on the event loop.
+The listener of the run fills them (`edge_agent.observability.observer`), on the event loop. Those of the whole run go with its
+checkpoints, so that they are of all processes that it had.
 """
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from edge_agent.training.listener import Activity
 from shared.placement import Deployment
@@ -58,6 +62,12 @@ class WorkerFigures:
         """How long it computes for a step."""
 
 
+_SPENT = ("bytes_up", "bytes_down")
+"""Totals that only rise: what a step took counts each time that it is done."""
+_REACHED = ("samples", "loss", "accuracy", "test_loss")
+"""Totals that belong to a step, and go back with it."""
+
+
 @dataclass(slots=True)
 class Statistics:
     """The figures of one run; None means not known yet. loss: of the last step. accuracy, test_loss: of the last evaluation."""
@@ -73,9 +83,14 @@ class Statistics:
     steps: int = 0
     """Steps that the trainer has reported so far."""
     samples: int = 0
+    """Samples of these steps."""
+    began_seconds: float | None = None
+    """When this process began to train, by time.monotonic."""
+    earlier_seconds: float = 0.0
+    """How long earlier processes trained, until the checkpoint that this one goes on from."""
     is_flowing: bool = False
     """Whether steps follow one another; otherwise the run is drained, for an evaluation or another placement."""
-    loss: float = float("nan")
+    loss: float | None = None
     accuracy: float | None = None
     test_loss: float | None = None
     staleness: int = 0
@@ -98,8 +113,38 @@ class Statistics:
     """T3."""
     downlink: Timing = field(default_factory=Timing)
     """T4."""
-    step: Timing = field(default_factory=Timing)
+    step_time: Timing = field(default_factory=Timing)
     """The time from one finished step to the next, while steps follow one another."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has trained, in all its processes; 0 before it begins."""
+        return self.earlier_seconds + (0.0 if self.began_seconds is None else time.monotonic() - self.began_seconds)
+
+    @property
+    def samples_per_second(self) -> float:
+        """The mean of the whole run; 0 before it begins."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+    def begin(self) -> None:
+        """Training begins in this process, unless it has begun."""
+        self.began_seconds = self.began_seconds or time.monotonic()
+
+    def totals(self) -> dict[str, Any]:
+        """The figures of the whole run until now, as JSON, for a checkpoint of this moment."""
+        return {"seconds": self.seconds, **{name: getattr(self, name) for name in (*_SPENT, *_REACHED)}}
+
+    def go_back(self, totals: Mapping[str, Any]) -> None:
+        """Training goes on from a checkpoint with these totals. What was spent since stays counted."""
+        for name in _REACHED:
+            setattr(self, name, totals.get(name, getattr(self, name)))
+
+    def go_on(self, totals: Mapping[str, Any]) -> None:
+        """Training goes on in this process from a checkpoint of an earlier one, with these totals."""
+        self.go_back(totals)
+        self.earlier_seconds += totals.get("seconds", 0.0)
+        for name in _SPENT:
+            setattr(self, name, getattr(self, name) + totals.get(name, 0))
 
     @property
     def edge_blocks(self) -> int:

@@ -33,7 +33,7 @@ class StepBoundary:
             self._on_request = None
 
     def clear_request(self) -> None:
-        """Forget the request: the run is at a boundary, and whatever waited for one is done now."""
+        """Forget the request: the run is at a boundary, and turns now to whatever waits for one."""
         self._requested.clear()
 
     async def wait_for_request(self) -> None:

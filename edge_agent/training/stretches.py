@@ -51,7 +51,6 @@ class Stretches:
                 await watched(self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure)
         finally:
             run.feed_no_more()
-        self._boundary.clear_request()
 
     async def _reach(self, stop_step: int) -> None:
         reached = self._tally.reaching(stop_step)

@@ -7,7 +7,7 @@ import structlog
 
 from edge_agent.training.listener import RunListener, StepReport
 from shared.errors import IsthmusError
-from shared.placement import AGENT, Backward, ModelFacts, Placement, program
+from shared.placement import AGENT, Backward, StepPlan
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss, whole_loss
 from shared.transport.stream.framing import WireTensor
@@ -44,10 +44,10 @@ class Tally(WorkerListener):
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Ends with what the loss of a step ends the run with."""
 
-    def begin(self, placement: Placement, model: ModelFacts, step: int) -> None:
+    def begin(self, plan: StepPlan, step: int) -> None:
         """Steps from this one on are done under a placement."""
-        self._names = tuple(name for name in placement.workers if program(placement, model, name))
-        self._learns = any(isinstance(one, Backward) for one in program(placement, model, AGENT))
+        self._names = tuple(name for name in plan.placement.workers if plan.program(name))
+        self._learns = any(isinstance(one, Backward) for one in plan.program(AGENT))
         self._reports.clear()
         self._seconds.clear()
         self.done_step = step
@@ -90,7 +90,9 @@ class Tally(WorkerListener):
         if done.no_gradient and not self._warned_of_no_gradient:
             self._warned_of_no_gradient = True
             _log.warning(
-                "blocks pass no gradient on, so the blocks before them do not learn", worker=done.worker, step=done.step
+                "blocks pass no gradient on in some steps, in which the blocks before them do not learn",
+                worker=done.worker,
+                step=done.step,
             )
         self._listener.worker_done(done)
         reports = self._reports.setdefault(done.step, [])

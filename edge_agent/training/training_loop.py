@@ -12,8 +12,8 @@ from functools import partial
 import structlog
 
 from edge_agent.sessions.absences import Absences, AbsentError
+from edge_agent.sessions.joining import answer_again, are_ready
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.opening import take_back
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -23,10 +23,10 @@ from edge_agent.training.links import Links
 from edge_agent.training.listener import Activity, CurrentActivity, RunListener
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement, rejoin
+from edge_agent.training.statistics import Statistics
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
-from shared.errors import GoneError, IsthmusError, ProtocolError
-from shared.placement import links
+from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.runtime.watching import watched
 
 _log = structlog.get_logger(__name__)
@@ -45,31 +45,38 @@ class _End(Enum):
 class TrainingLoop:
     """Trains in one session. Made and used on the event loop; `close` ends it."""
 
-    def __init__(self, session: OpenSession, pause: Pause, listener: RunListener) -> None:
-        """pause: an operator's; knows the shutdown and the step boundary too."""
+    def __init__(self, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics) -> None:
+        """pause: an operator's; knows the shutdown and the step boundary too. statistics: what goes with checkpoints."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment
         self._pause = pause
         self._boundary = boundary
         self._listener = listener
+        self._statistics = statistics
         self.activity = CurrentActivity(listener)
         self.checkpointer = Checkpointer(config.checkpoints, session, boundary, listener)
-        self.deployer = Deployer(session, boundary, listener)
+        self._changed_step: int | None = None
+        """Where the placement was to change last: until that step is done, no other change stops the run again."""
+        self.deployer = Deployer(session, boundary, listener, self._may_change)
         self._evaluator = Evaluator(session, listener)
         self._tally = Tally(listener, LossCheck(config.training.on_nan).check, self._note_stopping)
         self._worker = session.make_worker(self._tally)
-        self._tally.begin(session.placement, experiment.facts, session.first_step)
+        self._tally.begin(session.plan.training, session.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
-        self._absences = Absences(session, lambda: self._tally.done_step)
+        self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
         """From one evaluation to the next; 0 where there is none before the end."""
         self._evaluated_step = 0
         """The step that came next when the model was evaluated last."""
+        self._resumes = False
+        """Whether the next checkpoint that is restored is an earlier process's."""
         self._links: Links | None = None
         self._trainer_stops = False
+        self._taken_in: list[str] = []
+        """The trainers that were taken in for the change that is wanted."""
 
     @property
     def step(self) -> int:
@@ -86,9 +93,14 @@ class TrainingLoop:
 
         Returns early, after a last checkpoint, where the run is to stop. Raises the IsthmusError that nothing can mend.
         """
-        failure: IsthmusError | None
+        self._resumes = resumed
         self.checkpointer.count_from(0)
-        joined = await self._rejoin(is_whole=not resumed)
+        async with self._session.keep_alive():
+            await self._train(resumed=resumed)
+
+    async def _train(self, *, resumed: bool) -> None:
+        failure: IsthmusError | None
+        joined = await self._recover(None, is_whole=not resumed)
         while True:
             try:
                 if await self._absences.bounded(self._go_on(joined)) is _End.DONE:
@@ -111,7 +123,8 @@ class TrainingLoop:
         await self._session.collect()
 
     async def close(self) -> None:
-        """Compute no more, and take no more checkpoints."""
+        """Compute no more, change no placement, and take no more checkpoints."""
+        self.deployer.want_nothing("the run ended before")
         await self.checkpointer.stop()
         await self._worker.stop()
 
@@ -123,8 +136,8 @@ class TrainingLoop:
             await self._session.retry.run(partial(self._session.dial_peers, joined.tickets))
             self.activity.begin(Activity.TRAINING)
             async with Links(self._session, self._worker.run, self._listener) as self._links:
-                placement = self._session.placement
-                self._listener.placed(placement, links(placement, self._experiment.facts))
+                plan = self._session.plan
+                self._listener.placed(plan.placement, plan.training.links)
                 self._listener.deployment_changed(self.deployer.deployment_in_force)
                 end = await self._do_steps(self._links)
             if end is _End.DONE:
@@ -135,36 +148,50 @@ class TrainingLoop:
             with self.activity.during(Activity.MIGRATING):
                 joined = await self._change_placement()
 
+    def _may_change(self) -> bool:
+        """Whether the placement may change at a boundary: each lasts for a step at least, but while the run is paused."""
+        return self._pause.requested or self.step != self._changed_step
+
+    def _follow_schedule(self) -> None:
+        if self._experiment.scheduled_steps:
+            self.deployer.change(**self._experiment.scheduled_at(self.step)._asdict())
+
     async def _change_placement(self) -> Rejoined | Restored:
-        if returning := self.deployer.returning:
-            return await self._take_back(returning)
+        self._changed_step = self.step
+        self._follow_schedule()  # whatever else was asked for since the boundary
+        newcomers = self.deployer.newcomers
+        if newcomers != self._taken_in and not await are_ready(self._session, newcomers):
+            return await self._take_in(newcomers)
+        self._taken_in = []
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used: joining gives others.
             return await self._rejoin(is_whole=True)
-        await self._worker.place(self._session.placement, self.step)
-        self._tally.begin(self._session.placement, self._experiment.facts, self.step)
+        await self._worker.place(self._session.plan, self.step)
+        self._tally.begin(self._session.plan.training, self.step)
         self.checkpointer.ask_here()  # so that going back never moves blocks back
         return Rejoined(tickets)
 
-    async def _take_back(self, returning: Sequence[str]) -> Rejoined | Restored:
-        """Have trainers again that were left out, with nothing of the session at first: all restore a checkpoint of this step.
+    async def _take_in(self, newcomers: list[str]) -> Rejoined | Restored:
+        """Have trainers again that were left out, or had no blocks and were away: they have nothing of the session at first.
 
         After that the change that is wanted gives them blocks, as any change does. Where one does not answer, what is in force
         stays.
         """
-        await self._take_last_checkpoint()
-        shared = self._session.stored.shared
-        if shared is None or shared.step != self.step:
-            self.deployer.stay("the checkpoint that would let a trainer in again was not taken")
-            return await self._rejoin(is_whole=True)
+        session = self._session
         try:
-            for worker in returning:
-                await take_back(self._session, worker)
+            await answer_again(session, newcomers)
         except IsthmusError as failure:
-            self.deployer.stay(f"a trainer that was left out is not back: {failure}")
+            self.deployer.stay(f"a trainer that is to have blocks is away: {failure}")
             return await self._rejoin(is_whole=True)
-        _log.info("trainers are back", trainers=returning)
-        return await self._rejoin(is_whole=False)
+        for worker in session.left_out.keys() & set(newcomers):
+            session.let_in(worker)
+        joined = await self._rejoin(is_whole=True, wanted=newcomers)
+        if session.absent.isdisjoint(newcomers):
+            self._taken_in, self._changed_step = newcomers, None
+            _log.info("trainers are taken in", trainers=newcomers)
+        else:
+            self.deployer.stay("a trainer that is to have blocks has not taken the session")
+        return joined
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
@@ -188,6 +215,8 @@ class TrainingLoop:
     def _next_stop_step(self) -> int:
         """Where the next stretch ends at the latest. Not at each epoch's end: to have nothing in flight takes time."""
         step, ends = self.step, [self._experiment.steps]
+        if step == self._changed_step and self.deployer.is_wanted:
+            return step + 1  # another change waits for it
         if self._evaluation_steps:
             ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
@@ -195,15 +224,15 @@ class TrainingLoop:
 
     async def _at_boundary(self) -> _End | None:
         """Do what was waiting for a moment with nothing in flight. Returns why the links have to end, where they have to."""
+        self._boundary.clear_request()  # what is asked for from here on may not be seen here
         if self._pause.shutdown.requested or self._trainer_stops:
             self._trainer_stops = False
             await self._take_last_checkpoint()
             return _End.STOP
         if self.checkpointer.due(self.step):
             await self._checkpoint()
-        if self._experiment.scheduled_steps:
-            self.deployer.change(**self._experiment.scheduled_at(self.step)._asdict())
-        return _End.CHANGE if self.deployer.is_wanted else None
+        self._follow_schedule()
+        return _End.CHANGE if self.deployer.is_due else None
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step
@@ -230,7 +259,11 @@ class TrainingLoop:
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
-        facts = {"evaluated_step": self._evaluated_step, **facts_of_placement(self._session.placement)}
+        facts = {
+            "evaluated_step": self._evaluated_step,
+            "totals": self._statistics.totals(),
+            **facts_of_placement(self._session.placement),
+        }
         await self.checkpointer.take(self.step, facts)
         self._listener.checkpoint_taken(time.monotonic() - started)
 
@@ -247,19 +280,25 @@ class TrainingLoop:
 
     async def _restart(self, restored: Restored) -> None:
         """Go on from the checkpoint that all workers have restored."""
-        await self._worker.place(self._session.placement, restored.step)
-        self._tally.begin(self._session.placement, self._experiment.facts, restored.step)
+        await self._worker.place(self._session.plan, restored.step)
+        self._tally.begin(self._session.plan.training, restored.step)
         self.checkpointer.count_from(restored.step)
         if restored.planned_around:
             self.checkpointer.ask()  # so that going back never moves blocks once more
         self._evaluated_step = restored.facts.get("evaluated_step", 0)
+        totals = restored.facts.get("totals", {})
+        if self._resumes:
+            self._statistics.go_on(totals)
+        else:
+            self._statistics.go_back(totals)
+        self._resumes = False
         self._listener.rolled_back(restored.step)
 
-    async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
+    async def _rejoin(self, *, is_whole: bool, wanted: Sequence[str] = ()) -> Rejoined | Restored:
         """Join the trainers again; those that stay away for too long are left out from then on."""
         session, recorded = self._session, self._session.stored.record.left_out
         while True:
-            attempts = session.retry.run(partial(rejoin, session, self._worker, is_whole=is_whole))
+            attempts = session.retry.run(partial(rejoin, session, self._worker, is_whole=is_whole, wanted=wanted))
             try:
                 joined = await self._absences.bounded(attempts)
             except AbsentError as absent:
@@ -269,7 +308,7 @@ class TrainingLoop:
             if session.left_out.keys() != set(recorded):
                 await session.workers.disk.run(session.stored.set_left_out, session.left_out)
             if replaced := sorted(session.left_out.keys() - set(recorded)):
-                self.deployer.want_nothing()
+                self.deployer.want_nothing(f"other workers do the work of {', '.join(replaced)} now")
                 self._listener.replaced(replaced)
                 _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
             return joined
@@ -280,7 +319,7 @@ class TrainingLoop:
         self._session.leave_out(trainers)
 
     async def _recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
-        """Go on after `failure`, or after the links were ended because a trainer stops or is left out.
+        """Go on after `failure`, or where none has happened: at the beginning, and where a trainer stops or is left out.
 
         is_whole: whether training can go on from what is in memory. Where a trainer has refused a step and the session is gone
         after that, raises the refusal, because its reason can be fixed. After any other failure, raises a GoneError with the
@@ -299,7 +338,7 @@ class TrainingLoop:
                 await self._attempts.wait(self.step)
             try:
                 return await self._rejoin(is_whole=is_whole)
-            except ProtocolError as again:
+            except (ProtocolError, SessionLostError) as again:
                 failure = again
             except GoneError as gone:
                 if failure is None:

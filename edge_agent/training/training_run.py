@@ -4,13 +4,13 @@ It ends with the trained weights of all workers in the user's module, or with th
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 
-from edge_agent.sessions.open_session import FAREWELL_SECONDS, OpenSession
+from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
 from edge_agent.training.listener import Activity, RunListener
 from edge_agent.training.pause import Pause
@@ -28,7 +28,7 @@ class TrainingRun:
     def __init__(self, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics) -> None:
         """pause: an operator's; knows the shutdown and the step boundary too. statistics: of this run, for the summary."""
         self.session = session
-        self.training = TrainingLoop(session, pause, listener)
+        self.training = TrainingLoop(session, pause, listener, statistics)
         self.checkpointer = self.training.checkpointer
         self.deployer = self.training.deployer
         self._boundary = pause.boundary
@@ -57,7 +57,8 @@ class TrainingRun:
         on_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
         a run whose session is stored can be resumed then.
         """
-        started, session = time.monotonic(), self.session
+        session = self.session
+        self._statistics.begin()
         self._boundary.clear_request()
         if self.training.checkpointer.keeps:
             self._listener.checkpoint_shared()  # all workers have the state at the beginning
@@ -70,8 +71,10 @@ class TrainingRun:
                 on_nan = session.experiment.config.training.on_nan
                 check_weights(session.experiment.chain.module, on_nan, self.training.step)
             except DivergedError as diverged:
-                raise await self._end_diverged(diverged, started, on_result) from None
-            result = await self._result(started)
+                raise await self._end_diverged(diverged, on_result) from None
+            result = await self._result()
+            self._shutdown.cancel_no_more()  # what is left to do is worth more than the time that it takes
+            await self._keep(result)
             await asyncio.to_thread(on_result, result)
         except asyncio.CancelledError:
             await self._abandon()
@@ -89,12 +92,7 @@ class TrainingRun:
         return result
 
     def _stopped_error(self) -> StoppedError:
-        stored = (
-            f"`{self._shutdown.resume_command}` goes on"
-            if self.session.resumable
-            else "nothing is kept, so the next run is a new one"
-        )
-        return self._shutdown.error(f"at step {self.training.step} of {self.session.experiment.steps}; {stored}")
+        return self._shutdown.error(f"at step {self.training.step} of {self.session.experiment.steps}")
 
     def _prepare_to_end(self) -> float:
         """Have the run stop at the next boundary. Returns the seconds in which it has to end."""
@@ -103,14 +101,15 @@ class TrainingRun:
         return 0.0 if self.session.retry.reasons else self.session.experiment.config.checkpoints.stop_seconds
 
     async def _end_diverged(
-        self, diverged: DivergedError, started_seconds: float, on_result: Callable[[TrainingResult], object]
+        self, diverged: DivergedError, on_result: Callable[[TrainingResult], object]
     ) -> DivergedError:
         """Collect the last good weights, where there are any, and hand them on. Returns the error that ends the run."""
         if not await self._collect_last_good():
             return with_outcome(diverged)
-        step = self.training.step
+        step, result = self.training.step, await self._result(diverged.step)
+        self._shutdown.cancel_no_more()
         try:
-            await asyncio.to_thread(on_result, await self._result(started_seconds, diverged.step))
+            await asyncio.to_thread(on_result, result)
         except StorageError as failure:
             return with_outcome(diverged, step, failure)
         return with_outcome(diverged, step)
@@ -132,20 +131,28 @@ class TrainingRun:
             _log.warning("no good weights are to be had", reason=str(failure))
         return False
 
-    async def _result(self, started_seconds: float, diverged_at_step: int | None = None) -> TrainingResult:
+    async def _result(self, diverged_at_step: int | None = None) -> TrainingResult:
         """Figures and module, with all blocks on the host."""
         chain = self.session.experiment.chain
         await self.session.workers.compute.run(chain.module.to, "cpu")
-        seconds, placement = time.monotonic() - started_seconds, self.session.placement
-        owners = [placement.owner(block.index) for block in chain.blocks]
-        return TrainingResult(Summary.of(self._statistics, seconds, chain, owners, diverged_at_step), chain.module)
+        placement = self.session.placement
+        return TrainingResult(Summary.of(self._statistics, chain, placement, diverged_at_step), chain.module)
+
+    async def _keep(self, result: TrainingResult) -> None:
+        """Keep the trained model until its results are written, so that a disk that has no room for them loses nothing."""
+        session = self.session
+        try:
+            model = await session.workers.compute.run(lambda: result.model)
+            await session.workers.disk.run(session.stored.keep_result, session.experiment.steps, result.facts, model)
+        except StorageError as failure:
+            _log.warning("the trained model is not kept beside its results", reason=str(failure))
 
     async def _abandon(self) -> None:
         """Free what the trainers hold for a run that ends early, and what all sides store unless the run can be resumed."""
         await self.training.close()
         await self.session.abandon()
         with suppress(IsthmusError):
-            if self.session.resumable:
+            if self.session.stored.resumable:
                 self.session.stored.release()
             else:
                 await self.session.workers.disk.run(self.session.stored.remove)

@@ -4,10 +4,11 @@ Knows nothing of models or gRPC.
 """
 
 from shared.checkpoint.documents import seal, unseal
-from shared.checkpoint.files import Files, FsspecFiles, LocalFiles, open_files
+from shared.checkpoint.files import LocalFiles, open_files
+from shared.checkpoint.folders import HELD_SECONDS, Files, Held
+from shared.checkpoint.object_store import FsspecFiles
 from shared.checkpoint.session_folder import SessionFolder
 from shared.checkpoint.store import (
-    LARGEST_NUMBER,
     MAX_NAMED,
     Checkpoint,
     CheckpointName,
@@ -16,7 +17,7 @@ from shared.checkpoint.store import (
 )
 
 __all__ = [
-    "LARGEST_NUMBER",
+    "HELD_SECONDS",
     "MAX_NAMED",
     "Checkpoint",
     "CheckpointName",
@@ -24,6 +25,7 @@ __all__ = [
     "DamagedCheckpointError",
     "Files",
     "FsspecFiles",
+    "Held",
     "LocalFiles",
     "SessionFolder",
     "open_files",

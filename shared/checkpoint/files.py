@@ -1,62 +1,23 @@
-"""Folders of files that are each there whole or not at all: a local directory, or any fsspec URL.
-
-Knows nothing of what the files hold.
-"""
+"""Folders of this machine, whose files are each there whole or not at all, and which kind of folder a location is."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO
 
 import fsspec
 
+from shared.bounds import is_file_name
+from shared.checkpoint.folders import Held, plain_name
+from shared.checkpoint.object_store import FsspecFiles
 from shared.errors import ConfigError, StorageError
+from shared.files.folder_lock import is_locked, lock_folder
 from shared.files.private_files import close_folder, make_folder, open_file
 from shared.files.state_directory import state_directory
 
 _SCRATCH = ".partial"
 """The end of a file's name until the file is whole. The next write of that name replaces a file that a crash has left so."""
-
-
-class Files(Protocol):
-    """A folder. Names are plain: letters, digits, dots and dashes, so that none leads out of it."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, or replace the one of that name. Raises StorageError.
-
-        After an error or a crash the old file or the new one is there, or none.
-        """
-
-    def create(self, name: str) -> bool:
-        """Create an empty file; returns False where there is one of that name. The file outlives a crash once this returns.
-
-        Of several calls at one time, in other processes or on other machines, one succeeds. Raises StorageError.
-        """
-
-    def read(self, name: str) -> bytes | None:
-        """The bytes of a file; None where there is no such file. Raises StorageError."""
-
-    def names(self) -> list[str]:
-        """The names of the whole files, in no order. Raises StorageError."""
-
-    def written_at(self) -> float | None:
-        """When a file of this folder was last written, in seconds since 1970; None without a file. Raises StorageError."""
-
-    def sizes(self) -> dict[str, int]:
-        """The bytes of each whole file, by name. Raises StorageError."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there. Raises StorageError."""
-
-    def folder(self, name: str) -> "Files":
-        """A folder in this one. The first write to it makes it."""
-
-    def folders(self) -> list[str]:
-        """The names of the folders in this one, in no order. Raises StorageError."""
-
-    def clear(self) -> None:
-        """Remove this folder and all that is in it. Raises StorageError."""
 
 
 class LocalFiles:
@@ -73,7 +34,7 @@ class LocalFiles:
 
     def write(self, name: str, data: bytes) -> None:
         """See `Files`."""
-        target, scratch = self.path / name, self.path / (name + _SCRATCH)
+        target, scratch = self._at(name), self._at(name + _SCRATCH)
         try:
             self._make()
             with os.fdopen(open_file(scratch, os.O_WRONLY | os.O_TRUNC), "wb") as file:
@@ -89,7 +50,7 @@ class LocalFiles:
 
     def create(self, name: str) -> bool:
         """See `Files`."""
-        target = self.path / name
+        target = self._at(name)
         try:
             self._make()
             handle = open_file(target, os.O_WRONLY | os.O_EXCL)
@@ -109,12 +70,13 @@ class LocalFiles:
 
     def read(self, name: str) -> bytes | None:
         """See `Files`."""
+        source = self._at(name)
         try:
-            return (self.path / name).read_bytes()
+            return source.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as cause:
-            raise StorageError(f"{self.path / name} cannot be read: {cause.strerror or cause}") from cause
+            raise StorageError(f"{source} cannot be read: {cause.strerror or cause}") from cause
 
     def names(self) -> list[str]:
         """See `Files`."""
@@ -140,31 +102,48 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         """See `Files`."""
+        target = self._at(name)
         try:
-            (self.path / name).unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
         except OSError as cause:
-            raise StorageError(f"{self.path / name} cannot be removed: {cause.strerror or cause}") from cause
+            raise StorageError(f"{target} cannot be removed: {cause.strerror or cause}") from cause
 
     def folder(self, name: str) -> "LocalFiles":
         """See `Files`."""
-        return LocalFiles(self.path / name)
+        return LocalFiles(self._at(name))
 
     def folders(self) -> list[str]:
         """See `Files`."""
-        return [entry.name for entry in self._entries() if entry.is_dir()]
+        return [entry.name for entry in self._entries() if entry.is_dir() and is_file_name(entry.name)]
 
     def clear(self) -> None:
         """See `Files`."""
         try:
             for entry in self._entries():
-                if entry.is_dir():
-                    self.folder(entry.name).clear()
+                if entry.is_dir() and not entry.is_symlink():
+                    LocalFiles(entry).clear()
                 else:
                     entry.unlink(missing_ok=True)
             with suppress(FileNotFoundError):
                 self.path.rmdir()
         except OSError as cause:
             raise StorageError(f"{self.path} cannot be removed: {cause.strerror or cause}") from cause
+
+    def _at(self, name: str) -> Path:
+        return self.path / plain_name(self, name)
+
+    def hold(self) -> "Held | None":
+        """See `Files`. The kernel notices when the process ends."""
+        try:
+            self._make()
+        except OSError as cause:
+            raise StorageError(f"{self.path} cannot be written: {cause.strerror or cause}") from cause
+        handle = lock_folder(self.path)
+        return None if handle is None else _Locked(handle)
+
+    def is_held(self) -> bool:
+        """See `Files`."""
+        return is_locked(self.path)
 
     def _make(self) -> None:
         if not self.path.is_dir():
@@ -181,96 +160,21 @@ class LocalFiles:
             raise StorageError(f"{self.path} cannot be read: {cause.strerror or cause}") from cause
 
 
-class FsspecFiles:
-    """A folder of an object store, or of any other file system that fsspec knows. An object appears there whole."""
+class _Locked:
+    """A folder of this machine whose lock this process has."""
 
-    def __init__(self, file_system: Any, path: str) -> None:
-        self._system = file_system
-        self._path = path.rstrip("/")
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle = handle
 
-    def __str__(self) -> str:
-        return str(self._system.unstrip_protocol(self._path))
+    def renew(self) -> None:
+        """See `Held`."""
 
-    def write(self, name: str, data: bytes) -> None:
-        """See `Files`."""
-        with _storage_failures(f"{self}/{name}", "written"):
-            self._system.makedirs(self._path, exist_ok=True)
-            self._system.pipe_file(f"{self._path}/{name}", data)
-
-    def create(self, name: str) -> bool:
-        """See `Files`. Only where the driver creates exclusively does one call alone succeed (docs/recovery.md)."""
-        with _storage_failures(f"{self}/{name}", "written"):
-            self._system.makedirs(self._path, exist_ok=True)
-            try:
-                self._system.pipe_file(f"{self._path}/{name}", b"", mode="create")
-            except FileExistsError:
-                return False
-        return True
-
-    def read(self, name: str) -> bytes | None:
-        """See `Files`."""
-        with _storage_failures(f"{self}/{name}", "read"):
-            try:
-                return bytes(self._system.cat_file(f"{self._path}/{name}"))
-            except FileNotFoundError:
-                return None
-
-    def names(self) -> list[str]:
-        """See `Files`."""
-        return [name for name, kind, _ in self._entries() if kind == "file"]
-
-    def written_at(self) -> float | None:
-        """See `Files`."""
-        names = self.names()
-        with _storage_failures(str(self), "read"):
-            return max((self._system.modified(f"{self._path}/{name}").timestamp() for name in names), default=None)
-
-    def sizes(self) -> dict[str, int]:
-        """See `Files`."""
-        return {name: size for name, kind, size in self._entries() if kind == "file"}
-
-    def remove(self, name: str) -> None:
-        """See `Files`."""
-        with _storage_failures(f"{self}/{name}", "removed"), suppress(FileNotFoundError):
-            self._system.rm_file(f"{self._path}/{name}")
-
-    def folder(self, name: str) -> "FsspecFiles":
-        """See `Files`."""
-        return FsspecFiles(self._system, f"{self._path}/{name}")
-
-    def folders(self) -> list[str]:
-        """See `Files`."""
-        return [name for name, kind, _ in self._entries() if kind == "directory"]
-
-    def clear(self) -> None:
-        """See `Files`."""
-        with _storage_failures(str(self), "removed"), suppress(FileNotFoundError):
-            self._system.rm(self._path, recursive=True)
-
-    def _entries(self) -> list[tuple[str, str, int]]:
-        """The name, kind and bytes of each entry."""
-        with _storage_failures(str(self), "read"):
-            try:
-                self._system.invalidate_cache(self._path)
-                found = self._system.ls(self._path, detail=True)
-            except FileNotFoundError:
-                return []
-            return [
-                (entry["name"].rstrip("/").rpartition("/")[2], entry["type"], int(entry["size"] or 0))
-                for entry in found
-            ]
+    def let_go(self) -> None:
+        """See `Held`."""
+        self._handle.close()
 
 
-@contextmanager
-def _storage_failures(what: str, done: str) -> Iterator[None]:
-    """Turn whatever a file system's driver raises into a StorageError of one sentence."""
-    try:
-        yield
-    except Exception as cause:
-        raise StorageError(f"{what} cannot be {done}: {type(cause).__name__}: {cause}") from cause
-
-
-def open_files(location: str, key: str, environ: Mapping[str, str] = os.environ) -> Files:
+def open_files(location: str, key: str, environ: Mapping[str, str] = os.environ) -> LocalFiles | FsspecFiles:
     """The folder at a location: a path, a URL that fsspec knows, or "auto" for the state directory of this service or user.
 
     key: the setting that holds the location, for the error. Raises ConfigError for a URL whose driver is missing.

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from shared.checkpoint.documents import seal, unseal
-from shared.checkpoint.files import Files
+from shared.checkpoint.folders import Files
 from shared.checkpoint.store import CheckpointStore
 
 _RECORD = "session.json"
@@ -22,15 +22,15 @@ class SessionFolder:
     def __init__(self, files: Files, keep: int) -> None:
         """keep: how many checkpoints are left when they are pruned."""
         self.checkpoints = CheckpointStore(files, keep)
-        self._files = files
+        self.files = files
 
     def write(self, record: dict[str, Any]) -> None:
         """Replace the record. Raises StorageError; then it is the one that was there, or none."""
-        self._files.write(_RECORD, seal(record))
+        self.files.write(_RECORD, seal(record))
 
     def read(self) -> dict[str, Any] | None:
         """The record; None where there is none that can be believed. Raises StorageError."""
-        data = self._files.read(_RECORD)
+        data = self.files.read(_RECORD)
         return None if data is None else unseal(data)
 
     def term(self) -> int:
@@ -42,30 +42,30 @@ class SessionFolder:
 
         Raises StorageError where that cannot be written.
         """
-        if not self._files.create(_name(term)):
+        if not self.files.create(_name(term)):
             return False
         others = [other for other in self._terms() if other != term]
         if any(other > term for other in others):
             return False
         for other in others:
-            self._files.remove(_name(other))
+            self.files.remove(_name(other))
         return True
 
     def total_bytes(self) -> int:
         """The size of all that is stored. Raises StorageError."""
-        return sum(self._files.sizes().values())
+        return sum(self.files.sizes().values())
 
     def written_at(self) -> float | None:
         """When something was last written, in seconds since 1970; None where nothing is. Raises StorageError."""
-        return self._files.written_at()
+        return self.files.written_at()
 
     def remove(self) -> None:
         """Forget the session. Raises StorageError."""
-        self._files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to go on with
-        self._files.clear()
+        self.files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to go on with
+        self.files.clear()
 
     def _terms(self) -> list[int]:
-        return [int(match[1]) for name in self._files.names() if (match := _TERM.fullmatch(name)) is not None]
+        return [int(match[1]) for name in self.files.names() if (match := _TERM.fullmatch(name)) is not None]
 
 
 def _name(term: int) -> str:

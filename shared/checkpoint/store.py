@@ -8,6 +8,7 @@ and a checksum of its own. Knows nothing of what the bytes mean.
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,14 +16,12 @@ import structlog
 import xxhash
 
 from shared.checkpoint.documents import seal, unseal
-from shared.checkpoint.files import Files
+from shared.checkpoint.folders import Files
 from shared.errors import StorageError
 
 _log = structlog.get_logger(__name__)
 
 _MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})(?:\.block-(\d{1,9}))?\.json", re.ASCII)
-LARGEST_NUMBER = 10**19 - 1
-"""No lineage and no step of a name may be above it: what is written must be found again."""
 FORMAT = 1
 """The version of the manifest's layout."""
 MAX_NAMED = 64
@@ -80,7 +79,12 @@ class CheckpointStore:
         }
         self.files.remove(file.manifest)  # or an old manifest would stand beside new bytes for a moment
         self.files.write(file.data, data)
-        self.files.write(file.manifest, seal(manifest))
+        try:
+            self.files.write(file.manifest, seal(manifest))
+        except StorageError:
+            with suppress(StorageError):  # a full disk wants its room back
+                self.files.remove(file.data)
+            raise
 
     def names(self) -> list[CheckpointName]:
         """The checkpoints of which this side's part has a manifest, the newest first. They may be damaged."""

@@ -52,6 +52,7 @@ class TrainerConnection:
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._retired: list[grpc.aio.Channel] = []
         """Replaced connections: no new call is made on them, but the training stream may still be on one."""
+        self._greeting: Any = None
         self._connect()
 
     def _connect(self) -> None:
@@ -71,12 +72,16 @@ class TrainerConnection:
         """
         _log.info("connecting", trainer=self.address)
         try:
-            await self._wait_until_connected()
+            await self.wait_until_connected()
         except BaseException:
             await self.close()
             raise
+        # Nobody waits for it. A trainer reports connections on which no call comes, and this one may be for later.
+        greet: Any = self.control.unary_unary(HEALTH)
+        self._greeting = greet(b"")
 
-    async def _wait_until_connected(self) -> None:
+    async def wait_until_connected(self) -> None:
+        """Wait until the trainer answers; raises as `open` does, and can be repeated."""
         why = ""
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):

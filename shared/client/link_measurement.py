@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from shared.client.methods import HEALTH, REFLECTION, SERVICE
 from shared.client.probing import ProbeCalls
+from shared.errors import one_line
 
 SIZES_BYTES = (16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
 """The sizes of the transfers. Every trainer takes a message of the largest."""
@@ -151,5 +152,5 @@ async def _received(answers: Any) -> tuple[int, str]:
         async for answer in answers:
             received += len(answer)
     except grpc.aio.AioRpcError as failure:
-        return received, failure.details() or failure.code().name
+        return received, one_line(failure.details() or failure.code().name)
     return received, ""

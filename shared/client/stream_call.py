@@ -164,6 +164,7 @@ class LinkCall:
         self._raise_given_up()
         if (failure := await self._status.failure()) is not None:
             error = self._connection.handle_failure(failure)
-            if self._has_begun and isinstance(error, SessionLostError):
+            is_closed = isinstance(error, SessionLostError) and failure.code() is grpc.StatusCode.NOT_FOUND
+            if self._has_begun and is_closed:
                 raise ClosedError(str(error)) from failure
             raise error

@@ -1,6 +1,9 @@
-"""The trainer as the edge sees it: one method for each call, failures as our errors. Knows nothing of models or data."""
+"""The trainer as the edge sees it: one method for each call, answers judged, failures as our errors.
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+Knows nothing of models or data.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
 
@@ -8,6 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from shared.checkpoint import CheckpointName
+from shared.client.answers import AnswerJudge
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
@@ -49,6 +53,7 @@ class TrainerClient:
         """on_failure: told the status of each call that failed."""
         self._connection = TrainerConnection(trainer, link, on_failure, access)
         self._link = link
+        self._judge = AnswerJudge(trainer.address)
 
     @property
     def address(self) -> str:
@@ -63,13 +68,17 @@ class TrainerClient:
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
 
+    async def wait_until_connected(self) -> None:
+        """See `TrainerConnection.wait_until_connected`."""
+        await self._connection.wait_until_connected()
+
     async def check_serving(self) -> None:
         """See `TrainerConnection.check_serving`."""
         await self._connection.check_serving()
 
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""
-        return await self._connection.call("OpenSession", request, pb.OpenSessionResponse)
+        return self._judge.opened(await self._connection.call("OpenSession", request, pb.OpenSessionResponse))
 
     async def get_session(self, session_id: str) -> pb.GetSessionResponse:
         """See `TrainerService.GetSession`."""
@@ -80,16 +89,29 @@ class TrainerClient:
     async def measure_stage(self, session_id: str, first: int, stop: int, repeats: int) -> list[float]:
         """Seconds of each step of blocks [first, stop); see `TrainerService.MeasureStage`."""
         request = pb.MeasureStageRequest(session_id=session_id, first=first, stop=stop, repeats=repeats)
-        return list(
-            (await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)).seconds
-        )
+        answer = await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)
+        return self._judge.measured_stage(answer, repeats)
+
+    async def check_peers(self, addresses: Sequence[str]) -> list[pb.PeerCheck]:
+        """Of each address, whether the trainer could dial the one there. See `TrainerService.CheckPeers`."""
+        request = pb.CheckPeersRequest(addresses=addresses)
+        answer = await self._connection.call("CheckPeers", request, pb.CheckPeersResponse)
+        return self._judge.peers_checked(answer, len(addresses))
 
     async def measure_link(self, request: pb.MeasureLinkRequest) -> pb.MeasureLinkResponse:
         """See `TrainerService.MeasureLink`."""
-        return await self._connection.call("MeasureLink", request, pb.MeasureLinkResponse)
+        return self._judge.measured_link(await self._connection.call("MeasureLink", request, pb.MeasureLinkResponse))
 
-    async def train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
-        """See `TrainerService.TrainCopy`; returns its last answer. The trainer may take long, but not be silent for long."""
+    async def time_copy(self, request: pb.TrainCopyRequest) -> pb.CopyTiming:
+        """What the training of a copy takes; see `TrainerService.TrainCopy`."""
+        return self._judge.copy_timed(await self._train_copy(request))
+
+    async def train_copy(self, request: pb.TrainCopyRequest) -> pb.CopyJudged:
+        """What a copy gets right after its training; see `TrainerService.TrainCopy`."""
+        return self._judge.copy_judged(await self._train_copy(request))
+
+    async def _train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
+        """The last answer. The trainer may take long, but not be silent for long."""
         method: Any = self._connection.control.unary_stream(
             method_path("TrainCopy"),
             request_serializer=pb.TrainCopyRequest.SerializeToString,
@@ -131,7 +153,8 @@ class TrainerClient:
                 answer = await call.begin(LinkMessage(opening=opening))
                 if answer != LinkMessage(opened=answer.opened):
                     raise ProtocolError(f"the trainer at {self.address} did not open the link")
-                return call, answer.opened.next_ticket
+                following = answer.opened.next_ticket
+                return call, self._judge.ticket(METHOD, following) if following else following
         except BaseException:
             call.cancel()
             raise
@@ -141,15 +164,17 @@ class TrainerClient:
         request = pb.JoinSessionRequest(
             session_id=session_id, session_term=session_term, protocol_version=PROTOCOL_VERSION
         )
-        return await self._connection.call("JoinSession", request, pb.JoinSessionResponse)
+        return self._judge.joined(await self._connection.call("JoinSession", request, pb.JoinSessionResponse))
 
     async def restore_worker(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
         """See `TrainerService.RestoreWorker`."""
-        return await self._connection.call("RestoreWorker", request, pb.RestoreWorkerResponse)
+        answer = await self._connection.call("RestoreWorker", request, pb.RestoreWorkerResponse)
+        return self._judge.with_tickets("RestoreWorker", answer)
 
     async def commit_placement(self, request: pb.CommitPlacementRequest) -> pb.CommitPlacementResponse:
         """See `TrainerService.CommitPlacement`."""
-        return await self._connection.call("CommitPlacement", request, pb.CommitPlacementResponse)
+        answer = await self._connection.call("CommitPlacement", request, pb.CommitPlacementResponse)
+        return self._judge.with_tickets("CommitPlacement", answer)
 
     async def dial_peers(self, request: pb.DialPeersRequest) -> None:
         """See `TrainerService.DialPeers`."""
@@ -168,7 +193,7 @@ class TrainerClient:
         answers = self._answers("JoinEvaluation", request, pb.JoinEvaluationResponse)
         async with aclosing(answers):
             async for ready in answers:
-                yield ready
+                yield self._judge.with_tickets("JoinEvaluation", ready)
                 return
             raise ProtocolError(f"the trainer at {self.address} did not take part in the evaluation")
 
@@ -189,8 +214,14 @@ class TrainerClient:
         finally:
             call.cancel()
 
-    async def upload_block(self, session_id: str, tensor: WireTensor, fence: pb.Fence) -> int:
-        """Replace the state of a block at the trainer; returns the digest that the block has there."""
+    async def upload_block(
+        self, session_id: str, tensor: WireTensor, fence: pb.Fence, checkpoint: CheckpointName | None = None
+    ) -> int:
+        """Replace the state of a block at the trainer; returns the digest that the block has there.
+
+        checkpoint: have it kept on disk instead, as a replica of that one's block.
+        """
+        named = None if checkpoint is None else pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step)
         method: Any = self._connection.tensors.stream_unary(
             method_path("UploadBlock"),
             request_serializer=serialize,
@@ -200,7 +231,8 @@ class TrainerClient:
         def packets(idle_timeout: IdleTimeout) -> Iterator[Packet[pb.UploadBlockRequest]]:
             for frame, payload in chunks(tensor, self._link.chunk_bytes):
                 idle_timeout.renew()
-                yield Packet(pb.UploadBlockRequest(session_id=session_id, frame=frame, fence=fence), payload)
+                message = pb.UploadBlockRequest(session_id=session_id, frame=frame, fence=fence, checkpoint=named)
+                yield Packet(message, payload)
             idle_timeout.renew()
 
         async with self._connection.idle_timeout("UploadBlock") as idle_timeout:
@@ -211,7 +243,8 @@ class TrainerClient:
 
     async def offer_blocks(self, request: pb.OfferBlocksRequest) -> str:
         """The ticket for the blocks. See `TrainerService.OfferBlocks`."""
-        return (await self._connection.call("OfferBlocks", request, pb.OfferBlocksResponse)).ticket
+        answer = await self._connection.call("OfferBlocks", request, pb.OfferBlocksResponse)
+        return self._judge.ticket("OfferBlocks", answer.ticket)
 
     async def fetch_blocks(self, request: pb.FetchBlocksRequest) -> None:
         """Wait until the trainer has downloaded blocks from another one. See `TrainerService.FetchBlocks`."""

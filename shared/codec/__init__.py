@@ -3,6 +3,7 @@
 from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import aligned_buffer
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
+from shared.codec.floating import row_of_bytes
 from shared.codec.layout import check_layout, most_span_bytes
 from shared.codec.noise import seed_stochastic_rounding
 from shared.codec.registry import codec_by_name
@@ -17,5 +18,6 @@ __all__ = [
     "compensate",
     "compression_error",
     "most_span_bytes",
+    "row_of_bytes",
     "seed_stochastic_rounding",
 ]

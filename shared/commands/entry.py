@@ -1,9 +1,10 @@
 """What both entry points share: their version, the command `config`, and one line with an exit code for an error of ours."""
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -48,16 +49,41 @@ def add_config(app: typer.Typer, kind: type[Config]) -> None:
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:
-    """Run a command-line application, whose files are closed to other users; ends the process with its exit code."""
+    """Run a command-line application, whose files are closed to other users; ends the process with its exit code.
+
+    Its last sentence goes to standard error, as an event of the log where that is to be JSON.
+    """
     close_new_files()
     try:
         app()
     except IsthmusError as error:
-        print(f"{name}: {one_line(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _say_last(name, one_line(str(error)), error.exit_code)
     except (KeyboardInterrupt, SystemExit) as ended:
         # typer makes of an interruption a silent exit with this very code.
         if isinstance(ended, SystemExit) and ended.code != ExitCode.INTERRUPTED:
             raise
-        print(f"{name}: interrupted", file=sys.stderr)
-        sys.exit(ExitCode.INTERRUPTED)
+        _say_last(name, "interrupted", ExitCode.INTERRUPTED)
+    except Exception as defect:
+        if not _ends_in_log():
+            raise
+        _say_last(name, f"a defect ({type(defect).__name__}: {defect})", ExitCode.INTERNAL, defect)
+
+
+def _say_last(name: str, sentence: str, code: ExitCode, defect: Exception | None = None) -> NoReturn:
+    """End the process with a sentence and its exit code. defect: keeps its traceback in the log."""
+    if "NOTIFY_SOCKET" in os.environ:  # no other command has to wait for this import
+        from shared.commands.service_manager import tell_last
+
+        tell_last(sentence)
+    if _ends_in_log():
+        import structlog
+
+        structlog.get_logger(__name__).error(f"{name}: {sentence}", exit_code=int(code), exc_info=defect)
+    else:
+        print(f"{name}: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _ends_in_log() -> bool:
+    process_log = sys.modules.get("shared.commands.process_log")  # which a command imports that has a log
+    return process_log is not None and process_log.ends_in_log()

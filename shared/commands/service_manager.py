@@ -14,6 +14,11 @@ STATUS_INTERVAL_SECONDS = 1.0
 BEATS_A_TIMEOUT = 3
 
 
+def tell_last(sentence: str) -> None:
+    """Have the manager show why the process ends, for as long as the service stays down."""
+    SystemdNotifier().notify(f"STATUS={sentence}")
+
+
 class ServiceManager:
     """The manager that has started this process, if any. Used on the event loop."""
 

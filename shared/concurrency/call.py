@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -10,12 +12,16 @@ V = TypeVar("V")
 
 
 class Call(Generic[T]):
-    """Made and waited for on an event loop, run on a thread. One that has not begun when the waiter goes away never begins."""
+    """Made and waited for on an event loop, run on a thread. One that has not begun when the waiter goes away never begins.
 
-    __slots__ = ("_function", "_loop", "done")
+    It has the context variables of the task that made it, so that its lines of the log name the same run.
+    """
+
+    __slots__ = ("_context", "_function", "_loop", "done")
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
+        self._context = copy_context()
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[T] = self._loop.create_future()
 
@@ -24,7 +30,7 @@ class Call(Generic[T]):
         if self.done.cancelled():
             return
         try:
-            result = self._function()
+            result = self._context.run(self._function)
         except BaseException as failure:  # whatever it is, it belongs to the caller
             self._tell(self.done.set_exception, failure)
         else:
@@ -45,12 +51,12 @@ class Call(Generic[T]):
 
 
 class Errand:
-    """A call that nobody waits for, and that does not fail."""
+    """A call that nobody waits for, and that does not fail. It has the context variables of whoever made it."""
 
     __slots__ = ("run",)
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self.run = function
+        self.run: Callable[[], None] = partial(copy_context().run, function)
 
     def drop(self) -> None:
         """It will not run."""

@@ -21,6 +21,9 @@ class Runner(Protocol):
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` and wait for its result. A call that has not begun when the caller goes away never begins."""
 
+    async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same in the same order, but so that others who share the thread do not wait for it."""
+
     @property
     def is_wanted(self) -> bool:
         """Whether others wait for their turn. A call that could go on and on asks this now and then, and returns for them."""
@@ -42,6 +45,10 @@ class Worker:
         call = Call(partial(function, *args, **kwargs))
         self._calls.put(call)
         return await call.done
+
+    async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `Runner`; nobody shares this thread."""
+        return await self.run(function, *args, **kwargs)
 
     def send(self, function: Callable[[], None]) -> None:
         """Have `function` called on the thread; it must not fail. May be asked for on any thread."""

@@ -49,8 +49,8 @@ class LinkConfig(Section):
 
 class CheckpointsConfig(Section):
     location: str = "auto"
-    """Where sessions and their checkpoints are kept. "auto" is the state directory of the service or of the user, "none"
-    keeps nothing, so a process that ends loses its session."""
+    """Folder in which sessions and their checkpoints are kept. "auto" is the state directory of the service or of the user,
+    "none" keeps nothing, so a process that ends loses its session."""
     keep: PositiveInt = 3
     """Checkpoints of a session that are left on disk. More than one, because the newest may turn out to be damaged."""
     step_log: Path | None = Field(default=None, examples=["run/steps"])
@@ -67,7 +67,7 @@ class ControlConfig(Section):
     listen: ControlAddress = "auto"
     """Where this process is watched and steered from on its own machine: unix:/path of a socket, which only its user and root
     may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in the runtime directory
-    of the service or the state directory of the user, or nowhere, with a warning, where another process has that socket;
+    of the service or the state directory of the user, control.sock or the first of control-2.sock and so on that is free;
     "none" is nowhere."""
 
 

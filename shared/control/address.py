@@ -5,8 +5,10 @@ A socket is held by a lock beside it: two processes never have the same, and one
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from shared.errors import ListenError
@@ -14,27 +16,69 @@ from shared.files.private_files import make_folder, open_file
 from shared.files.state_directory import state_directory
 
 _UNIX = "unix:"
+MOST_PROCESSES = 8
+"""Of one program and user, that have sockets without being given any."""
 
 
-def control_target(listen: str, name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """What a configured address means to gRPC, on either end: unix:/path or host:port.
+class TakenError(ListenError):
+    """Another process has the socket."""
 
-    listen: anything but "none". name: of the command; each has a socket of its own where the address is "auto".
+
+def control_targets(listen: str, name: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What a configured address means to gRPC, on either end: unix:/path or host:port. A process has the first that is free.
+
+    listen: anything but "none". name: of the command; each has sockets of its own where the address is "auto".
     """
     if listen != "auto":
-        return listen
+        return (listen,)
     if "RUNTIME_DIRECTORY" in environ:
-        return f"{_UNIX}{environ['RUNTIME_DIRECTORY'].partition(':')[0]}/control.sock"
-    return f"{_UNIX}{state_directory(environ)}/{name}/control.sock"
+        folder = environ["RUNTIME_DIRECTORY"].partition(":")[0]
+    else:
+        folder = f"{state_directory(environ)}/{name}"
+    names = ["control.sock", *(f"control-{number}.sock" for number in range(2, MOST_PROCESSES + 1))]
+    return tuple(f"{_UNIX}{folder}/{each}" for each in names)
 
 
-def find_target(listen: str, name: str) -> str:
-    """The same for a command: where "auto" is meant and this user's own process is not there, the service's on this machine."""
-    own = control_target(listen, name)
-    services = Path("/run") / name / "control.sock"
-    if listen == "auto" and not Path(own.removeprefix(_UNIX)).exists() and services.exists():
-        return f"{_UNIX}{services}"
-    return own
+def find_targets(listen: str, name: str) -> list[str]:
+    """Where a command finds its process; several where several processes of this user may be meant.
+
+    Where "auto" is meant and no process of this user is there, it is the service's on this machine.
+    """
+    own = control_targets(listen, name)
+    if listen != "auto":
+        return [*own]
+    services = f"{_UNIX}/run/{name}/control.sock"
+    return [target for target in own if _answers(target)] or [services if _answers(services) else own[0]]
+
+
+def described_target(target: str) -> str:
+    """A target with the process that listens there and its working folder, as far as the system tells."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            door.connect(target.removeprefix(_UNIX))
+            process, _, _ = struct.unpack("3i", door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return f"{target} (process {process}, in {Path(f'/proc/{process}/cwd').readlink()})"
+    except OSError:
+        return target
+
+
+def _answers(target: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        return door.connect_ex(target.removeprefix(_UNIX)) == 0
+
+
+@contextmanager
+def held_first(targets: Sequence[str]) -> Iterator[tuple[str, Path | None]]:
+    """Hold the first of some targets that no other process has; yields it too. Otherwise as `held`."""
+    with ExitStack() as stack:
+        for target in targets[:-1]:
+            with suppress(TakenError):
+                path = stack.enter_context(held(target))
+                break
+        else:
+            target = targets[-1]
+            path = stack.enter_context(held(target))
+        yield target, path
 
 
 @contextmanager
@@ -57,7 +101,7 @@ def held(target: str) -> Iterator[Path | None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ListenError(
+            raise TakenError(
                 f"control.listen: another process is controlled at {target}; give this one another socket, or none"
             ) from None
         try:

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import Config, load_config
-from shared.control.address import find_target
+from shared.control.address import described_target, find_targets
 from shared.control.choices import LEAST_SECONDS, MOST_SECONDS, SOON_SECONDS, LevelName
 from shared.control.formatting import show
 from shared.errors import ConfigError
@@ -29,6 +29,10 @@ Level = Annotated[LevelName, typer.Argument(help="The least severe level that is
 
 class NotControlledError(ConfigError):
     """The configuration says that the process is controlled from nowhere."""
+
+
+class SeveralControlledError(ConfigError):
+    """Several processes may be meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class ControlCommands:
     def calling(self, config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
         """A stub of the running process's service, found by these options.
 
-        Raises NotControlledError where control.listen is "none", UnreachableError when nobody listens, RefusedError for a
+        Raises NotControlledError where control.listen is "none", SeveralControlledError where several processes of this user
+        may be meant, UnreachableError when nobody listens, RefusedError for a
         refusal.
         """
         # Only here: --help has no use for gRPC.
@@ -79,7 +84,13 @@ class ControlCommands:
             raise NotControlledError(
                 f"control.listen is none, so the {self.who} cannot be controlled; give --control, or set another"
             )
-        with calling(find_target(listen, self.program), self.who, getattr(control_pb2_grpc, self.stub)) as stub:
+        target, *others = find_targets(listen, self.program)
+        if others:
+            raise SeveralControlledError(
+                f"{len(others) + 1} {self.who}s of this user run; give --control with the one that is meant: "
+                + ", ".join(map(described_target, (target, *others)))
+            )
+        with calling(target, self.who, getattr(control_pb2_grpc, self.stub)) as stub:
             yield stub
 
     def command(self, body: Callable[..., None]) -> Callable[..., None]:

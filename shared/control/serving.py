@@ -5,7 +5,7 @@ A service is an object with one coroutine method, or asynchronous generator, for
 
 import functools
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from shared.control.address import control_target, held
+from shared.control.address import control_targets, held_first
 from shared.errors import ListenError
 from shared.transport.rpc.options import server_options
 from shared.transport.rpc.reflection import reflect
@@ -113,7 +113,7 @@ async def serving_locally(
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(
-                _served(control_target(listen, name), answering, service.full_name, health_of)
+                _served(control_targets(listen, name), answering, service.full_name, health_of)
             )
         except ListenError as refused:
             if listen != "auto":
@@ -123,8 +123,10 @@ async def serving_locally(
 
 
 @asynccontextmanager
-async def _served(target: str, answering: grpc.GenericRpcHandler, name: str, health_of: Health) -> AsyncIterator[None]:
-    with held(target) as path:
+async def _served(
+    targets: Sequence[str], answering: grpc.GenericRpcHandler, name: str, health_of: Health
+) -> AsyncIterator[None]:
+    with held_first(targets) as (target, path):
         options = server_options(_MOST_BYTES, _KEEPALIVE_SECONDS)
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         server.add_generic_rpc_handlers((answering,))

@@ -14,7 +14,7 @@ from shared.codec import FeedbackMode
 from shared.execution.failures import translate_loss_failures
 from shared.execution.shared_blocks import BlockPart, WeightedPart, part_of, summed, weights_of
 from shared.model.features import Features, Gradients
-from shared.placement import ModelFacts, Placement, Tile, stages
+from shared.placement import StepPlan, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
@@ -43,14 +43,15 @@ class _PlacedStage(NamedTuple):
 class PlacedBlocks:
     """What one worker computes with. A block that it shares is a copy of its own."""
 
-    def __init__(self, held: HeldBlocks, placement: Placement, model: ModelFacts, worker: str, method: Method) -> None:
+    def __init__(self, held: HeldBlocks, plan: StepPlan, worker: str, method: Method) -> None:
         """held: those of `held_blocks` for this worker."""
+        placement, model = plan.placement, plan.model
         self.held = held
         self.worker = worker
         self.feedback = method.feedback
         self._head = method.head
         self.passes_no_gradient = False
-        """Whether a stage has passed no gradient on to its inputs in some step, though blocks before it learn."""
+        """Whether a stage to which one came has passed no gradient on in some step, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
@@ -67,13 +68,14 @@ class PlacedBlocks:
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
         placed = self._stages[tile]
-        at_inputs = self._noticed(placed.policy.backward(step, gradients), placed.input_gradient)
+        at_inputs = placed.policy.backward(step, gradients)
+        if any(gradient is not None for gradient in gradients):
+            self._notice(at_inputs, placed.input_gradient)
         return at_inputs, self.held.take_gradients(tile.blocks)
 
-    def _noticed(self, at_inputs: Gradients, input_gradient: bool) -> Gradients:
+    def _notice(self, at_inputs: Gradients, input_gradient: bool) -> None:
         if input_gradient and all(gradient is None for gradient in at_inputs):
             self.passes_no_gradient = True
-        return at_inputs
 
     def learn(
         self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
@@ -86,14 +88,15 @@ class PlacedBlocks:
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         with translate_loss_failures(self.held.recipe.loss, graph.outputs, labels):
             computed = self._head.compute(graph.outputs, labels, share)
-        at_inputs = self._noticed(stage.backward_from(graph, computed.root), input_gradient)
+        at_inputs = stage.backward_from(graph, computed.root)
+        self._notice(at_inputs, input_gradient)
         return computed.read(), at_inputs
 
     def take_gradients(self, tile: Tile) -> dict[int, BlockGradients]:
         """What `learn` has left in the blocks of a stage."""
         return self.held.take_gradients(tile.blocks)
 
-    def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Features]:
+    def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = widened(labels)
         with translate_loss_failures(self.held.recipe.loss, outputs, labels):

@@ -12,7 +12,7 @@ def facts_of(chain: Chain) -> ModelFacts:
     """The chain in numbers and names."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
-        raw_features=chain.lookups + 1,
+        why_raw=chain.why_raw,
         integer_features=frozenset(
             index for index, boundary in enumerate(chain.features) if not any(spec.differentiable for spec in boundary)
         ),

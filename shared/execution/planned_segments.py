@@ -1,8 +1,8 @@
 """The segments of a worker's program with all that is known of them beforehand, so that no step works it out again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from shared.placement import (
@@ -50,15 +50,17 @@ class PlannedSegment:
     """What it computes, in words."""
     goes_forward: bool
     """Whether it begins with weights that K bounds the age of."""
-    features_needed: frozenset[int]
-    """The features that segments after this one need."""
-    gradients_needed: frozenset[int]
-    """The error gradients that they need."""
+
+
+class LastUses(NamedTuple):
+    """The segment, by its number, that is the last to need a feature or an error gradient; one that is not named needs none."""
+
+    features: dict[int, int]
+    gradients: dict[int, int]
 
 
 def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSegment, ...]:
     """The same segments, of a program for this model."""
-    blocks = len(model.blocks)
     return tuple(
         PlannedSegment(
             tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)], model)),
@@ -66,23 +68,34 @@ def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSe
             tuple(one.crossing for one in segment if isinstance(one, Send)),
             _name_of(segment),
             any(isinstance(one, Forward) for one in segment),
-            frozenset(index for one in _after(segments, at) if (index := _feature_of(one, blocks)) is not None),
-            frozenset(index for one in _after(segments, at) if (index := _gradient_of(one)) is not None),
         )
-        for at, segment in enumerate(segments)
+        for segment in segments
     )
+
+
+def last_uses(segments: tuple[Program, ...], blocks: int) -> LastUses:
+    """Of the same segments, of a model of so many blocks."""
+    uses = LastUses({}, {})
+    for number, segment in enumerate(segments):
+        for one in segment:
+            if (feature := _feature_of(one, blocks)) is not None:
+                uses.features[feature] = number
+            if (gradient := _gradient_of(one)) is not None:
+                uses.gradients[gradient] = number
+    return uses
 
 
 def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operation | Learning | Updates]:
     at, at_once = 0, False
     while at < len(operations):
-        match operations[at:]:
-            case [Forward(stage), Loss(rows), Backward(same, _), *left] if same == stage and rows == stage.rows:
-                at_once = {block for block in stage.blocks if model.blocks[block].trainable} <= set(_updated(left))
+        match operations[at : at + 3]:
+            case [Forward(stage), Loss(rows), Backward(same, _)] if same == stage and rows == stage.rows:
+                learning = {block for block in stage.blocks if model.blocks[block].trainable}
+                at_once = learning <= set(_updated(operations, at + 3))
                 yield Learning(stage, at_once)
                 at += 3
-            case [Update(), *_] as left:
-                row = _updated(left)
+            case [Update(), *_]:
+                row = _updated(operations, at)
                 yield Updates(row, at_once)
                 at += len(row)
                 at_once = False
@@ -91,14 +104,10 @@ def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operatio
                 at, at_once = at + 1, False
 
 
-def _updated(operations: list[Operation]) -> tuple[int, ...]:
-    """The blocks that are updated first of all."""
-    row = takewhile(lambda one: isinstance(one, Update), operations)
+def _updated(operations: Sequence[Operation], first: int) -> tuple[int, ...]:
+    """The blocks that are updated first of all from this operation on."""
+    row = takewhile(lambda one: isinstance(one, Update), islice(operations, first, None))
     return tuple(one.block for one in row if isinstance(one, Update))
-
-
-def _after(segments: tuple[Program, ...], at: int) -> list[Operation]:
-    return [one for segment in segments[at + 1 :] for one in segment]
 
 
 def _name_of(segment: Program) -> str:

@@ -5,19 +5,20 @@ Given the order in which the workers of a real run have computed, the simulation
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from shared.errors import ReplayError
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import features_of, rows_of
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.chain import Chain
-from shared.placement import Cargo, Placement, Route, held_blocks, moves
+from shared.placement import Cargo, Placement, PlacementPlan, Route, held_blocks, moves
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
@@ -49,13 +50,11 @@ class Simulation:
         self._place(placement)
 
     def _place(self, placement: Placement) -> None:
-        model, method = self._model, self._method
-        self._placement = placement
-        blocks = {name: PlacedBlocks(self._held[name], placement, model, name, method) for name in placement.workers}
-        self._steps = {name: WorkerSteps(placement, model, name, blocks[name]) for name in placement.workers}
-        self._judges = {
-            name: WorkerSteps(placement, model, name, blocks[name], training=False) for name in placement.workers
-        }
+        self._placement, method = placement, self._method
+        plans = PlacementPlan.of(placement, self._model)
+        blocks = {name: PlacedBlocks(self._held[name], plans.training, name, method) for name in placement.workers}
+        self._steps = {name: WorkerSteps(plans.training, blocks[name]) for name in placement.workers}
+        self._judges = {name: WorkerSteps(plans.evaluation, blocks[name]) for name in placement.workers}
         self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
         self._sources = {source.worker: source.rows for source in placement.sources}
 
@@ -99,6 +98,42 @@ class Simulation:
             self._do(self._steps[turn.worker], work)
             self._pump(lambda worker, _work: worker not in named)
         return self._taken_losses()
+
+    @property
+    def working(self) -> dict[str, int]:
+        """The workers that compute anything, and of how many segments their programs are."""
+        return {name: steps.segment_count for name, steps in self._steps.items() if steps.segment_count}
+
+    def follow(
+        self, orders: Mapping[str, Sequence[int]], first_step: int, batches: Iterator[Batch]
+    ) -> dict[int, list[BatchLoss]]:
+        """Steps from this one on, with nothing in flight before and after, each worker in an order of its own.
+
+        orders: by worker, the segments of its program in the order in which it computes them, each for its own next step.
+        Returns the losses of each step, as they were computed. Raises ReplayError where an order cannot be followed.
+        """
+        left = {worker: deque(order) for worker, order in orders.items()}
+        next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
+        begun, went_on = first_step, True
+        while went_on:
+            went_on = False
+            for worker, order in left.items():
+                while order and order[0] < len(next_steps[worker]):
+                    step = next_steps[worker][order[0]]
+                    while begun <= step and (batch := next(batches, None)) is not None:
+                        self._begin(begun, batch)
+                        begun += 1
+                    work = self._steps[worker].work_of(step) if self._steps[worker].has(step) else None
+                    if work is None or work.segment != order[0]:
+                        break
+                    next_steps[worker][order.popleft()] += 1
+                    self._do(self._steps[worker], work)
+                    went_on = True
+        stuck = [worker for worker, steps in self._steps.items() if steps.in_flight or left.get(worker)]
+        if stuck:
+            raise ReplayError(f"worker {stuck[0]!r} is said to have computed in an order in which nobody can")
+        losses, self._losses = self._losses, {}
+        return losses
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, features_of, gathered
-from shared.execution.planned_segments import Learning, PlannedSegment, Updates, planned
+from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
 from shared.execution.shared_blocks import BlockPart, WeightedPart
 from shared.model.features import Features, Gradients
 from shared.placement import (
@@ -23,21 +23,17 @@ from shared.placement import (
     Crossing,
     Forward,
     Loss,
-    ModelFacts,
-    Placement,
     Receive,
     Rows,
     Send,
+    StepPlan,
     Sum,
     Tile,
     answering_segments,
-    program,
     segments,
-    steps_ahead,
 )
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
-from shared.training.stage import with_zeros
 
 Load = Gradients | BlockPart
 """What crosses: tensors slot by slot, or those of a block by name."""
@@ -90,25 +86,32 @@ class Work(NamedTuple):
 class WorkerSteps:
     """The steps under way at one worker under one placement. Used by one thread, but for `Work.run`."""
 
-    def __init__(
-        self, placement: Placement, model: ModelFacts, worker: str, blocks: PlacedBlocks, *, training: bool = True
-    ) -> None:
-        """training: False evaluates batches, one after the other, and changes nothing."""
+    def __init__(self, plan: StepPlan, blocks: PlacedBlocks) -> None:
+        """plan: of an evaluation to judge batches, one after the other, and to change nothing."""
+        placement, worker = plan.placement, blocks.worker
         self.worker = worker
         self._placement = placement
         self._blocks = blocks
-        self._training = training
-        self._program = program(placement, model, worker, training=training)
-        sent_first, rest = segments(self._program)
+        self._training = plan.training
+        operations = plan.program(worker)
+        self.receives = frozenset(one.crossing for one in operations if isinstance(one, Receive))
+        """What comes to this worker in every step."""
+        sent_first, rest = segments(operations)
         self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
-        self._segments = planned(rest, model)
+        self._segments = planned(rest, plan.model)
+        self._last_uses = last_uses(rest, placement.blocks)
         self.answering_segments = answering_segments(rest)
         """After how many of its segments another step may come here."""
-        self._ahead = steps_ahead(placement, model, training=training)
+        self._ahead = plan.ahead
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
         """That was computed last, of whichever step."""
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments this worker computes for each step."""
+        return len(self._segments)
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -136,11 +139,6 @@ class WorkerSteps:
     def waiting(self) -> int:
         """The steps for which something has come that is not used yet."""
         return sum(bool(state.arrived) for state in list(self._steps.values()))
-
-    @property
-    def receives(self) -> frozenset[Crossing]:
-        """What comes to this worker in every step."""
-        return frozenset(one.crossing for one in self._program if isinstance(one, Receive))
 
     def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:
         """A batch begins, of which these samples are this worker's; returns what can be sent before anything is computed.
@@ -215,6 +213,8 @@ class WorkerSteps:
             return False
         segment = self._segments[state.segment]
         if segment.goes_forward and oldest < state.step - self._ahead:
+            return False
+        if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
             return False
         return all(crossing in state.arrived for crossing in segment.receives)
 
@@ -307,9 +307,7 @@ class WorkerSteps:
             case Cargo.LABEL:
                 return gathered(state.labels, rows) if rows.count else (_none_of(state.labels[0]),)
             case Cargo.ERROR_GRADIENT:
-                nothing: Gradients = (None,) * len(specs)
-                found = gathered(state.gradients[crossing.index], rows) if rows.count else nothing
-                return with_zeros(found, specs, rows.count)
+                return gathered(state.gradients[crossing.index], rows) if rows.count else (None,) * len(specs)
             case Cargo.WEIGHT_GRADIENT:
                 gradient = state.block_gradients.pop(crossing.index, {})
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
@@ -318,10 +316,10 @@ class WorkerSteps:
 
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""
-        segment = self._segments[state.segment]
-        for index in state.features.keys() - segment.features_needed:
+        features, gradients = self._last_uses
+        for index in [one for one in state.features if features.get(one, -1) <= state.segment]:
             del state.features[index]
-        for index in state.gradients.keys() - segment.gradients_needed:
+        for index in [one for one in state.gradients if gradients.get(one, -1) <= state.segment]:
             del state.gradients[index]
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:

@@ -44,10 +44,10 @@ def behaviour_of(
     try:
         with torch.no_grad(), random_state("behaviour"):
             copies = tuple(tensor.clone() for tensor in features)
-            outputs = run_made_up(block, copies, persistent, training=False)[0]
+            outputs = _run_made_up(block, copies, persistent, training=False)[0]
             numbers = _summary(outputs)
             if persistent and not draws_random:
-                numbers += _summary(run_made_up(block, features, persistent, training=True)[1])
+                numbers += _summary(_run_made_up(block, features, persistent, training=True)[1])
     except (
         RuntimeError,
         ValueError,
@@ -68,20 +68,27 @@ def first_difference(ours: Sequence[Behaviour], theirs: Sequence[Behaviour]) -> 
     return None
 
 
-def run_made_up(
+def _run_made_up(
     block: nn.Module, features: Features, persistent: frozenset[int], *, training: bool
 ) -> tuple[Features, list[Tensor]]:
     """The outputs of a block with made-up weights, and its persistent buffers of floats afterwards."""
     block.train(training)
-    values = {name: _made_up_parameter(name, parameter) for name, parameter in block.named_parameters()}
-    statistics = []
-    for name, buffer in block.named_buffers():
-        if id(buffer) in persistent and buffer.is_floating_point():
-            values[name] = (1.0 + made_up(buffer.numel(), name) / 2).to(buffer.dtype).reshape(buffer.shape)
-            statistics.append(values[name])
-        else:
-            values[name] = buffer.clone()
+    values = made_up_values(block, persistent)
+    statistics = [values[name] for name, buffer in block.named_buffers() if _is_made_up(buffer, persistent)]
     return call_module(block, features, values), statistics
+
+
+def made_up_values(block: nn.Module, persistent: frozenset[int]) -> dict[str, Tensor]:
+    """Made-up parameters and buffers of a block by name. persistent: as for `behaviour_of`."""
+    values = {name: _made_up_parameter(name, parameter) for name, parameter in block.named_parameters()}
+    for name, buffer in block.named_buffers():
+        made = 1.0 + made_up(buffer.numel(), name) / 2 if _is_made_up(buffer, persistent) else buffer.clone()
+        values[name] = made.to(buffer.dtype).reshape(buffer.shape)
+    return values
+
+
+def _is_made_up(buffer: Tensor, persistent: frozenset[int]) -> bool:
+    return id(buffer) in persistent and buffer.is_floating_point()
 
 
 def made_up_features(specs: FeatureSpecs, samples: int) -> Features:

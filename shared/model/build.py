@@ -83,17 +83,15 @@ def build_checked_chain(
 def check_cut(cut: int, chain: Chain) -> None:
     """Refuse a cut that cannot be. Raises ModelError.
 
-    A cut of 0 would send raw inputs, and one among the first blocks sends as much where these only look them up in a table.
+    A cut of 0 would send raw inputs, and one among the first blocks sends as much where they can be read off what these make.
     At a cut of L nothing crosses.
     """
     check_range(cut, chain)
     first = min(chain.first_boundary, len(chain.blocks))
     if cut < first:
-        looking = " to ".join(repr(chain.blocks[index].name) for index in sorted({0, chain.lookups - 1}))
         raise ModelError(
-            f"cut {cut} would send raw samples: {looking} only looks numbers up in a table, and whoever has a table like it "
-            f"finds them again; cut at {first} or later, or permit it with privacy.inputs_to on the edge and "
-            "server.accept_inputs = true on the trainer"
+            f"cut {cut} would send raw samples: {chain.why_raw[cut - 1]}; cut at {first} or later, or permit it with "
+            "privacy.inputs_to on the edge and server.accept_inputs = true on the trainer"
         )
 
 

@@ -6,8 +6,9 @@ and buffers under the module's own names (`state_entries.py`), and the chain has
 """
 
 import inspect
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
 from shared.model.features import FeatureSpecs
-from shared.model.lookups import leading_lookups
-from shared.model.segmentation import find_pieces, obstacles
+from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
+from shared.model.seams import find_seams
+from shared.model.segmentation import find_pieces
 from shared.model.segments import build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
@@ -81,8 +83,9 @@ class Chain:
     blocks: tuple[Block, ...]
     features: tuple[FeatureSpecs, ...]
     """L + 1 of them, for the batch of the example: features[b] is what enters block b; [0] is the input and [L] the output."""
-    lookups: int
-    """How many of the first blocks only look up their inputs in a table: what these pass on counts as raw samples."""
+    readable: tuple[float, ...]
+    """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that counts as raw
+    samples: a notable share, or what blocks without parameters make, because everybody can compute that."""
     inputs_may_cross: bool
     """Whether raw samples may leave the edge."""
     behaviours: tuple[Behaviour, ...]
@@ -90,8 +93,13 @@ class Chain:
 
     @property
     def first_boundary(self) -> int:
-        """The first block whose inputs may leave the edge: 1, unless the blocks before it only look up."""
-        return 1 if self.inputs_may_cross else self.lookups + 1
+        """The first block whose inputs may leave the edge: 1, unless these can be read off behind the blocks before it."""
+        return 1 if self.inputs_may_cross else len(self.readable) + 1
+
+    @property
+    def why_raw(self) -> tuple[str, ...]:
+        """In words, for each of the first blocks, why what it passes on counts as raw samples; only as long as it does."""
+        return tuple(why_raw(block.name, share) for block, share in zip(self.blocks, self.readable, strict=False))
 
     @property
     def output(self) -> TensorSpec:
@@ -116,7 +124,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
-    inputs_may_cross: whether the edge's user permits that the outputs of blocks that only look up leave it. Raises ModelError.
+    inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. Raises ModelError.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
@@ -126,7 +134,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     with unchanged(module):
         mode = module.training
         verification = Verification(module, example)
-        named_modules = _declared_blocks(module) or _traced_blocks(module, example)
+        named_modules = declared_blocks(module) or _traced_blocks(module, example)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
     assign_state(module, named_modules)  # before anything is made of the blocks, for what it refuses it names
@@ -142,7 +150,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             behaviour_of(block, inputs, persistent, draws_random=draws)
             for block, inputs, draws in zip(modules, observed.features, observed.draws_random, strict=False)
         )
-        lookups = leading_lookups(modules, observed.features[0], persistent)
+        readable = readable_shares(modules, made_up_trials(observed.features[0], persistent))
         for block in modules:
             block.train(mode)
     blocks = tuple(
@@ -156,7 +164,18 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         )
         for index, (name, block) in enumerate(named_modules)
     )
-    return Chain(module, blocks, observed.features, lookups, inputs_may_cross, behaviours)
+    return Chain(module, blocks, observed.features, readable, inputs_may_cross, behaviours)
+
+
+def with_measured(chain: Chain, batch: Tensor) -> Chain:
+    """The chain, where what can be read off is also measured on a batch of inputs with the weights that it has now."""
+    modules = [block.module for block in chain.blocks]
+    with unchanged(chain.module):
+        measured = readable_shares(modules, measured_trials(batch))
+        for block in modules:
+            block.train(chain.module.training)
+    shares = itertools.zip_longest(chain.readable, measured, fillvalue=0.0)
+    return replace(chain, readable=tuple(max(pair) for pair in shares))
 
 
 def _joined(
@@ -177,7 +196,7 @@ def _joined(
     return [(name, blocks[0] if len(blocks) == 1 else nn.Sequential(*blocks)) for name, blocks in joined]
 
 
-def _declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+def declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """What the module itself says its blocks are, with their names; None when it does not say."""
     if inspect.isfunction(method := getattr(type(module), "blocks", None)):
         blocks = method(module)
@@ -213,7 +232,8 @@ def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
     traced = trace(module, example)
     segments = find_pieces(traced)
     if len(segments) < 2:
-        reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *obstacles(traced)[:3]))
+        seams = dict.fromkeys(seam.reason for seam in find_seams(traced))
+        reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *list(seams)[:3]))
         raise ModelError(
             f"{type(module).__name__} cannot be divided into blocks: nowhere between two layers with weights does a "
             f"single tensor pass, outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may "

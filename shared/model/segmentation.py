@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from shared.model.tracer import Call
 from shared.model.tracing import TracedForward
@@ -42,16 +42,16 @@ class Segment:
 
 def find_pieces(trace: TracedForward) -> list[Segment]:
     """Divide a trace into as many pieces as may be: a single one if it cannot be divided."""
-    positions = {node: position for position, node in enumerate(trace.nodes)}
+    positions = positions_of(trace)
     end = len(trace.nodes) - 1
-    crossing = _single_tensors(trace, positions)
-    for start, stop in _whole_calls(trace, positions):
-        for position in range(start + 1, stop):
+    crossing = single_tensors(trace, positions)
+    for call in whole_calls(trace, positions):
+        for position in range(call.start + 1, call.stop):
             crossing.pop(position, None)
     segments = pairwise([1, *sorted(crossing), end])
-    weighted = [start for start, stop in segments if _first_weights(trace, start, stop) is not None]
+    weighted = [start for start, stop in segments if first_weights(trace, start, stop) is not None]
     inner_starts = set(weighted[1:])  # what comes before the first weights belongs to the first block
-    for first, last in _state_spans(trace, positions):
+    for first, last in state_spans(trace, positions):
         inner_starts -= set(range(first + 1, last + 1))
     crossing |= {1: trace.nodes[0], end: trace.nodes[end].all_input_nodes[0]}
     return [
@@ -60,75 +60,27 @@ def find_pieces(trace: TracedForward) -> list[Segment]:
     ]
 
 
-def obstacles(trace: TracedForward) -> list[str]:
-    """Why a trace cannot be divided in front of its layers with weights but the first: by name what is in the way."""
-    positions = {node: position for position, node in enumerate(trace.nodes)}
-    layers = [place for place in range(1, len(trace.nodes) - 1) if _first_weights(trace, place, place + 1) is not None]
-    found: dict[str, None] = {}
-    for first, last in _state_spans(trace, positions):
-        if any(first < layer <= last for layer in layers):
-            found.setdefault(_shared_state(trace, first, last))
-    waiting = dict(_waiting(trace, positions))
-    for layer in layers[1:]:
-        passed = [value for value in waiting[layer] if not trace.is_batch_size(value)]
-        if len(passed) > 1:
-            what = " and ".join(sorted({_described(trace, value) for value in passed}))
-            found.setdefault(f"in front of {_described(trace, trace.nodes[layer])} there pass {what}")
-    return list(found)
+def positions_of(trace: TracedForward) -> dict[fx.Node, int]:
+    """The place of each node in the trace. A boundary at position p lies before nodes[p]."""
+    return {node: position for position, node in enumerate(trace.nodes)}
 
 
-def _shared_state(trace: TracedForward, first: int, last: int) -> str:
-    """The parameter or buffer that nodes[first] and nodes[last] both use, by all its names."""
-    held = [_state_of(trace, trace.nodes[place]) for place in (first, last)]
-    common = held[0] & held[1]
-    names = [name for name, value in _named_state(trace) if id(value) in common]
-    ends = " and ".join(_described(trace, trace.nodes[place]) for place in (first, last))
-    shared = " and ".join(map(repr, names)) or "a parameter"
-    return f"{shared} is one tensor, which {ends} share, so what lies between them is one block"
-
-
-def _state_of(trace: TracedForward, node: fx.Node) -> set[int]:
-    """Ids of the parameters and buffers that a node uses."""
-    if node.op == "call_module":
-        module = trace.root.get_submodule(str(node.target))
-        return {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-    read = [source for source in node.all_input_nodes if source.op == "get_attr"]
-    return {id(trace.attribute(source)) for source in read if source.target not in trace.constants}
-
-
-def _named_state(trace: TracedForward) -> list[tuple[str, Tensor]]:
-    named_parameters = trace.root.named_parameters(remove_duplicate=False)
-    return [*named_parameters, *trace.root.named_buffers(remove_duplicate=False)]
-
-
-def _described(trace: TracedForward, node: fx.Node) -> str:
-    """A value by where it comes from: the module that makes it, or an operation and the module that does it."""
-    if node.op == "placeholder":
-        return "the input"
-    if node.op == "call_module":
-        return repr(str(node.target))
-    inside = trace.calls[node].path
-    if node not in trace.shapes and node.all_input_nodes:  # a size, say, of a tensor
-        return f"{node.name} of {_described(trace, node.all_input_nodes[0])}"
-    return f"{node.name} of {inside!r}" if inside else repr(node.name)
-
-
-def _single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
+def single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
     """The tensor that crosses, for each position that one value crosses and that value is a tensor.
 
-    Position p lies before nodes[p]. What is read from the module crosses nothing: it is there wherever it is used. Nor does
-    the batch size, if the tensor that crosses has it.
+    What is read from the module crosses nothing: it is there wherever it is used. Nor does the batch size, if the tensor that
+    crosses has it.
     """
     singles = {}
-    for position, waiting in _waiting(trace, positions):
-        passed = [value for value in waiting if not trace.is_batch_size(value)]
+    for position, values in waiting(trace, positions):
+        passed = [value for value in values if not trace.is_batch_size(value)]
         one_tensor = len(passed) == 1 and passed[0] in trace.shapes
-        if one_tensor and (len(waiting) == 1 or trace.carries_batch(passed[0])):
+        if one_tensor and (len(values) == 1 or trace.carries_batch(passed[0])):
             singles[position] = passed[0]
     return singles
 
 
-def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
+def waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
     """Each position, with the values from before it that are used at it or after it."""
     last_use: dict[fx.Node, int] = {}
     for position, node in enumerate(trace.nodes[:-1]):
@@ -138,8 +90,8 @@ def _waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tu
         last_use = {value: last for value, last in last_use.items() if last > position}
 
 
-def _whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """Node ranges of the calls that stay whole: all calls of a class that in some call passes a tensor by a part of itself.
+def whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[Call]:
+    """The calls that stay whole: all calls of a class that in some call passes a tensor by a part of itself.
 
     So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
     """
@@ -149,7 +101,7 @@ def _whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterato
         for call in calls
         if not type(call.module).__module__.startswith("torch.nn.") and _has_skip(call, trace, positions)
     }
-    return ((call.start, call.stop) for call in calls if type(call.module) in classes)
+    return (call for call in calls if type(call.module) in classes)
 
 
 def _calls(call: Call) -> Iterator[Call]:
@@ -173,7 +125,7 @@ def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -
     )
 
 
-def _first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node, str] | None:
+def first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node, str] | None:
     """The first node in nodes[start:stop] with weights of a layer, and their name: a module's, or a parameter's.
 
     Normalisations and activations may have parameters, but theirs are vectors that scale.
@@ -190,7 +142,7 @@ def _first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node
     return None
 
 
-def _state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
+def state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
     """First and last position of use of each parameter and buffer, so that no boundary comes between."""
     uses: dict[int, list[int]] = {}
     for position, node in enumerate(trace.nodes):
@@ -205,7 +157,7 @@ def _state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterato
 
 def _name(trace: TracedForward, start: int, stop: int) -> str:
     """The outermost module that lies whole in nodes[start:stop] and holds their first weights; or these themselves."""
-    found = _first_weights(trace, start, stop)
+    found = first_weights(trace, start, stop)
     if found is None:
         return type(trace.root).__name__
     node, name = found

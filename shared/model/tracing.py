@@ -48,6 +48,8 @@ class TracedForward:
     """Shape of each node whose value is a tensor, on the example."""
     constants: dict[str, Tensor]
     """Tensors that the forward made without looking at its input, by the target of the node that reads them."""
+    lines: dict[fx.Node, str]
+    """The user's line that each node comes from, as file:line."""
     leaf_reasons: list[str]
     """Where and why a submodule could not be traced, one sentence for each kind."""
 
@@ -99,6 +101,7 @@ def trace(root: nn.Module, example: Tensor) -> TracedForward:
                 calls=trained.calls,
                 shapes={node: shape for node, shape in zip(nodes, shapes, strict=True) if shape is not None},
                 constants=trained.constants,
+                lines=trained.lines,
                 leaf_reasons=leaves.reasons,
             )
         except OpaqueError as opaque:

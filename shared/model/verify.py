@@ -91,7 +91,9 @@ class Verification:
             for title, block in titled:
                 block.train(case.training)
                 version, generators = value._version, generator_states()
-                with foreign_code(functools.partial(_failure, f"{title} fails {case.label}", tuple(value.shape))):
+                with foreign_code(
+                    functools.partial(_failure, f"{title} fails {case.label}", block, TensorSpec.of(value))
+                ):
                     output = block(value)
                 if not isinstance(output, Tensor):
                     raise ModelError(
@@ -129,5 +131,17 @@ def _with_batch(example: Tensor, size: int) -> Tensor:
     return torch.cat([example] * -(-size // example.shape[0]))[:size]
 
 
-def _failure(what: str, shape: tuple[int, ...], cause: BaseException) -> ModelError:
-    return ModelError(f"{what} on an input of shape {shape}: {' '.join(described(cause).split())}")
+def _failure(what: str, block: nn.Module, entered: TensorSpec, cause: BaseException) -> ModelError:
+    kinds = {parameter.dtype for parameter in block.parameters() if parameter.is_floating_point()}
+    advice = ""
+    if entered.dtype.is_floating_point and len(kinds) == 1 and entered.dtype not in kinds:
+        weights = _named(*kinds)
+        advice = (
+            f"; the input is {_named(entered.dtype)} and the weights are {weights}: let the dataset return {weights}, or the "
+            f"factory a model of {_named(entered.dtype)}"
+        )
+    return ModelError(f"{what} on an input of shape {entered.shape}: {' '.join(described(cause).split())}{advice}")
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -11,14 +11,13 @@ from shared.placement.derived import (
     first_worker,
     gradient_crossings,
     held_blocks,
-    links,
     loss_rows,
     stages,
-    steps_ahead,
     weight_crossings,
 )
 from shared.placement.document import document_of, load_placement, parse_placement
 from shared.placement.facts import BlockFacts, ModelFacts, Permissions
+from shared.placement.gradients_tell import tells_inputs, told_by_gradients
 from shared.placement.programs import (
     Backward,
     Forward,
@@ -30,15 +29,14 @@ from shared.placement.programs import (
     Sum,
     Take,
     Update,
-    program,
 )
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
 from shared.placement.replacing import given_over
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
-from shared.placement.reports import report_parents, reports_heard
-from shared.placement.segments import answering_segments, segments, waits_for_all
+from shared.placement.segments import answering_segments, segments
+from shared.placement.step_plan import PlacementPlan, StepPlan
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
-from shared.placement.validity import check
+from shared.placement.validity import check, check_size
 
 __all__ = [
     "AGENT",
@@ -59,12 +57,14 @@ __all__ = [
     "Operation",
     "Permissions",
     "Placement",
+    "PlacementPlan",
     "Program",
     "Receive",
     "Route",
     "Rows",
     "Send",
     "Source",
+    "StepPlan",
     "Sum",
     "Take",
     "Tile",
@@ -73,6 +73,7 @@ __all__ = [
     "at_cuts",
     "chain_workers",
     "check",
+    "check_size",
     "crossings",
     "cuts_of",
     "document_of",
@@ -81,21 +82,17 @@ __all__ = [
     "given_over",
     "gradient_crossings",
     "held_blocks",
-    "links",
     "load_placement",
     "loss_rows",
     "moves",
     "parse_placement",
     "parse_range",
-    "program",
     "ranges_of",
     "replica_keepers",
-    "report_parents",
-    "reports_heard",
     "segments",
     "stages",
-    "steps_ahead",
+    "tells_inputs",
+    "told_by_gradients",
     "two_workers",
-    "waits_for_all",
     "weight_crossings",
 ]

@@ -5,23 +5,22 @@ worker. Derived from the programs, so that whatever may be placed may be judged.
 """
 
 from shared.errors import ProtocolError
-from shared.placement.derived import Crossing, steps_ahead
-from shared.placement.facts import ModelFacts
-from shared.placement.programs import Receive, program
-from shared.placement.tiles import Cargo, Placement
+from shared.placement.derived import Crossing
+from shared.placement.programs import Receive
+from shared.placement.step_plan import StepPlan
+from shared.placement.tiles import Cargo
 
 
 class Arrivals:
     """The judge of one worker under one placement."""
 
-    def __init__(
-        self, placement: Placement, model: ModelFacts, worker: str, first_step: int, *, training: bool = True
-    ) -> None:
-        """first_step: the step that everybody begins with under this placement. training: see `program`."""
-        self._placement = placement
-        self._ahead = steps_ahead(placement, model, training=training)
-        operations = program(placement, model, worker, training=training)
-        self._next_steps = {one.crossing: first_step for one in operations if isinstance(one, Receive)}
+    def __init__(self, plan: StepPlan, worker: str, first_step: int) -> None:
+        """first_step: the step that everybody begins with under this placement."""
+        self._placement = plan.placement
+        self._ahead = plan.ahead
+        coming = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
+        self._coming = {(one.sender, one.cargo, one.index): one for one in coming}
+        self._next_steps = dict.fromkeys(coming, first_step)
         self._oldest = first_step
         self._samples: dict[int, int] = {}
 
@@ -65,7 +64,6 @@ class Arrivals:
         self._samples.pop(step, None)
 
     def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
-        for crossing in self._next_steps:
-            if (crossing.sender, crossing.cargo, crossing.index) == (sender, cargo, index):
-                return crossing
-        raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")
+        if (crossing := self._coming.get((sender, cargo, index))) is None:
+            raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")
+        return crossing

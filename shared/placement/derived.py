@@ -1,6 +1,6 @@
 """What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
 
-import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,12 +36,6 @@ class Crossing:
         return self._hash
 
 
-@functools.lru_cache(maxsize=1024)
-def _crossing(sender: str, receiver: str, cargo: Cargo, index: int, rows: Rows) -> Crossing:
-    """One object for all that are equal, which dictionaries find without comparing."""
-    return Crossing(sender, receiver, cargo, index, rows)
-
-
 class Link(NamedTuple):
     """Two workers that exchange anything; `dialer` is the one nearer to the edge."""
 
@@ -74,10 +68,22 @@ def crossings(placement: Placement) -> tuple[Crossing, ...]:
 
 def _features(placement: Placement) -> Iterator[Crossing]:
     for block in range(placement.blocks):
-        for receiver in placement.holders(block):
-            for sender, rows in _makers(placement, block):
-                if sender != receiver.worker and (both := rows.overlap(receiver.rows)) is not None:
-                    yield _crossing(sender, receiver.worker, Cargo.FEATURE, block, both)
+        receivers = [(tile.worker, tile.rows) for tile in placement.holders(block)]
+        for sender, receiver, rows in _overlaps(_makers(placement, block), receivers):
+            yield Crossing(sender, receiver, Cargo.FEATURE, block, rows)
+
+
+def _overlaps(senders: list[tuple[str, Rows]], receivers: list[tuple[str, Rows]]) -> Iterator[tuple[str, str, Rows]]:
+    """The samples that two others have in common, by receiver and then by sender. Both lists cover the batch, in its order."""
+    first = 0
+    for receiver, wanted in receivers:
+        while first < len(senders) and senders[first][1].end <= wanted.begin:
+            first += 1
+        for sender, rows in itertools.islice(senders, first, None):
+            if rows.begin >= wanted.end:
+                break
+            if sender != receiver and (both := rows.overlap(wanted)) is not None:
+                yield sender, receiver, both
 
 
 def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
@@ -90,17 +96,20 @@ def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
 
 def _labels(placement: Placement) -> Iterator[Crossing]:
     last = placement.blocks
-    for head in placement.holders(last - 1):
-        for sender, rows in _makers(placement, 0):
-            if sender != head.worker and (both := rows.overlap(head.rows)) is not None:
-                yield _crossing(sender, head.worker, Cargo.LABEL, last, both)
+    heads = [(tile.worker, tile.rows) for tile in placement.holders(last - 1)]
+    for sender, receiver, rows in _overlaps(_makers(placement, 0), heads):
+        yield Crossing(sender, receiver, Cargo.LABEL, last, rows)
 
 
 def gradient_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
     """The error gradients that come back, last blocks first: one for each feature below which anything learns."""
-    forward = [crossing for crossing in _features(placement) if model.learns_below(crossing.index)]
+    return _answers(_features(placement), model)
+
+
+def _answers(features: Iterable[Crossing], model: ModelFacts) -> tuple[Crossing, ...]:
+    forward = [one for one in features if one.cargo is Cargo.FEATURE and model.learns_below(one.index)]
     return tuple(
-        _crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
+        Crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
     )
 
 
@@ -114,23 +123,47 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
         owner = placement.owner(block)
         for tile in placement.holders(block):
             if tile.worker != owner:
-                pushes.append(_crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
-                pulls.append(_crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
+                pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
+                pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
     return (*pushes, *pulls)
 
 
-def steps_ahead(placement: Placement, model: ModelFacts, *, training: bool = True) -> int:
+class Flow(NamedTuple):
+    """All that crosses in one step, of training or of an evaluation."""
+
+    forward: tuple[Crossing, ...]
+    """See `crossings`."""
+    gradients: tuple[Crossing, ...]
+    """See `gradient_crossings`; none in an evaluation."""
+    weights: tuple[Crossing, ...]
+    """See `weight_crossings`; none in an evaluation."""
+
+    @property
+    def everything(self) -> tuple[Crossing, ...]:
+        """All of it."""
+        return (*self.forward, *self.gradients, *self.weights)
+
+
+def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
+    """What crosses in a step. training: False for an evaluation."""
+    forward = crossings(placement)
+    if not training:
+        return Flow(forward, (), ())
+    return Flow(forward, _answers(forward, model), weight_crossings(placement, model))
+
+
+def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:
     """How many steps may have begun anywhere beyond the oldest that somebody still works on.
 
     K, where any worker waits for another's gradient or weights, and where nothing goes to another at all. Otherwise nothing can
     be stale, and more are let through, so that no worker stands still; in an evaluation a few, because it takes memory beside
     the training.
     """
-    if not crossings(placement):
+    if not flow.forward:
         return placement.staleness
     if not training:
         return max(placement.staleness, AHEAD_IN_AN_EVALUATION)
-    somebody_waits = gradient_crossings(placement, model) or weight_crossings(placement, model)
+    somebody_waits = flow.gradients or flow.weights
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 
@@ -140,8 +173,8 @@ def first_worker(placement: Placement) -> str:
     return next(worker for worker in placement.workers if worker in sources or held_blocks(placement, worker))
 
 
-def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> tuple[Link, ...]:
-    """Pairs of workers that need a stream. training: False for an evaluation.
+def links_of(placement: Placement, flow: Flow) -> tuple[Link, ...]:
+    """Pairs of workers that need a stream for what crosses.
 
     Who has fewer links between itself and the first worker dials, and of two with equally many the earlier one: so whoever
     dials has been dialled, and can tell what becomes of its link. Sorted by who dials, and then by who is dialled.
@@ -149,11 +182,10 @@ def links(placement: Placement, model: ModelFacts, *, training: bool = True) -> 
     Who exchanges nothing with anybody else, as with all blocks on samples of its own, is linked with the first worker, to
     report.
     """
-    back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
-    everything = (*crossings(placement), *back)
-    pairs = {(one.sender, one.receiver) for one in everything}
+    pairs = {(one.sender, one.receiver) for one in flow.everything}
     first = first_worker(placement)
-    for worker in [source.worker for source in placement.sources] + [tile.worker for tile in placement.tiles]:
+    busy = [source.worker for source in placement.sources] + [tile.worker for tile in placement.tiles]
+    for worker in dict.fromkeys(busy):
         if worker not in _distances(first, pairs):
             pairs.add((first, worker))
     distances = _distances(first, pairs)
@@ -175,8 +207,4 @@ def _distances(first: str, pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 def held_blocks(placement: Placement, worker: str) -> tuple[int, ...]:
     """The blocks whose weights a worker holds, because it runs them or owns them."""
-    return tuple(
-        block
-        for block in range(placement.blocks)
-        if placement.owner(block) == worker or any(tile.worker == worker for tile in placement.holders(block))
-    )
+    return placement.held.get(worker, ())

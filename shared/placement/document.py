@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shared.bounds import is_worker
 from shared.errors import ConfigError
 from shared.files.json_file import read_json
 from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile
@@ -33,7 +34,7 @@ def parse_placement(document: object, where: str, blocks: int, batch_size: int, 
     top = reader.mapping(document, "the placement", _KEYS)
     if top.get("schema") != SCHEMA:
         raise ConfigError(f'{where}: schema is {top.get("schema")!r}; this version reads "{SCHEMA}"')
-    workers = tuple(reader.string(name, "a worker") for name in reader.items(top.get("workers"), "workers"))
+    workers = tuple(reader.worker(name, "a worker") for name in reader.items(top.get("workers"), "workers"))
     whole = [{"worker": workers[0], "samples": [0, batch_size]}] if workers else []
     return Placement(
         version=0,
@@ -101,6 +102,12 @@ class _Reader:
         if not isinstance(value, str) or not value:
             raise self.wrong(what, value, "a name")
         return value
+
+    def worker(self, value: object, what: str) -> str:
+        """The name of a worker."""
+        if not is_worker(name := self.string(value, what)):
+            raise self.wrong(what, value, "1 to 63 letters, digits, - and _")
+        return name
 
     def number(self, value: object, what: str) -> int:
         """An integer of 0 or more."""

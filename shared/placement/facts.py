@@ -1,6 +1,7 @@
 """What a placement has to know of a model and of what its people permit. Numbers and names only."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +21,29 @@ class BlockFacts:
         return self.trainable or self.has_buffers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelFacts:
     """A model as a chain of blocks."""
 
     blocks: tuple[BlockFacts, ...]
-    raw_features: int = 1
-    """How many leading features count as raw samples: the input, and what table lookups alone have made of it."""
+    why_raw: tuple[str, ...] = ()
+    """In words, for features 1 and on that count as raw samples too, why they do: these can be read off them."""
     integer_features: frozenset[int] = frozenset()
     """Features without a tensor of floats: no error gradient is defined there."""
 
+    @property
+    def raw_features(self) -> int:
+        """How many leading features count as raw samples: the input, and those off which it can be read."""
+        return 1 + len(self.why_raw)
+
     def learns_below(self, feature: int) -> bool:
         """Whether any block before `feature` learns by an error gradient there."""
-        return feature not in self.integer_features and any(block.trainable for block in self.blocks[:feature])
+        return feature not in self.integer_features and feature > self._first_trainable
+
+    @cached_property
+    def _first_trainable(self) -> int:
+        """The first block that learns; where none does, the count of blocks."""
+        return next((index for index, block in enumerate(self.blocks) if block.trainable), len(self.blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +54,5 @@ class Permissions:
     """Workers that may have raw samples that are not their own."""
     labels_to: frozenset[str] | None = None
     """Workers that may have labels that are not their own; None permits those that compute the loss."""
+    gradients_to: frozenset[str] = frozenset()
+    """Workers that may have gradients and new weights of blocks although these tell of samples or labels of others."""

@@ -6,17 +6,11 @@ in that order too, so no two workers wait for each other. A runtime that does an
 computes the same.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shared.placement.derived import (
-    Crossing,
-    crossings,
-    gradient_crossings,
-    loss_rows,
-    stages,
-    weight_crossings,
-)
+from shared.placement.derived import Crossing, Flow, held_blocks, loss_rows, stages
 from shared.placement.facts import ModelFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
 
@@ -85,81 +79,80 @@ Operation = Take | Send | Receive | Forward | Loss | Backward | Sum | Update
 Program = tuple[Operation, ...]
 
 
-def program(placement: Placement, model: ModelFacts, worker: str, *, training: bool = True) -> Program:
-    """What `worker` does in one step of a valid placement; empty for a worker that has no part in it.
+def programs_of(placement: Placement, model: ModelFacts, flow: Flow, *, training: bool) -> dict[str, Program]:
+    """What each worker does in one step of a valid placement; nothing where it has no part in it.
 
     training: False evaluates a batch: no more than the way forward, to the loss.
     """
-    operations = _operations(placement, model, worker)
-    return tuple(one for one in operations if training or _goes_forward(one))
+    writer = _Writer(placement, model, flow)
+    return {worker: tuple(writer.operations(worker, training=training)) for worker in placement.workers}
 
 
-def _goes_forward(operation: Operation) -> bool:
-    if isinstance(operation, Send | Receive):
-        return operation.crossing.cargo in (Cargo.FEATURE, Cargo.LABEL)
-    return isinstance(operation, Take | Forward | Loss)
+class _Writer:
+    """Writes the programs of one placement; what crosses is sorted once, by who has to do with it and at which block."""
 
+    def __init__(self, placement: Placement, model: ModelFacts, flow: Flow) -> None:
+        self._placement = placement
+        self._model = model
+        self._sends: Mapping[tuple[str, Cargo, int], list[Send]] = defaultdict(list)
+        self._receives: Mapping[tuple[str, Cargo, int], list[Receive]] = defaultdict(list)
+        for one in flow.everything:
+            self._sends[one.sender, one.cargo, one.index].append(Send(one))
+            self._receives[one.receiver, one.cargo, one.index].append(Receive(one))
 
-def _operations(placement: Placement, model: ModelFacts, worker: str) -> Iterator[Operation]:
-    forward = crossings(placement)
-    for source in placement.sources:
-        if source.worker == worker:
-            yield Take(source.rows)
-    # The loss is computed last: its labels go first, beside the first feature.
-    yield from _sent(forward, worker, Cargo.LABEL)
-    yield from _sent(forward, worker, Cargo.FEATURE, 0)
-    for stage in stages(placement, worker):
-        yield from _received(forward, worker, Cargo.FEATURE, stage.first)
-        if stage.stop == placement.blocks:  # so that nothing is waited for between the last block and its backward
-            yield from _received(forward, worker, Cargo.LABEL)
-        yield Forward(stage)
-        yield from _sent(forward, worker, Cargo.FEATURE, stage.stop)
-    if (rows := loss_rows(placement, worker)) is not None:
-        yield Loss(rows)
-    yield from _way_back(placement, model, worker)
-    yield from _updates(placement, model, worker)
+    def operations(self, worker: str, *, training: bool) -> Iterator[Operation]:
+        last = self._placement.blocks
+        for source in self._placement.sources:
+            if source.worker == worker:
+                yield Take(source.rows)
+        # The loss is computed last: its labels go first, beside the first feature.
+        yield from self._sent(worker, Cargo.LABEL, last)
+        yield from self._sent(worker, Cargo.FEATURE, 0)
+        own = stages(self._placement, worker)
+        for stage in own:
+            yield from self._received(worker, Cargo.FEATURE, stage.first)
+            if stage.stop == last:  # so that nothing is waited for between the last block and its backward
+                yield from self._received(worker, Cargo.LABEL, last)
+            yield Forward(stage)
+            yield from self._sent(worker, Cargo.FEATURE, stage.stop)
+        if (rows := loss_rows(self._placement, worker)) is not None:
+            yield Loss(rows)
+        if training:
+            yield from self._way_back(worker, own)
+            yield from self._updates(worker)
 
+    def _way_back(self, worker: str, own: tuple[Tile, ...]) -> Iterator[Operation]:
+        for stage in reversed(own):
+            if not self._model.learns_below(stage.stop):
+                continue
+            yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
+            yield Backward(stage, input_gradient=self._model.learns_below(stage.first))
+            yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
+        for block in reversed(held_blocks(self._placement, worker)):
+            yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, block)
 
-def _way_back(placement: Placement, model: ModelFacts, worker: str) -> Iterator[Operation]:
-    backward = gradient_crossings(placement, model)
-    weights = weight_crossings(placement, model)
-    for stage in reversed(stages(placement, worker)):
-        if not model.learns_below(stage.stop):
-            continue
-        yield from _received(backward, worker, Cargo.ERROR_GRADIENT, stage.stop)
-        yield Backward(stage, input_gradient=model.learns_below(stage.first))
-        yield from _sent(backward, worker, Cargo.ERROR_GRADIENT, stage.first)
-    for block in reversed(range(placement.blocks)):
-        yield from _sent(weights, worker, Cargo.WEIGHT_GRADIENT, block)
+    def _updates(self, worker: str) -> Iterator[Operation]:
+        placement, held = self._placement, held_blocks(self._placement, worker)
+        for block in reversed(held):
+            if placement.owner(block) != worker or not self._model.blocks[block].changes:
+                continue
+            parts = self._received(worker, Cargo.WEIGHT_GRADIENT, block)
+            yield from parts
+            if parts:
+                own = [tile.rows for tile in placement.holders(block) if tile.worker == worker]
+                pushed = [part.crossing for part in parts]
+                yield Sum(block, tuple(sorted([*pushed, *own], key=_first_sample)))
+            yield Update(block)
+            yield from self._sent(worker, Cargo.WEIGHTS, block)
+        for block in held:
+            yield from self._received(worker, Cargo.WEIGHTS, block)
 
+    def _sent(self, worker: str, cargo: Cargo, index: int) -> list[Send]:
+        return self._sends.get((worker, cargo, index), [])
 
-def _updates(placement: Placement, model: ModelFacts, worker: str) -> Iterator[Operation]:
-    weights = weight_crossings(placement, model)
-    for block in reversed(range(placement.blocks)):
-        if placement.owner(block) != worker or not model.blocks[block].changes:
-            continue
-        parts = [one for one in weights if one.cargo is Cargo.WEIGHT_GRADIENT and one.index == block]
-        yield from (Receive(part) for part in parts)
-        if parts:
-            own = [tile.rows for tile in placement.holders(block) if tile.worker == worker]
-            yield Sum(block, tuple(sorted([*parts, *own], key=_first_sample)))
-        yield Update(block)
-        yield from _sent(weights, worker, Cargo.WEIGHTS, block)
-    for block in range(placement.blocks):
-        yield from _received(weights, worker, Cargo.WEIGHTS, block)
+    def _received(self, worker: str, cargo: Cargo, index: int) -> list[Receive]:
+        return self._receives.get((worker, cargo, index), [])
 
 
 def _first_sample(part: Crossing | Rows) -> int:
     return part.begin if isinstance(part, Rows) else part.rows.begin
-
-
-def _sent(among: tuple[Crossing, ...], worker: str, cargo: Cargo, index: int | None = None) -> Iterator[Send]:
-    for one in among:
-        if one.sender == worker and one.cargo is cargo and index in (None, one.index):
-            yield Send(one)
-
-
-def _received(among: tuple[Crossing, ...], worker: str, cargo: Cargo, index: int | None = None) -> Iterator[Receive]:
-    for one in among:
-        if one.receiver == worker and one.cargo is cargo and index in (None, one.index):
-            yield Receive(one)

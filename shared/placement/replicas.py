@@ -44,7 +44,7 @@ def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], 
     """What workers lack on disk for `after`, of a checkpoint that was taken under `before`.
 
     on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them. Trainers
-    fetch from each other only: the agent listens to nobody.
+    fetch from each other where they can, and else the agent brings them what it has.
     """
     between: dict[tuple[str, str], list[int]] = {}
     nowhere = set[int]()
@@ -52,7 +52,8 @@ def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], 
         for block in held_blocks(after, worker):
             if block not in changing or _has(worker, block, before, after, on_disk):
                 continue
-            senders = [name for name in on_disk if name != AGENT and _gives(name, block, before, on_disk)]
+            senders = [name for name in on_disk if name != worker and _gives(name, block, before, on_disk)]
+            senders.sort(key=lambda name: name == AGENT)
             if senders:
                 between.setdefault((senders[0], worker), []).append(block)
             else:

@@ -4,10 +4,11 @@ The runtime computes a segment at a time and goes to another step in between; th
 """
 
 import itertools
+from collections.abc import Mapping
 
-from shared.placement.facts import ModelFacts
-from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Take, program
-from shared.placement.tiles import Cargo, Placement
+from shared.placement.derived import Crossing
+from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Take
+from shared.placement.tiles import Cargo
 
 
 def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
@@ -33,34 +34,50 @@ def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
     return answering[-1] if answering else len(segments_of_worker)
 
 
-def waits_for_all(placement: Placement, model: ModelFacts, worker: str, *, training: bool = True) -> bool:
-    """Whether a worker that has done a step has waited for every other to answer it, through whatever it received.
+class Waiting:
+    """Which segments of all workers a worker has waited for when it has done a step."""
 
-    Where samples enter and this is so, nobody has to tell it how far the others are: with K others under way here, no more than
-    that are anywhere.
-    """
-    of_workers = {name: segments(program(placement, model, name, training=training))[1] for name in placement.workers}
-    makes = {
-        one.crossing: (name, index)
-        for name, whole in of_workers.items()
-        for index, segment in enumerate(whole)
-        for one in segment
-        if isinstance(one, Send)
-    }
-    reached: set[tuple[str, int]] = set()
-    to_visit = [(worker, len(of_workers[worker]) - 1)]
-    while to_visit:
-        name, index = to_visit.pop()
-        if index < 0 or (name, index) in reached:
-            continue
-        reached.add((name, index))
-        needed = [one.crossing for one in of_workers[name][index] if isinstance(one, Receive)]
-        to_visit += [(name, index - 1), *(makes[crossing] for crossing in needed if crossing in makes)]
-    return all(
-        (name, answering_segments(whole) - 1) in reached
-        for name, whole in of_workers.items()
-        if whole and name != worker
-    )
+    def __init__(self, of_workers: Mapping[str, tuple[Program, ...]]) -> None:
+        """of_workers: the segments of each, without what is sent first."""
+        self._of_workers = of_workers
+        makes = {
+            one.crossing: (name, index)
+            for name, whole in of_workers.items()
+            for index, segment in enumerate(whole)
+            for one in segment
+            if isinstance(one, Send)
+        }
+        self._needed = {name: [_latest(segment, makes) for segment in whole] for name, whole in of_workers.items()}
+        """Of each segment, the last one of each other worker that it waits for."""
+
+    def is_for_all(self, worker: str) -> bool:
+        """Whether a worker that has done a step has waited for every other to answer it, through whatever it received.
+
+        Where samples enter and this is so, nobody has to tell it how far the others are: with K others under way here, no more
+        than that are anywhere.
+        """
+        reached = dict.fromkeys(self._of_workers, -1)
+        """Of each worker, the last segment that has been waited for; with it all before it were."""
+        to_visit = [(worker, len(self._of_workers[worker]) - 1)]
+        while to_visit:
+            name, last = to_visit.pop()
+            before, reached[name] = reached[name], max(reached[name], last)
+            for index in range(before + 1, last + 1):
+                to_visit += [one for one in self._needed[name][index].items() if one[1] > reached[one[0]]]
+        return all(
+            reached[name] >= answering_segments(whole) - 1
+            for name, whole in self._of_workers.items()
+            if whole and name != worker
+        )
+
+
+def _latest(segment: Program, makes: Mapping[Crossing, tuple[str, int]]) -> dict[str, int]:
+    latest: dict[str, int] = {}
+    for one in segment:
+        if isinstance(one, Receive) and one.crossing in makes:
+            name, index = makes[one.crossing]
+            latest[name] = max(index, latest.get(name, index))
+    return latest
 
 
 def _uses_tensors(operation: Operation) -> bool:

@@ -5,9 +5,11 @@ worker. This file holds the description alone; whether it is valid is `validity`
 `programs`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 AGENT = "edge"
 """The name of the agent among the workers."""
@@ -113,9 +115,32 @@ class Placement:
         """The tiles of a worker, first blocks first."""
         return tuple(sorted((tile for tile in self.tiles if tile.worker == worker), key=lambda tile: tile.first))
 
+    @property
+    def parts(self) -> int:
+        """How many parts the placement has: the blocks of each tile. What follows from it grows with this number."""
+        return sum(max(min(tile.stop, self.blocks) - max(tile.first, 0), 0) for tile in self.tiles)
+
     def holders(self, block: int) -> tuple[Tile, ...]:
         """The tiles that hold a block, in the order of their samples."""
-        return tuple(sorted((tile for tile in self.tiles if block in tile.blocks), key=lambda tile: tile.rows.begin))
+        return self._holders.get(block, ())
+
+    @cached_property
+    def _holders(self) -> dict[int, tuple[Tile, ...]]:
+        """By block. Worked out once, because everything that follows from a placement asks block by block."""
+        by_block: dict[int, list[Tile]] = defaultdict(list)
+        for tile in sorted(self.tiles, key=lambda tile: tile.rows.begin):
+            for block in range(max(tile.first, 0), min(tile.stop, self.blocks)):
+                by_block[block].append(tile)
+        return {block: tuple(tiles) for block, tiles in by_block.items()}
+
+    @cached_property
+    def held(self) -> Mapping[str, tuple[int, ...]]:
+        """By worker, the blocks whose weights it holds, because it runs them or owns them. The placement must be valid."""
+        by_worker: dict[str, list[int]] = defaultdict(list)
+        for block in range(self.blocks):
+            for worker in dict.fromkeys((self.owner(block), *(tile.worker for tile in self.holders(block)))):
+                by_worker[worker].append(block)
+        return {worker: tuple(blocks) for worker, blocks in by_worker.items()}
 
     def owner(self, block: int) -> str:
         """Who updates a block. The placement must be valid."""

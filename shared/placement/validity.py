@@ -3,20 +3,36 @@
 from collections.abc import Iterator
 
 from shared.errors import ConfigError
-from shared.placement.derived import crossings, stages
+from shared.placement.derived import Crossing, crossings, stages, weight_crossings
 from shared.placement.facts import ModelFacts, Permissions
+from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.tiles import Cargo, Placement, Rows
+
+MAX_SHARED_PARTS = 4096
+"""The most parts that a placement may have beyond one a block. What follows from it takes time and memory for each part."""
 
 
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
     """Raises ConfigError with the first rule that the placement breaks, and what would be right."""
+    check_size(placement)
     for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes):
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
         raise ConfigError(f"placement: {sentence}")
-    for sentence in _private(placement, model, permissions):
-        raise ConfigError(f"placement: {sentence}")
+    for permitted in (_private, _telling):
+        for sentence in permitted(placement, model, permissions):
+            raise ConfigError(f"placement: {sentence}")
+
+
+def check_size(placement: Placement) -> None:
+    """Raises ConfigError for a placement of too many parts, before anything is looked at that grows with them."""
+    if placement.parts > placement.blocks + MAX_SHARED_PARTS:
+        raise ConfigError(
+            f"placement: its tiles have {placement.parts} blocks together, each counted once for every worker that runs "
+            f"it; of a model of {_counted(placement.blocks, 'block')} at most {placement.blocks + MAX_SHARED_PARTS} are "
+            "taken; let fewer workers share blocks, or divide the model into fewer"
+        )
 
 
 def _numbers(placement: Placement, model: ModelFacts) -> Iterator[str]:
@@ -131,8 +147,8 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
         if raw and one.receiver not in permissions.inputs_to:
             first = "block" if model.raw_features == 1 else f"{model.raw_features} blocks"
             yield (
-                f"raw samples would go from {one.sender!r} to {one.receiver!r}; leave the first {first} where the samples are, "
-                "or permit it by privacy.inputs_to"
+                f"raw samples would go from {one.sender!r} to {one.receiver!r}{_why_raw(one, model)}; leave the first {first} "
+                "where the samples are, or permit it by privacy.inputs_to"
             )
         labels_to = permissions.labels_to
         if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:
@@ -140,6 +156,31 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
                 f"labels would go from {one.sender!r} to {one.receiver!r}; leave the last block with "
                 f"{' or '.join(sorted({one.sender, *labels_to}))}, or permit it by the labels of the configured placement"
             )
+
+
+def _telling(placement: Placement, model: ModelFacts, permissions: Permissions) -> Iterator[str]:
+    """No gradient and no new weights of a block go where they would tell of samples or labels that may not go there."""
+    labels_to = permissions.labels_to
+    if labels_to is None:
+        labels_to = frozenset(tile.worker for tile in placement.holders(placement.blocks - 1))
+    for one in weight_crossings(placement, model):
+        told = []
+        if tells_inputs(one, placement, model) and one.receiver not in permissions.inputs_to:
+            told.append("samples, because it computes on raw ones")
+        if tells_labels(one, placement) and one.receiver not in labels_to:
+            told.append("labels, because it is the last block")
+        if told and one.receiver not in permissions.gradients_to:
+            sources = " or ".join(sorted({source.worker for source in placement.sources}))
+            yield (
+                f"the {'gradient' if one.cargo is Cargo.WEIGHT_GRADIENT else 'new weights'} of block {one.index} "
+                f"({model.blocks[one.index].name}) would go from {one.sender!r} to {one.receiver!r}, and could tell "
+                f"{' and '.join(told)}; let {sources} alone hold and own the block, or permit it by privacy.gradients_to"
+            )
+
+
+def _why_raw(one: Crossing, model: ModelFacts) -> str:
+    """Why a feature counts as raw samples, where that has to be said."""
+    return f": {model.why_raw[one.index - 1]}" if one.index else ""
 
 
 def _counted(count: int, what: str) -> str:

@@ -10,7 +10,6 @@ from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compa
 from shared.planning.cost import (
     PhaseSeconds,
     PlannedDeployment,
-    Rates,
     migration_seconds,
     pipeline_seconds,
     steady_seconds,
@@ -20,14 +19,26 @@ from shared.planning.engine import Decision, Engine, EngineConfig, Outcome, Risk
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
+from shared.planning.planners.accurate import accurate
 from shared.planning.planners.edge_only import edge_only
 from shared.planning.planners.fixed import fixed
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.jointdnn import jointdnn
 from shared.planning.planners.plan import Plan, Planner
 from shared.planning.planners.registry import PLANNERS
-from shared.planning.profile import SCHEMA, Profile, load_profile, parse_profile, profile_to_json
-from shared.planning.rates import parse_rate, parse_seconds
+from shared.planning.profile import (
+    SCHEMA,
+    MeasuredLink,
+    MessageSeconds,
+    Profile,
+    WorkerProfile,
+    load_profile,
+    no_times,
+    pair_profile,
+    parse_profile,
+    profile_to_json,
+)
+from shared.planning.rates import Rates, parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.step_cost import StepCost, step_cost
@@ -50,7 +61,9 @@ __all__ = [
     "Linear",
     "LinearSeconds",
     "LinkTrace",
+    "MeasuredLink",
     "Message",
+    "MessageSeconds",
     "OperationCosts",
     "Outcome",
     "PhaseSeconds",
@@ -69,6 +82,8 @@ __all__ = [
     "StepTasks",
     "Switch",
     "Trace",
+    "WorkerProfile",
+    "accurate",
     "candidates",
     "compare",
     "edge_only",
@@ -80,6 +95,8 @@ __all__ = [
     "load_trace",
     "migration_seconds",
     "most_steps",
+    "no_times",
+    "pair_profile",
     "parse_profile",
     "parse_rate",
     "parse_seconds",

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Bools, Floats, Rates, StepWork
-from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.cost import StepWork
+from shared.planning.measurements import FLOAT32_BITS, Bools, Floats
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace, Trace
 
@@ -23,12 +24,12 @@ ROUNDING = 1e-6
 def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
     """The most steps of any run that lasts `seconds` from the moment `begin` of the link, whatever changes when.
 
-    Deployments: all of the space, edge-only, and what JointDNN chooses from. PlanError when a step takes no time.
+    Deployments: all of the space, whatever its cut, and what JointDNN chooses from. PlanError when a step takes no time.
     """
     from scipy.optimize import linprog  # only here: a device that only trains need not load it
 
     widths = tuple({*space.bits, FLOAT32_BITS})
-    once = candidates(profile, replace(space, bits=widths, cut=None, allow_edge_only=True))
+    once = candidates(profile, replace(space, bits=widths, cut=None))
     # All K above 0 cost a step the same, so the largest stands for them.
     largest = space.staleness_range(profile)[-1]
     work = once if largest == 0 else once.joined(once)

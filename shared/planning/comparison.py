@@ -4,19 +4,20 @@ Every run starts alike: the link is probed for PROBE_SECONDS, then training begi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic
 
 from shared.errors import PlanError
 from shared.planner_names import BEST_FIXED, GREEDY, LOWER_BOUND
 from shared.planning.bound import most_steps
-from shared.planning.cost import PlannedDeployment, Rates
+from shared.planning.cost import PlannedDeployment
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.engine.estimates import LEAST_RATE
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.registry import PLANNERS
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.simulator import D, Run, simulate
 from shared.planning.space import SearchSpace, candidates
 from shared.planning.traces import LinkTrace
@@ -84,9 +85,8 @@ def run_held(planner: str, setting: Setting) -> Result[PlannedDeployment]:
 
 
 def run_best_fixed(setting: Setting) -> Result[PlannedDeployment]:
-    """The best of all deployments of the space and edge-only, each kept from beginning to end; known only afterwards."""
-    space = setting.space if setting.space.cut is not None else replace(setting.space, allow_edge_only=True)
-    work, choices = candidates(setting.profile, space), space.best_staleness(setting.profile)
+    """The best of all deployments of the space, each kept from beginning to end; known only afterwards."""
+    work, choices = candidates(setting.profile, setting.space), setting.space.best_staleness(setting.profile)
     pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
     runs = [setting.run(PlannedDeployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
     return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))

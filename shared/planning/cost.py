@@ -3,21 +3,16 @@
 Arithmetic on arrays, so that all deployments are costed at once. Knows nothing of what may be chosen; that is the planners'.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from shared.errors import PlanError
-from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 from shared.planning.profile import Profile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from shared.planning.rates import Rates
 
 
 @dataclass(frozen=True, order=True)
@@ -36,30 +31,6 @@ class PlannedDeployment:
 
     def __str__(self) -> str:
         return f"cut {self.cut}, staleness {self.staleness}, {self.bits} bits"
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What the link carries, in bits per second, each way, and how long it takes there and back.
-
-    PlanError for a rate that is not above 0 and finite, and for a round trip that is below 0 or not finite.
-    """
-
-    uplink: float
-    downlink: float
-    round_trip_seconds: float = 0.0
-    """Seconds that a byte takes up and its answer takes down, whatever the rates."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.round_trip_seconds < math.inf:
-            raise PlanError(f"the round trip is {self.round_trip_seconds} s; it must be 0 or more and finite")
-        for name, rate in (("uplink", self.uplink), ("downlink", self.downlink)):
-            if not 0.0 < rate < math.inf:
-                raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
-
-    def turned(self) -> "Rates":
-        """The same link as the other end counts it."""
-        return replace(self, uplink=self.downlink, downlink=self.uplink)
 
 
 class PhaseSeconds(NamedTuple):
@@ -162,23 +133,18 @@ class StepWork(NamedTuple):
 
 
 def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | Ints) -> StepWork:
-    """The work of a step at each pair (cuts[i], bits[i]); cuts within 0..L.
+    """The work of a step at each pair (cuts[i], bits[i]) of a profile of two workers; cuts within 1..L.
 
     T1 includes encoding where bits < 32, and the overhead of the stream where it was measured. Only the feature is compressed,
     not the error gradient (paper 000, 4.4). At edge-only nothing is sent and nothing is left for the trainer.
     """
     cuts, bits = np.asarray(cuts, dtype=np.int64), np.asarray(bits, dtype=np.int64)
-    feature_bytes, gradient_bytes, edge_seconds, serial_seconds, cloud_seconds = (
-        np.array(entries, dtype=np.float64)[cuts]
-        for entries in (
-            profile.feature_bytes,
-            profile.gradient_bytes,
-            profile.edge_seconds,
-            profile.serial_edge_seconds or profile.edge_seconds,
-            profile.cloud_seconds,
-        )
+    edge, trainer = profile.workers
+    feature_bytes, gradient_bytes = (
+        np.array(entries, dtype=np.float64)[cuts] for entries in (profile.feature_bytes, profile.gradient_bytes)
     )
-    serial_seconds = np.where(np.isnan(serial_seconds), edge_seconds, serial_seconds)
+    edge_seconds, serial_seconds = edge.replayed[0, cuts], edge.seconds(serial=True)[0, cuts]
+    cloud_seconds = trainer.replayed[cuts, len(profile)]
     if profile.encode is None:
         encode_seconds = np.full_like(feature_bytes, np.nan)
     else:
@@ -187,7 +153,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
     added_seconds = np.where(split & (bits < FLOAT32_BITS), encode_seconds, 0.0)
     uplink_bits = np.where(split, feature_bytes * 8 * bits / FLOAT32_BITS, 0.0)
     downlink_bits = np.where(split, gradient_bytes * 8, 0.0)
-    overhead_seconds = profile.overhead.seconds_per_byte / 8 * (uplink_bits + downlink_bits) + profile.overhead.seconds
+    overhead_seconds = edge.message.seconds_per_byte / 8 * (uplink_bits + downlink_bits) + edge.message.seconds
     return StepWork(
         cuts,
         bits,
@@ -197,7 +163,7 @@ def work_of(profile: Profile, cuts: Sequence[int] | Ints, bits: Sequence[int] | 
         downlink_bits,
         serial_seconds + added_seconds,
         np.where(split, overhead_seconds, 0.0),
-        np.where(split, profile.serial_overhead_seconds, 0.0),
+        np.where(split, edge.message.waited_seconds, 0.0),
         split.astype(np.float64),
     )
 
@@ -223,25 +189,17 @@ def steady_seconds(phases: Phases, staleness: int | Ints) -> Floats:
     return np.maximum(phases.longest(), phases.total() / (staleness + 1))
 
 
-class MovableBlocks(Protocol):
-    """What `migration_bits` asks of a profile or a chain."""
-
-    @property
-    def bytes_before(self) -> tuple[float, ...]:
-        """Bytes of the blocks [0, c), for each cut c."""
-
-
-def migration_bits(profile: MovableBlocks, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:
+def migration_bits(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike) -> tuple[Floats, Floats]:
     """Bits that blocks carry up and down when the cut moves (Eq. 13), each of the shape that both broadcast to.
 
     Blocks that leave the edge go up, blocks that come to it go down; of the two, one is always 0.
     """
-    bytes_before = np.array(profile.bytes_before)
+    bytes_before = profile.bytes_before
     moved = 8 * (bytes_before[np.asarray(to_cuts)] - bytes_before[np.asarray(from_cuts)])
     return np.maximum(0.0, -moved), np.maximum(0.0, moved)
 
 
-def migration_seconds(profile: MovableBlocks, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
+def migration_seconds(profile: Profile, from_cuts: ArrayLike, to_cuts: ArrayLike, rates: Rates) -> Floats:
     """U of Eq. 13: seconds to move the blocks between two cuts, with the round trip of asking; 0 where the cut stays."""
     up, down = migration_bits(profile, from_cuts, to_cuts)
     asking_seconds = np.where(np.asarray(from_cuts) != np.asarray(to_cuts), rates.round_trip_seconds, 0.0)

@@ -5,6 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
 FLOAT32_BITS = 32
 """The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
 

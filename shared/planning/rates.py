@@ -1,10 +1,11 @@
-"""Data rates and times as people write them: "10mbit", "1.5 gbit/s", "800kbit"; "40ms", "0.2 s".
+"""Data rates: of a link, and as people write them, with times: "10mbit", "1.5 gbit/s", "800kbit"; "40ms", "0.2 s".
 
 Decimal, as for links everywhere: 1 mbit is 10^6 bit/s, and a byte is 8 bits.
 """
 
 import math
 import re
+from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
 
@@ -12,6 +13,30 @@ _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _UNITS = {"bit": 1.0, "byte": 8.0}
 _RATE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmg]?)(bit|byte)(?:/s)?\s*", re.ASCII | re.IGNORECASE)
 _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s)\s*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the link carries, in bits per second, each way, and how long it takes there and back.
+
+    PlanError for a rate that is not above 0 and finite, and for a round trip that is below 0 or not finite.
+    """
+
+    uplink: float
+    downlink: float
+    round_trip_seconds: float = 0.0
+    """Seconds that a byte takes up and its answer takes down, whatever the rates."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.round_trip_seconds < math.inf:
+            raise PlanError(f"the round trip is {self.round_trip_seconds} s; it must be 0 or more and finite")
+        for name, rate in (("uplink", self.uplink), ("downlink", self.downlink)):
+            if not 0.0 < rate < math.inf:
+                raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
+
+    def turned(self) -> "Rates":
+        """The same link as the other end counts it."""
+        return replace(self, uplink=self.downlink, downlink=self.uplink)
 
 
 def parse_seconds(text: str, name: str) -> float:

@@ -29,7 +29,11 @@ class SearchSpace:
 
     def staleness_range(self, profile: Profile) -> range:
         """All values of K that may be chosen."""
-        return range(profile.max_staleness + 1) if self.staleness is None else range(self.staleness, self.staleness + 1)
+        return (
+            range((profile.max_staleness or 0) + 1)
+            if self.staleness is None
+            else range(self.staleness, self.staleness + 1)
+        )
 
     def best_staleness(self, profile: Profile) -> tuple[int, ...]:
         """The values of K that can be the fastest: the largest, and K = 0, which spares the replay."""

@@ -19,15 +19,12 @@ from shared.placement import (
     Receive,
     Route,
     Send,
+    StepPlan,
     Tile,
-    links,
-    program,
     segments,
-    steps_ahead,
-    waits_for_all,
 )
-from shared.planning.cost import Rates
 from shared.planning.operation_costs import Message, OperationCosts
+from shared.planning.rates import Rates
 
 Direction = tuple[str, str]
 """The sender and the receiver."""
@@ -82,7 +79,7 @@ class StepTasks:
     is in flight, and all that run blocks, so that K bounds the age of their weights."""
     ahead: int
     """How many steps a worker may be ahead of those that it has done: K, or more where nothing can be stale
-    (`shared.placement.steps_ahead`)."""
+    (`StepPlan.ahead`)."""
 
 
 def step_tasks(
@@ -101,17 +98,18 @@ def step_tasks(
     A source that would not wait for all others, because nothing there learns, settles a step when they have reported that they
     are done with it, so that what is in flight is bounded there, too.
     """
-    directions = _directions({link: _rates_of(link, rates) for link in links(placement, model)})
+    plan = StepPlan(placement, model)
+    directions = _directions({link: _rates_of(link, rates) for link in plan.links})
     writer = _Writer(placement, costs, directions, replays)
-    programs = {worker: program(placement, model, worker) for worker in placement.workers}
+    programs = {worker: plan.program(worker) for worker in placement.workers}
     workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
     sources = frozenset(source.worker for source in placement.sources)
-    _add_reports(workers, [one for one in sorted(sources) if not waits_for_all(placement, model, one)], directions)
+    _add_reports(workers, sorted(plan.unaware), directions)
     return StepTasks(
         {worker: tuple(tasks) for worker, tasks in workers.items()},
         sources,
         sources | {tile.worker for tile in placement.tiles},
-        steps_ahead(placement, model),
+        plan.ahead,
     )
 
 

@@ -83,13 +83,15 @@ class Computed(NamedTuple):
     """Of this worker's part, once it has done the step."""
     staleness: int
     """How many steps had begun here since this one."""
+    segment: int
+    """Of the worker's program, which was computed."""
 
 
 class Computing:
     """The steps of one worker, computed on a runner. Used on the event loop but where something else is said.
 
-    The steps belong to the compute thread while a call of it goes on, and to the event loop otherwise; what comes meanwhile
-    waits in a queue.
+    Made on any thread. The steps belong to the compute thread while a call of it goes on, and to the event loop otherwise;
+    what comes meanwhile waits in a queue.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Computing:
         self._may_begin = may_begin
         self._hear = hear
         self._is_awaited = is_awaited
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._arrived: deque[tuple[int, int, Crossing, Load]] = deque()
         self._news: deque[Begun | Computed] = deque()
         self._is_told = False
@@ -159,8 +161,12 @@ class Computing:
         if not self._is_computing:  # whoever is computing looks for itself
             self._loop.call_soon_threadsafe(self.wake)
 
-    async def run(self) -> None:
-        """Compute whatever can be computed, for as long as this is awaited. Raises what work, or `hear`, fails with."""
+    def start(self) -> "asyncio.Task[None]":
+        """Compute whatever can be computed, until the task is ended. It fails with what work, or `hear`, fails with."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
         while True:
             if self._defect is not None:
                 raise self._defect
@@ -183,7 +189,7 @@ class Computing:
             self._hear_all()
 
     async def stop(self, running: "asyncio.Task[None] | None") -> None:
-        """End `running`, where `run` is awaited; when this returns, nothing is being computed."""
+        """End `running`, which `start` has returned; when this returns, nothing is being computed."""
         self._is_stopped = True  # before anything is waited for: the thread looks at it after each piece
         if running is not None:
             running.cancel()
@@ -222,7 +228,9 @@ class Computing:
         ended, loss = time.monotonic(), self._steps.finish(work)
         answers = work.segment + 1 == self._steps.answering_segments
         staleness = max(self._steps.newest(work.step) - work.step, 0)
-        done = Computed(work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness)
+        done = Computed(
+            work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness, work.segment
+        )
         self._news.append(done)
         return done
 

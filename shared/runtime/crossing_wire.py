@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from shared.codec import Encoded, codec_by_name
+from shared.codec import Encoded, codec_by_name, row_of_bytes
 from shared.errors import ProtocolError
 from shared.execution.steps import Load
 from shared.model.chain import Chain
@@ -29,6 +30,9 @@ ROLES = {
     Cargo.WEIGHT_GRADIENT: Role.ROLE_WEIGHT_GRADIENT,
     Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
 }
+
+EncodedSlots = dict[int, Encoded | None]
+"""The tensors of a crossing by slot, None where there is no error gradient."""
 
 _QUICK_FILE_BYTES = 64 * 1024
 """A file of a shared block of no more than this is made, or read, in less time than two threads lose to each other."""
@@ -75,7 +79,8 @@ class CrossingWire:
             return ExpectedTensor(key, version, "raw", _check_file, most)
         spec = self.chain.features[crossing.index][slot]
         tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
-        return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor)
+        is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
+        return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor, may_be_absent=is_gradient)
 
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
         """Whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes no time."""
@@ -96,21 +101,18 @@ class CrossingWire:
         codecs = {self.codec(crossing, specs[slot].dtype) for slot in self.slots(crossing)}
         return min(codec_by_name(codec).QUICK_BYTES for codec in codecs)
 
-    def encode(self, crossing: Crossing, load: Load) -> dict[int, Encoded]:
+    def encode(self, crossing: Crossing, load: Load) -> EncodedSlots:
         """The tensors of a load by slot. Computes."""
         if isinstance(load, dict):
-            data = bytearray(block_state.serialize(load))
-            return {0: codec_by_name("raw").encode(torch.frombuffer(data, dtype=torch.uint8))}
-        tensors = {slot: load[slot] for slot in self.slots(crossing)}
-        return {
-            slot: codec_by_name(self.codec(crossing, tensor.dtype)).encode(tensor.cpu())
-            for slot, tensor in tensors.items()
-            if tensor is not None
-        }
+            return {0: row_of_bytes(block_state.serialize(load))}
+        return {slot: self._encoded(crossing, load[slot]) for slot in self.slots(crossing)}
 
-    def decode(self, crossing: Crossing, encoded: dict[int, Encoded]) -> Load:
+    def _encoded(self, crossing: Crossing, tensor: Tensor | None) -> Encoded | None:
+        return None if tensor is None else codec_by_name(self.codec(crossing, tensor.dtype)).encode(tensor.cpu())
+
+    def decode(self, crossing: Crossing, encoded: EncodedSlots) -> Load:
         """The load that came by slot. Computes. Raises ProtocolError for what no peer could have encoded."""
-        values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items()}
+        values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}
         if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
             return block_state.deserialize(values[0].numpy().tobytes())
         if crossing.cargo is Cargo.LABEL:

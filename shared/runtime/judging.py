@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shared.codec import codec_by_name
 from shared.errors import OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.tensor_wire import check_announcement, most_bytes, torch_dtype
+from shared.tensor_wire import ABSENT, check_announcement, most_bytes, torch_dtype
 from shared.transport.stream.framing import TensorKey, key_of
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
@@ -27,11 +27,14 @@ class ExpectedTensor:
     """Its shape and type, batch first; or, where the peer chooses them, what refuses those that are not permitted."""
     max_bytes: int | None = None
     """The most that any tensor may have, where an operator limits it."""
+    may_be_absent: bool = False
+    """Whether there may be none in a step."""
 
 
-def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec:
+def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:
     """Agree to the tensor that a frame announces, and return its shape and type; the caller counts it as announced.
 
+    Returns None where the frame says that there is no error gradient.
     Raises OutOfTurnError for a tensor of another step or placement, ProtocolError for
     one of another kind, shape, type, codec or size, and whatever `expected.tensor` refuses with.
     """
@@ -45,6 +48,12 @@ def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec:
         raise OutOfTurnError(f"{key} came where {expected.key} was expected")
     if key != expected.key:
         raise ProtocolError(f"{key} came where {expected.key} was expected")
+    if frame.tensor.is_absent:
+        if not expected.may_be_absent or frame.tensor != ABSENT:
+            raise ProtocolError(
+                f"{key} is said to be absent, which only an error gradient without a description may be"
+            )
+        return None
     tensor = TensorSpec(tuple(frame.tensor.shape), torch_dtype(frame.tensor.dtype))
     if not isinstance(expected.tensor, TensorSpec):
         expected.tensor(tensor)

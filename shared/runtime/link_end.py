@@ -17,8 +17,8 @@ from shared.errors import ProtocolError
 from shared.execution.feedback import Feedback, errors_of
 from shared.execution.shared_blocks import check_part
 from shared.execution.steps import Load, Outgoing
-from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send
-from shared.runtime.crossing_wire import ROLES, CrossingWire
+from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, StepPlan
+from shared.runtime.crossing_wire import ROLES, CrossingWire, EncodedSlots
 from shared.runtime.judging import judge
 from shared.runtime.outbox import Item, Outbox
 from shared.runtime.reports import Reports
@@ -58,33 +58,26 @@ class Inbox:
 
 
 class LinkEnd:
-    """Used on the event loop."""
+    """Made on any thread, and used on the event loop."""
 
     def __init__(
         self,
+        plan: StepPlan,
         wire: CrossingWire,
-        operations: Program,
-        ahead: int,
+        worker: str,
         peer: str,
         inbox: Inbox,
         codecs: Runner,
         first_step: int,
-        *,
-        reports_may_wait: bool = False,
     ) -> None:
-        """operations: of this worker in a step. ahead: how many steps may have begun beyond the oldest that is under way.
-
-        codecs: the thread that encodes and decodes. reports_may_wait: whether no batch begins only when it is heard what others
-        have done.
-        """
+        """worker: this one. codecs: the thread that encodes and decodes."""
         self.peer = peer
         self._wire = wire
         self._inbox = inbox
         self._codecs = codecs
-        self._ahead = ahead
-        leaving = tuple(one.crossing for one in operations if isinstance(one, Send) and one.crossing.receiver == peer)
-        coming = tuple(one.crossing for one in operations if isinstance(one, Receive) and one.crossing.sender == peer)
-        self._outbox = Outbox(leaving, first_step, _own_feature(operations, peer))
+        self._ahead = plan.ahead
+        leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
+        self._outbox = Outbox(leaving, first_step, _own_feature(plan.program(worker), peer))
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
         self._as_they_lie = {crossing for crossing in (*leaving, *coming) if wire.crosses_as_it_lies(crossing)}
@@ -95,9 +88,10 @@ class LinkEnd:
         """Of each crossing that comes here, the step that is whole next."""
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
         """Of each crossing, the step, the samples and the count of slots that are announced, where some are missing."""
-        self._slots: dict[tuple[Crossing, int], dict[int, Encoded]] = {}
+        self._slots: dict[tuple[Crossing, int], EncodedSlots] = {}
         self._more_to_send = asyncio.Event()
-        self._reports = Reports(self._more_to_send.set, may_wait=reports_may_wait)
+        # Reports wait for something to go with, unless a batch begins somewhere only when it is heard what others have done.
+        self._reports = Reports(self._more_to_send.set, may_wait=not plan.unaware)
         self._dones_received = 0
         self._stopping: list[str] = []
         """Workers that are about to stop."""
@@ -282,12 +276,13 @@ class LinkEnd:
             for slot, encoded in item.encoded.items():
                 key = self._wire.key(item.crossing, item.step, slot)
                 tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
-                self._inbox.listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
+                if encoded is not None:
+                    self._inbox.listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
         await stream.send(*tensors, message=self._news())
         for item in items:
             self._outbox.note_sent(item)
 
-    async def _encoded(self, item: Item) -> dict[int, Encoded]:
+    async def _encoded(self, item: Item) -> EncodedSlots:
         if not isinstance(item.load, tuple) or _is_on_device(item.load):
             return await self._codecs.run(self._encode, item)
         count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
@@ -304,7 +299,7 @@ class LinkEnd:
         """What a function returns, called on the thread of the codecs, or here."""
         return function() if at_once else await self._codecs.run(function)
 
-    def _encode(self, item: Item) -> dict[int, Encoded]:
+    def _encode(self, item: Item) -> EncodedSlots:
         encoded = self._wire.encode(item.crossing, item.load)
         if self._inbox.feedback.wants(item.crossing):
             received = self._wire.decode(item.crossing, encoded)
@@ -336,14 +331,14 @@ class LinkEnd:
         crossing = self._crossing(tensor.key)
         step, samples = tensor.key.step, tensor.batch_samples
         encoded = from_wire(tensor)
-        self._inbox.listener.received(self.peer, tensor, encoded.raw_bytes)
+        self._inbox.listener.received(self.peer, tensor, _raw_bytes(encoded))
         slots = self._slots.setdefault((crossing, step), {})
         slots[tensor.key.slot] = encoded
         if len(slots) < len(self._slots_of[crossing]):
             return
         takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
         if takes_time or crossing not in self._as_they_lie:
-            at_once = sum(each.raw_bytes for each in slots.values()) <= self._quick_bytes[crossing]
+            at_once = sum(map(_raw_bytes, slots.values())) <= self._quick_bytes[crossing]
             load = await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)
         else:
             load = self._wire.decode(crossing, slots)
@@ -354,7 +349,7 @@ class LinkEnd:
             self._inbox.feedback.forget(step, crossing)
         self._inbox.deliver(step, samples, crossing, load)
 
-    def _decode(self, crossing: Crossing, step: int, samples: int, slots: dict[int, Encoded]) -> Load:
+    def _decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:
         load = self._wire.decode(crossing, slots)
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             assert isinstance(load, tuple)
@@ -374,6 +369,10 @@ def _own_feature(operations: Program, peer: str) -> Crossing | None:
         if isinstance(one, Send) and one.crossing.receiver == peer and one.crossing.cargo is Cargo.FEATURE:
             return one.crossing
     return None
+
+
+def _raw_bytes(encoded: Encoded | None) -> int:
+    return 0 if encoded is None else encoded.raw_bytes
 
 
 def _is_on_device(load: Load) -> bool:

@@ -24,7 +24,7 @@ class Item:
     samples: int
     crossing: Crossing
     load: Load
-    encoded: dict[int, Encoded] | None = None
+    encoded: dict[int, Encoded | None] | None = None
     waits: bool = False
     """Whether it goes with the feature of its step, and not before."""
 
@@ -40,6 +40,8 @@ class Outbox:
         self._to_send = dict.fromkeys(ordered, first_step)
         self._next_step = dict.fromkeys(ordered, first_step)
         """Of each crossing, the step that is put in next."""
+        self._forgotten = first_step
+        """Everything before this step is forgotten."""
 
     @property
     def crossings(self) -> tuple[Crossing, ...]:
@@ -96,5 +98,8 @@ class Outbox:
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one."""
+        if before <= self._forgotten:
+            return
+        self._forgotten = before
         for items in self._items.values():
             items.forget_before(before)

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shared.execution.blocks import Method, PlacedBlocks
-from shared.execution.model_facts import facts_of
 from shared.model.spec import TensorSpec
-from shared.placement import Placement
+from shared.placement import Placement, PlacementPlan, StepPlan
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
@@ -33,42 +32,48 @@ class PlacedWorker:
     Who holds it moves the blocks: when `place` is called, the blocks of the placement are held.
     """
 
-    def __init__(self, setup: WorkerSetup, placement: Placement, first_step: int = 0) -> None:
-        """Made on the event loop; it computes at once."""
+    def __init__(self, setup: WorkerSetup, plan: PlacementPlan, first_step: int = 0) -> None:
+        """Made on any thread, with work that grows with the placement; `start` comes next."""
         self._setup = setup
-        self._model = facts_of(setup.held.chain)
-        self.placement = placement
-        self.run = self._begin(first_step, training=True)
+        self._plan = plan
+        self.run = self._made(plan.training, setup.listener, first_step)
         """The steps of training."""
 
-    async def place(self, placement: Placement, first_step: int) -> None:
+    @property
+    def placement(self) -> Placement:
+        """What is in force."""
+        return self._plan.placement
+
+    @property
+    def plan(self) -> PlacementPlan:
+        """What is in force, with all that follows from it."""
+        return self._plan
+
+    def start(self) -> None:
+        """Begin to compute. Called once, on the event loop."""
+        self.run.start()
+
+    async def place(self, plan: PlacementPlan, first_step: int) -> None:
         """Go on under another placement from this step on. What was under way is dropped."""
         await self.run.stop()
-        self.placement = placement
-        self.run = self._begin(first_step, training=True)
+        compute, listener = self._setup.threads.compute, self._setup.listener
+        self.run = await compute.aside(self._made, plan.training, listener, first_step)
+        self._plan = plan
+        self.run.start()
 
     async def stop(self) -> None:
         """Compute no more."""
         await self.run.stop()
 
-    def evaluation(self, listener: WorkerListener) -> WorkerRun:
+    async def evaluation(self, listener: WorkerListener) -> WorkerRun:
         """Steps that evaluate batches from 0 on with the weights of now; who asks has to stop them."""
-        return self._begin(0, training=False, listener=listener)
-
-    def _begin(self, first_step: int, *, training: bool, listener: WorkerListener | None = None) -> WorkerRun:
-        setup, placement = self._setup, self.placement
-        blocks = PlacedBlocks(setup.held, placement, self._model, setup.worker, setup.method)
-        wire = CrossingWire(placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
-        step_log = setup.step_log if training else None
-        run = WorkerRun(
-            wire,
-            self._model,
-            blocks,
-            setup.threads,
-            listener or setup.listener,
-            first_step,
-            step_log,
-            training=training,
-        )
+        run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, listener, 0)
         run.start()
         return run
+
+    def _made(self, plan: StepPlan, listener: WorkerListener, first_step: int) -> WorkerRun:
+        setup = self._setup
+        blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
+        wire = CrossingWire(plan.placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
+        step_log = setup.step_log if plan.training else None
+        return WorkerRun(plan, wire, blocks, setup.threads, listener, first_step, step_log)

@@ -35,3 +35,8 @@ class StepRecord:
         if self._log is not None:
             noted = self._noted.pop(step, {})
             self._log.applied(step, *(part for _, parts in sorted(noted.items()) for part in parts))
+
+    def pass_over(self, first: int, stop: int) -> None:
+        """The others have done steps [first, stop), without this worker. Raises StorageError when the log cannot be written."""
+        if self._log is not None:
+            self._log.passed_over(first, stop)

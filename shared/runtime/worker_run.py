@@ -5,29 +5,26 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.bounds import is_step
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.steps import Outgoing, WorkerSteps
-from shared.placement import (
-    Arrivals,
-    ModelFacts,
-    links,
-    program,
-    report_parents,
-    reports_heard,
-    steps_ahead,
-    waits_for_all,
-)
+from shared.placement import Arrivals, StepPlan
 from shared.runtime.computing import BatchSource, Begun, Computed, Computing
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import Inbox, LinkEnd, LinkStream
+from shared.runtime.order import ComputedOrder
+from shared.runtime.reports_heard import ReportsHeard
 from shared.runtime.step_record import StepRecord
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+MOST_UNREPORTED = 1024
+"""The most steps that may begin beyond the oldest of which not every report is heard: many more than wait for a message."""
 
 
 class Threads(NamedTuple):
@@ -47,40 +44,36 @@ class _Cost:
 
 
 class WorkerRun:
-    """Steps of one worker from the first to the last that is begun. Used on the event loop."""
+    """Steps of one worker from the first to the last that is begun. Made on any thread, and used on the event loop.
+
+    To make it takes time that grows with what crosses at this worker in a step.
+    """
 
     def __init__(
         self,
+        plan: StepPlan,
         wire: CrossingWire,
-        model: ModelFacts,
         blocks: PlacedBlocks,
         threads: Threads,
         listener: WorkerListener,
         first_step: int = 0,
         step_log: StepLog | None = None,
-        *,
-        training: bool = True,
     ) -> None:
-        """step_log: gets every step that is done here, with what has come for it. training: False evaluates batches."""
-        placement, worker = wire.placement, blocks.worker
+        """step_log: gets every step that is done here, with what has come for it."""
+        worker = blocks.worker
         self.worker = worker
         self.next_step = first_step
         """The first step that this worker has not done."""
         self._listener = listener
         self._record = StepRecord(step_log)
         self._blocks = blocks
-        self._steps = WorkerSteps(placement, model, worker, blocks, training=training)
-        self._arrivals = Arrivals(placement, model, worker, first_step, training=training)
-        self._ahead = steps_ahead(placement, model, training=training)
-        self._waits_for_all = waits_for_all(placement, model, worker, training=training)
-        operations = {name: program(placement, model, name, training=training) for name in placement.workers}
-        self._is_idle = not operations[worker]
-        self._heard = reports_heard(placement, model, worker, training=training)
-        """By peer, the workers whose reports come from there."""
-        self._next_steps = {name: first_step for names in self._heard.values() for name in names}
-        """Of every worker whose reports come here, the step that it does next."""
-        every_link = links(placement, model, training=training)
-        linked = [peer for link in every_link if worker in link for peer in link if peer != worker]
+        self._steps = WorkerSteps(plan, blocks)
+        self._arrivals = Arrivals(plan, worker, first_step)
+        self._ahead = plan.ahead
+        self._is_unaware = worker in plan.unaware
+        self._is_idle = not plan.program(worker)
+        self._heard = ReportsHeard(plan, worker, first_step)
+        peers = plan.peers(worker)
         self._computing = Computing(
             self._steps,
             blocks.held.device,
@@ -89,36 +82,19 @@ class WorkerRun:
             self._may_begin,
             self._hear,
             first_step,
-            is_awaited=bool(linked),
+            is_awaited=bool(peers),
         )
         feedback = Feedback(blocks.feedback, self._steps.receives)
         inbox = Inbox(self._computing.deliver, self._arrivals, feedback, self._hear_done, self._hear_stopping, listener)
-        reports_may_wait = all(
-            waits_for_all(placement, model, source.worker, training=training) for source in placement.sources
-        )
-        self.links = {
-            peer: LinkEnd(
-                wire,
-                operations[worker],
-                self._ahead,
-                peer,
-                inbox,
-                threads.codecs,
-                first_step,
-                reports_may_wait=reports_may_wait,
-            )
-            for peer in linked
-        }
+        self.links = {peer: LinkEnd(plan, wire, worker, peer, inbox, threads.codecs, first_step) for peer in peers}
         """By the worker at the other end."""
-        self._told = {
-            peer: reports_heard(placement, model, peer, training=training).get(worker, frozenset())
-            for peer in self.links
-        }
+        self._told = {peer: plan.reports_heard(peer).get(worker, frozenset()) for peer in self.links}
         """By peer, the workers whose reports this one brings there."""
-        self._parent = self.links.get(report_parents(placement, model, training=training).get(worker, ""))
+        self._parent = self.links.get(plan.report_parent(worker) or "")
         self._stopping: set[str] = set()
         """The workers that are about to stop."""
         self._costs: dict[int, _Cost] = {}
+        self._order = ComputedOrder(self._steps.segment_count)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -139,7 +115,7 @@ class WorkerRun:
     @property
     def oldest_step(self) -> int:
         """The first step that not every worker has done, as far as it is known here."""
-        return min((self.next_step, *self._next_steps.values()))
+        return min(self.next_step, self._heard.oldest(self.next_step))
 
     @property
     def has_failed(self) -> bool:
@@ -152,16 +128,19 @@ class WorkerRun:
         """Where samples enter: batches that have begun and that hold up others; K + 1 at most, where K bounds anything."""
         return self.begun_step - self._oldest(self.begun_step)
 
+    def may_be_at(self, step: int) -> bool:
+        """Whether the others can begin this step next. A worker without a part in a step is at any that they say."""
+        return is_step(step) and (step == self.next_step or (self._is_idle and step > self.next_step))
+
     def catch_up(self, step: int) -> None:
-        """Where this worker has no part in a step it is at the one that the others begin next; nothing happens otherwise."""
-        if self._is_idle:
-            for passed in range(self.next_step, step):
-                self._record.write(passed)
-            self.next_step = max(self.next_step, step)
+        """The others begin this step next, at which this worker may be. Raises StorageError where its log cannot be written."""
+        if step > self.next_step:
+            self._record.pass_over(self.next_step, step)
+            self.next_step = step
 
     def start(self) -> None:
         """Begin to compute whatever can be computed, until `stop`."""
-        self._task = asyncio.create_task(self._computing.run())
+        self._task = self._computing.start()
 
     async def stop(self) -> None:
         """Compute no more. When this returns, nothing is being computed."""
@@ -222,12 +201,13 @@ class WorkerRun:
         self._computing.note_ready()
 
     def _may_begin(self, step: int) -> bool:
-        return step - self._oldest(step) <= self._ahead
+        # Who says nothing for so long is not followed any further, even where nobody waits for what he says.
+        return step - self._oldest(step) <= self._ahead and step - self._heard.oldest(step) < MOST_UNREPORTED
 
     def _oldest(self, step: int) -> int:
         """The oldest step that is under way where `step` begins next, as far as that has to wait for it."""
         oldest = min(self._steps.oldest(step), step)
-        return oldest if self._waits_for_all else min(oldest, *self._next_steps.values())
+        return min(oldest, self._heard.oldest(oldest)) if self._is_unaware else oldest
 
     def _hear(self, news: Begun | Computed) -> None:
         if isinstance(news, Begun):
@@ -235,6 +215,7 @@ class WorkerRun:
             if news.ends_step:  # it only has the samples
                 self._end_step(news.step, None, 0)
             return
+        self._order.note(news.segment)
         seconds = news.ended_seconds - news.started_seconds
         self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
         self._listener.computed(news.step, news.what, news.started_seconds, news.ended_seconds)
@@ -252,6 +233,7 @@ class WorkerRun:
         self.next_step = step + 1
         self._listener.step_ended(step, staleness)
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
+        done.order.extend(self._order.take())
         if (cost := self._costs.pop(step, None)) is not None:
             done.compute_seconds = cost.seconds
             done.compute_start_nanoseconds = int(cost.started_seconds * 1e9)
@@ -266,17 +248,10 @@ class WorkerRun:
         self._pass_on(done, self.worker)
 
     def _hear_done(self, done: StepDone, peer: str) -> None:
-        """A peer says that a worker has done a step. Raises ProtocolError unless it passes that on, and the step is next."""
-        if done.worker in self._heard.get(peer, ()):
-            if (expected := self._next_steps[done.worker]) != done.step:
-                raise ProtocolError(
-                    f"{peer!r} says that {done.worker!r} has done step {done.step}; of it, step {expected} is next"
-                )
-            self._next_steps[done.worker] = done.step + 1
+        """A peer says that a worker has done a step. Raises ProtocolError for what cannot be."""
+        if self._heard.take(done, peer, self.begun_step):
             self._listener.step_done(done)
             self._pass_on(done, peer)
-        elif done.worker != peer:
-            raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         self._computing.wake()
 
     def _pass_on(self, done: StepDone, source: str) -> None:
@@ -293,7 +268,7 @@ class WorkerRun:
 
     def _hear_stopping(self, worker: str, peer: str) -> None:
         """A peer says that a worker is about to stop. Raises ProtocolError for one that others speak for."""
-        if worker not in self._heard.get(peer, ()):
+        if not self._heard.speaks_for(peer, worker):
             raise ProtocolError(f"{peer!r} says that {worker[:40]!r} is about to stop; others pass that on")
         self._note_stopping(worker)
 

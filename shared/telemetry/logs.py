@@ -1,20 +1,24 @@
-"""Logs: one line an event, for a person at a terminal or as JSON for a machine.
+"""Logs: one line an event, for a person at a terminal or as strict JSON for a machine.
 
 Every module logs through `structlog.get_logger(__name__)` or the standard `logging`; both end here and look the same.
-What is bound, the session, stands on every line of the same task or thread. A thread starts with nothing bound.
+What is bound stands on every line of the same task, and of what it has run on other threads.
 """
 
+import json
 import logging
+import math
 import sys
 from io import TextIOBase
-from typing import Literal, TextIO, get_args
+from typing import Any, Literal, TextIO, get_args
 
 import structlog
-from structlog.types import Processor
+from structlog.types import EventDict, Processor
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """The levels, the least severe first."""
+process_keys: dict[str, Any] = {}
+"""What stands on every line of this process."""
 
 
 def configure_logs(
@@ -29,6 +33,7 @@ def configure_logs(
     stream = stream or sys.stderr
     enrich: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _merge_process,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -41,7 +46,7 @@ def configure_logs(
         )
         render = [text]
     else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=strict_json)]
 
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -70,6 +75,17 @@ def configure_logs(
     )
 
 
+def strict_json(value: Any, **options: Any) -> str:
+    """`value` as JSON that every reader takes. NaN and infinities, which JSON has no number for, become strings.
+
+    options: as `json.dumps` takes them.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **options)
+
+
 def log_level() -> Level:
     """The least severe level that is written."""
     level = logging.getLogger().level
@@ -81,9 +97,27 @@ def set_log_level(level: Level) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def bind_session(session_id: str) -> None:
-    """Put the session's id on every further line of this task or thread."""
-    structlog.contextvars.bind_contextvars(session=session_id)
+def bind_run(run_id: str, session_id: str | None = None) -> None:
+    """Put the run's id, and a trainer's own id of its session, on every further line of this task and of what it begins."""
+    structlog.contextvars.bind_contextvars(run=run_id, **({} if session_id is None else {"session": session_id}))
+
+
+def bind_process_run(run_id: str) -> None:
+    """Put the run's id on every further line of this process on which none is bound: it has this run alone."""
+    process_keys["run"] = run_id
+
+
+def _merge_process(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    return {**process_keys, **event}
+
+
+def _finite(value: Any) -> Any:
+    """`value` with strings for the floats that are no finite numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_ours(handler: logging.Handler) -> bool:

@@ -4,7 +4,10 @@ A migration sends this state, and a checkpoint holds it for every block (`held_s
 out belong to it, because training may change them like any other. This module does not know where the state goes.
 """
 
+import functools
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -18,6 +21,8 @@ from shared.registry import OptimizerConfig
 from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
 
 BlockTensors = dict[str, Tensor]
+_ALIGNED_BYTES = 8
+"""The count of bytes in the head of a file is so long, and the head and its padding a multiple of it."""
 _ENTRY_BYTES = 512
 """More than the name, shape and place of a tensor take in the head of a file."""
 
@@ -101,8 +106,26 @@ def is_static(block: Block) -> bool:
 
 
 def serialize(tensors: BlockTensors) -> bytes:
-    """The tensors as a safetensors file."""
-    return safetensors.torch.save(savable(tensors))
+    """The tensors as a safetensors file. Written here, because safetensors copies all of them three times on the way."""
+    entries: dict[str, dict[str, Any]] = {}
+    parts: list[memoryview] = []
+    end = 0
+    for name, tensor in sorted(savable(tensors).items(), key=lambda item: -item[1].element_size()):
+        begin, end = end, end + tensor.nbytes
+        shape, dtype = list(tensor.shape), _dtype_name(tensor.dtype)
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    head = json.dumps(entries).encode()
+    head += b" " * (-len(head) % _ALIGNED_BYTES)
+    return b"".join((len(head).to_bytes(_ALIGNED_BYTES, "little"), head, *parts))
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    """A type as safetensors calls it."""
+    empty = safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
+    name: str = json.loads(empty[_ALIGNED_BYTES:])[""]["dtype"]
+    return name
 
 
 def savable(tensors: Mapping[str, Tensor]) -> BlockTensors:

@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
-from shared.model.features import Features, FeatureSpecs, Gradients, call_module
+from shared.model.features import Features, Gradients, call_module
 from shared.model.random_state import random_state
 from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
@@ -174,14 +174,6 @@ class Stage:
 def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> Stage:
     """A stage that has its blocks for itself, to be measured or compared with."""
     return Stage(HeldBlocks(chain, recipe, device, range(first, stop)), first, stop)
-
-
-def with_zeros(gradients: Gradients, specs: FeatureSpecs, samples: int) -> Gradients:
-    """What goes back to the sender of so many samples: zeros at floats that no gradient reaches, as behind a `detach`."""
-    return tuple(
-        spec.zeros(samples) if gradient is None and spec.differentiable else gradient
-        for gradient, spec in zip(gradients, specs, strict=True)
-    )
 
 
 def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:

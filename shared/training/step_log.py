@@ -1,16 +1,19 @@
 """The log of the steps that one side has applied, with hashes, and the check that no step is missing or applied twice.
 
-A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. A process that
-is killed between an update and its line loses the update, too. The log knows nothing of what is hashed.
+A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Steps in which
+a side has no part are one line: `passed FIRST STOP`. A process that is killed between an update and its line loses the update,
+too. The log knows nothing of what is hashed.
 """
 
 import os
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from shared.bounds import is_step
 from shared.errors import StepLogError, StorageError
 from shared.files.private_files import make_folder, open_file
 
@@ -26,6 +29,7 @@ class StepLog:
             self._handle = open_file(path, os.O_WRONLY | os.O_APPEND)
         except OSError as cause:
             raise StorageError(f"{path} cannot be opened: {cause.strerror}") from cause
+        self._is_new = os.fstat(self._handle).st_size == 0
         self.close = weakref.finalize(self, os.close, self._handle)
         """Ends the log; happens by itself when nothing refers to it any more."""
 
@@ -36,36 +40,60 @@ class StepLog:
             digest.update(part)
         self._write(f"applied {step} {digest.hexdigest()}\n")
 
+    def passed_over(self, first: int, stop: int) -> None:
+        """Others have done steps [first, stop), in which this side has no part."""
+        self._write(f"passed {first} {stop}\n")
+
     def rolled_back(self, step: int) -> None:
-        """The side went back, and does this step next."""
+        """The side went back, and does this step next. One that has no log yet has had no part in the steps before."""
+        if self._is_new and step:
+            self.passed_over(0, step)
         self._write(f"back {step}\n")
 
     def _write(self, line: str) -> None:
+        self._is_new = False
         try:
             os.write(self._handle, line.encode())  # one call, so that a kill cannot leave half a line
         except OSError as cause:
             raise StorageError(f"the step log cannot be written: {cause.strerror}") from cause
 
 
-def applied_steps(lines: Iterable[str]) -> list[str]:
-    """The hashes of the steps that made the weights of now, from step 0 on.
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that made the weights of now."""
+
+    count: int
+    """From step 0 on; in some of them the side may have had no part."""
+    hashes: dict[int, str]
+    """By step, in order, of those that it has applied."""
+
+
+def applied_steps(lines: Iterable[str]) -> Steps:
+    """The steps that made the weights of now.
 
     Raises StepLogError for a step that is missing, applied twice, or out of order.
     """
-    hashes: list[str] = []
+    next_step, hashes = 0, dict[int, str]()
     for number, line in enumerate(lines, 1):
         match line.split():
             case ["applied", step, digest] if _is_step(step):
-                if int(step) != len(hashes):
-                    raise StepLogError(f"line {number}: step {step} was applied where step {len(hashes)} was expected")
-                hashes.append(digest)
+                if int(step) != next_step:
+                    raise StepLogError(f"line {number}: step {step} was applied where step {next_step} was expected")
+                hashes[next_step] = digest
+                next_step += 1
+            case ["passed", first, stop] if _is_step(first) and _is_step(stop) and int(first) < int(stop):
+                if int(first) != next_step:
+                    raise StepLogError(f"line {number}: step {first} was passed where step {next_step} was expected")
+                next_step = int(stop)
             case ["back", step] if _is_step(step):
-                if int(step) > len(hashes):
-                    raise StepLogError(f"line {number}: went back to step {step}, of which {len(hashes)} were applied")
-                del hashes[int(step) :]
+                if int(step) > next_step:
+                    raise StepLogError(f"line {number}: went back to step {step}, of which {next_step} were applied")
+                next_step = int(step)
+                while hashes and next(reversed(hashes)) >= next_step:
+                    hashes.popitem()
             case _:
                 raise StepLogError(f"line {number}: {line.strip()[:80]!r} is no line of a step log")
-    return hashes
+    return Steps(next_step, hashes)
 
 
 def check_steps(log: Path, reference: Path | None = None) -> int:
@@ -73,22 +101,23 @@ def check_steps(log: Path, reference: Path | None = None) -> int:
 
     Raises StepLogError for any other log, or one that cannot be read.
     """
-    hashes = _read(log)
+    found = _read(log)
     if reference is not None:
         expected = _read(reference)
-        for step, (ours, theirs) in enumerate(zip(hashes, expected, strict=False)):
-            if ours != theirs:
+        for step in sorted(found.hashes.keys() | expected.hashes.keys()):
+            if step < min(found.count, expected.count) and found.hashes.get(step) != expected.hashes.get(step):
                 raise StepLogError(f"{log}: step {step} is not what {reference} has")
-        if len(hashes) != len(expected):
-            raise StepLogError(f"{log} has {len(hashes)} steps; {reference} has {len(expected)}")
-    return len(hashes)
+        if found.count != expected.count:
+            raise StepLogError(f"{log} has {found.count} steps; {reference} has {expected.count}")
+    return found.count
 
 
 def _is_step(text: str) -> bool:
-    return text.isdecimal() and len(text) < 20  # Python refuses to read a number of thousands of digits
+    # Python refuses to read a number of thousands of digits
+    return text.isdecimal() and len(text) < 20 and is_step(int(text))
 
 
-def _read(path: Path) -> list[str]:
+def _read(path: Path) -> Steps:
     try:
         return applied_steps(path.read_text().splitlines())
     except (OSError, UnicodeDecodeError) as cause:

@@ -24,6 +24,8 @@ class Fault(enum.Enum):
     KILL_TRAINER = "kill -9 of the trainer"
     KILL_IN_MIGRATION = "kill -9 in a migration"
     KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
+    LOST_DISK = "lost disk"
+    """A trainer is killed and comes back with nothing of what it had written."""
     DISK_FULL = "disk full"
     FAILED_FSYNC = "failed fsync"
     CLOCK_JUMP = "clock jump"
@@ -34,6 +36,8 @@ class Fault(enum.Enum):
     CORRUPT = "corrupt bytes"
 
 
+LOST_DISKS = 2
+"""How often a disk is lost in a run at most: whoever has lost one has to keep replicas again before the next."""
 LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY, Fault.CORRUPT)
 
 _FSYNC, _RENAME = "os:fsync", "pathlib:Path.replace"
@@ -44,7 +48,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.client.trainer:TrainerClient.join_session",
         "shared.client.trainer:TrainerClient.link",
         "edge_agent.training.evaluation:Evaluator.evaluate",
-        "edge_agent.sessions.open_session:OpenSession.restore",
+        "edge_agent.sessions.open_session:OpenSession.restore_at",
         "edge_agent.sessions.open_session:OpenSession.collect",
         "edge_agent.sessions.open_session:OpenSession.close",
         "edge_agent.sessions.stored_session:StoredSession._write",

@@ -1,4 +1,7 @@
-"""The placements that a disturbed run begins under and changes to: documents of an agent and one trainer or two."""
+"""The placements that a disturbed run begins under and changes to: documents of an agent and one to three trainers.
+
+A trainer may have no blocks under a placement: of two or three there often is one that has none, a spare.
+"""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from benchmarks.net.relay import Relay
 from shared.errors import StepLogError
 from shared.training.step_log import check_steps
 from tests.chaos import sides
-from tests.chaos.faults import LINK_FAULTS, Fault, Planned, plan
+from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
 from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes
 from tests.support.plain import plain_state
@@ -94,7 +95,7 @@ class _Side:
 
     def __init__(self, target: Any, arguments: list[Any], planned: list[Planned], folder: Path, name: str) -> None:
         self._target, self._arguments, self._planned = target, arguments, planned
-        self._folder, self._fired = folder, folder / f"{name}.fired"
+        self._folder, self._name, self._fired = folder, name, folder / f"{name}.fired"
         self.starts = 0
         self.process: Any = None
 
@@ -122,6 +123,11 @@ class _Side:
         self.process.join()
         return int(self.process.exitcode)
 
+    def lose_disk(self) -> None:
+        """Die, and have nothing of what was written when it is started again."""
+        self.kill()
+        shutil.rmtree(self._folder / self._name, ignore_errors=True)
+
     def kill(self) -> None:
         if self.process is not None and self.process.is_alive():
             self.process.kill()
@@ -131,7 +137,7 @@ class _Side:
 async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: int, faults: int) -> Outcome:
     """Run with about so many faults, drawn from `seed`."""
     dice = random.Random(seed)
-    trainers, divided = ("near", "far")[: dice.randint(1, 2)], dice.random() < DIVIDED_SHARE
+    trainers, divided = ("near", "far", "spare")[: dice.randint(1, 3)], dice.random() < DIVIDED_SHARE
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
         async with AsyncExitStack() as relays:
@@ -180,6 +186,7 @@ async def _disturbed_run(
     tasks.append(
         asyncio.create_task(_disturb(list(relays.values()), dice, on_link, outcome, folder / "agent.log")),
     )
+    tasks.append(asyncio.create_task(_lose_disks(trainers, dice, outcome, folder / "agent.log")))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             while await agent.ended() != 0:
@@ -227,6 +234,7 @@ def _agent_flags(folder: Path, staleness: int, placement: Document, addresses: M
         f"placement.file={file}",
         f"trainers=[{named}]",
         f"privacy.inputs_to={json.dumps(names)}",
+        f"privacy.gradients_to={json.dumps(names)}",
         f"deployment.staleness={staleness}",
         f"deployment.codec={'fp32' if staleness == 0 else 'uniform8'}",
         f"checkpoints.every_steps={CHECKPOINT_STEPS}",
@@ -270,6 +278,20 @@ async def _keep_up(trainer: _Side) -> None:
     while True:
         await trainer.ended()
         trainer.start()
+
+
+async def _lose_disks(trainers: Sequence[_Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
+    """Have trainers lose their disks, each time once all replicas are kept that were kept before."""
+    for _ in range(dice.randint(0, LOST_DISKS)):
+        shared = _shared(log)
+        while _shared(log) < shared + 2:  # one may have been under way when a disk was lost  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        dice.choice(trainers).lose_disk()
+        outcome.faults[Fault.LOST_DISK] += 1
+
+
+def _shared(log: Path) -> int:
+    return log.read_text().count("checkpoint at every worker")
 
 
 async def _disturb(relays: Sequence[Relay], dice: random.Random, count: int, outcome: Outcome, log: Path) -> None:

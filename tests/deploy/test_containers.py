@@ -17,7 +17,8 @@ from tests.support.hosts.machine import needs
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 
-HEALTHY_WITHIN_SECONDS = 10.0
+HEALTHY_WITHIN = 4.0
+"""Of the time in which the same image only imports what a trainer consists of: the machine has other work, too."""
 NETWORK = f"isthmus-test-{os.getpid()}"
 INSECURE = "--env=CLOUD_TRAINER_SERVER__INSECURE=true"
 """The tests' networks are their own."""
@@ -84,11 +85,14 @@ def test_the_images_are_not_root_and_share_all_but_a_little(podman, images, reco
 
 def test_a_trainer_is_healthy_soon(podman, images):
     started = time.monotonic()
+    importing = ["--entrypoint=/opt/isthmus/bin/python", images["trainer"], "-c", "import cloud_trainer.server"]
+    podman("run", "--rm", *importing)
+    imported_seconds, started = time.monotonic() - started, time.monotonic()
     with podman.running("isthmus-trainer-soon", INSECURE, images["trainer"]) as name:
         wait_until_healthy(podman, name)
         seconds = time.monotonic() - started
-        print(f"healthy after {seconds:.1f} s")
-    assert seconds < HEALTHY_WITHIN_SECONDS
+        print(f"healthy after {seconds:.1f} s; importing took {imported_seconds:.1f} s")
+    assert seconds < HEALTHY_WITHIN * imported_seconds
 
 
 def test_a_trainer_that_does_not_serve_is_not_healthy(podman, images):

@@ -5,9 +5,10 @@ import asyncio
 import json
 import math
 import shutil
-import subprocess
 import threading
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -16,12 +17,13 @@ import pytest
 from deploy.grafana.generate import FOLDER
 from deploy.grafana.preview import draw
 from deploy.grafana.questions import Prometheus, Question, load, other_questions, panel_questions, panels
+from deploy.grafana.server import SCRAPE_SECONDS, running_prometheus
 from edge_agent import run_training
 from tests.conftest import ROOT
-from tests.support.running import Listening, edge_config, trainer_process
+from tests.support.running import Listening, agent_process, edge_config, trainer_process
 
-SCRAPE_SECONDS = 1
-PATIENCE_SECONDS = 120
+PATIENT_SCRAPES, PATIENT_STEPS = 120, 4000
+"""A question without an answer fails after as many scrapes of each side and as many steps, however long they take."""
 MOVES = {200: 3, 1200: 2}
 DRAWN_STEPS = 1600
 BOARDS = sorted(FOLDER.glob("*.json"))
@@ -32,27 +34,17 @@ RUN = [
     'deployment.codec="uniform4"',
     'deployment.downlink_codec="uniform8"',
 ]
+CHAIN = [
+    "training.epochs=10000",
+    "placement.edge=0:2",
+    "placement.near=2:4",
+    "placement.far=4:",
+    "checkpoints.replicas=1",
+    "checkpoints.every_seconds=5",
+]
+"""A second run, for what only a chain has: links between trainers, and replicas."""
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
-
-
-@contextmanager
-def prometheus(folder, port, targets):
-    """Debian's Prometheus with our configuration, scraping every second."""
-    shutil.copytree(ROOT / "deploy" / "prometheus", folder)
-    config = folder / "prometheus.yml"
-    faster = config.read_text().replace("scrape_interval: 5s", f"scrape_interval: {SCRAPE_SECONDS}s")
-    config.write_text(faster.replace("evaluation_interval: 15s", f"evaluation_interval: {SCRAPE_SECONDS}s"))
-    for name, address in targets.items():
-        (folder / "targets" / f"{name}.yml").write_text(json.dumps([{"targets": [address]}]))
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def answered(server, question, since):
@@ -75,39 +67,66 @@ def all_questions():
 class Watched:
     """A run that goes on, and the Prometheus that scrapes it."""
 
-    def __init__(self, url):
-        self.url, self.since, self.server = url, time.time(), Prometheus(url)
+    def __init__(self, url, goes_on):
+        """goes_on: whether the run does."""
+        self.url, self.since, self.server, self._goes_on = url, time.time(), Prometheus(url), goes_on
 
     def get(self, path):
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as response:
             return json.load(response)["data"]
 
+    def value(self, query):
+        """The number that a query has for an answer now; 0 where it has none, or nobody answers yet."""
+        try:
+            found = self.get(f"query?{urllib.parse.urlencode({'query': query})}")["result"]
+        except urllib.error.URLError:
+            return 0.0
+        return float(found[0]["value"][1]) if found else 0.0
+
+    def seen(self):
+        """How often each side was scraped, and the steps of the run, in all."""
+        return self.value("min(count_over_time(up[1h]))"), self.value("max(isthmus_steps_total)")
+
     def wait_for(self, question):
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        scrapes, steps = self.seen()
         while not answered(self.server, question, self.since):
-            assert time.monotonic() < deadline, f"no answer to {question}"
+            more = self.seen()
+            patient = more[0] < scrapes + PATIENT_SCRAPES or more[1] < steps + PATIENT_STEPS
+            assert patient, f"no answer to {question}"
+            assert self._goes_on(), "the run has ended"
             time.sleep(SCRAPE_SECONDS / 2)
+
+
+@contextmanager
+def chain(edge_metrics, trainer_metrics):
+    """Three workers that train; each shows its metrics at one of these addresses."""
+    with ExitStack() as stack:
+        trainers = []
+        for name, address in zip(("near", "far"), trainer_metrics, strict=True):
+            flags = [f'metrics.listen="{address}"', "compute.threads=1", 'peers.allowed=["127.0.0.1:*"]']
+            _, there = stack.enter_context(trainer_process(*flags))
+            trainers.append(f'{{name="{name}",address="{there}"}}')
+        flags = [*CHAIN, f'metrics.listen="{edge_metrics}"', f"trainers=[{','.join(trainers)}]", "compute.threads=1"]
+        stack.enter_context(agent_process(*flags))
+        yield
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, unused_tcp_port_factory):
-    """A run on a thread of its own, which moves its cut twice, and never ends by itself."""
-    trainer_metrics, edge_metrics, port = (unused_tcp_port_factory() for _ in range(3))
-    targets = {"trainers": f"127.0.0.1:{trainer_metrics}", "edges": f"127.0.0.1:{edge_metrics}"}
+    """A run on a thread of its own, which moves its cut twice, and never ends by itself, beside one of a chain."""
+    trainers, edges = ([f"127.0.0.1:{unused_tcp_port_factory()}" for _ in range(count)] for count in (3, 2))
+    port, targets = unused_tcp_port_factory(), {"trainers": trainers, "edges": edges}
     with ExitStack() as stack:
-        flags = [f'metrics.listen="127.0.0.1:{trainer_metrics}"', "compute.threads=1"]
-        process, address = stack.enter_context(trainer_process(*flags))
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        url = stack.enter_context(prometheus(tmp_path_factory.mktemp("prometheus") / "etc", port, targets))
-        flags = [*RUN, f'metrics.listen="127.0.0.1:{edge_metrics}"', f"trainer.address={address}"]
+        flags = [f'metrics.listen="{trainers[0]}"', "compute.threads=1"]
+        _, address = stack.enter_context(trainer_process(*flags))
+        url = stack.enter_context(running_prometheus(tmp_path_factory.mktemp("prometheus") / "etc", port, targets))
+        stack.enter_context(chain(edges[1], trainers[1:]))
+        flags = [*RUN, f'metrics.listen="{edges[0]}"', f"trainer.address={address}"]
         deployers, stoppers = [], []
 
         def begin(deployer):
-            # Not before Prometheus has seen both sides without a session: what was always there did not come. The two are
-            # first scraped at moments of their own, up to an interval apart.
             deployers.append(deployer)
-            for without in ("isthmus_attached == 0", "isthmus_sessions == 0"):
-                Watched(url).wait_for(Question("begin", without, instant=True))
+            watched.wait_for(Question("begin", f'isthmus_attached{{instance="{edges[0]}"}} == 0', instant=True))
 
         def move(progress):
             if progress.steps in MOVES:
@@ -120,9 +139,12 @@ def watched(tmp_path_factory, unused_tcp_port_factory):
                 await run_training(edge_config(*flags), Listening(move, begin))
 
         thread = threading.Thread(target=lambda: asyncio.run(run()))
+        watched = Watched(url, lambda: thread.ident is None or thread.is_alive())
+        # Prometheus has to see either side without a session before it has one: what was always there did not come.
+        watched.wait_for(Question("begin", f'isthmus_sessions{{instance="{trainers[0]}"}} == 0', instant=True))
         thread.start()
         try:
-            yield Watched(url)
+            yield watched
         finally:
             stoppers[0]()
             thread.join()

@@ -11,21 +11,13 @@ import pytest
 from shared.errors import ExitCode
 from tests.conftest import ROOT
 from tests.support.hosts.machine import Machine, booted, debian_tree, needs, overlay, run_unbooted, wait_until, wheels
+from tests.support.hosts.sources import copied_by_install
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 
 EDGE, TRAINER = "edge-agent", "cloud-trainer"
 WATCHDOG_SECONDS = 10
-SOURCES = (
-    "deploy",
-    "shared",
-    "edge_agent",
-    "cloud_trainer",
-    "pyproject.toml",
-    "README.md",
-    "LICENSE",
-    "requirements.lock",
-)
+SOURCES = ("deploy", "requirements.lock", *copied_by_install())
 SECRETS = "/etc/isthmus/secrets"
 TRUSTED = f"""
 [server]
@@ -68,7 +60,7 @@ def make_secrets(root):
     """Certificates and a token, closed to all but root and the services' group."""
     commands = [
         f"cloud-trainer certs {SECRETS} --host localhost --client pi",
-        f"cloud-trainer token pi --file {SECRETS}/tokens.toml > {SECRETS}/pi.token",
+        f"cloud-trainer token pi --file {SECRETS}/tokens.toml --out {SECRETS}/pi.token",
         f"rm {SECRETS}/ca.key",
         f"chgrp -R isthmus {SECRETS} && chmod 750 {SECRETS} && chmod 640 {SECRETS}/*",
     ]
@@ -232,7 +224,18 @@ def test_a_wrong_configuration_is_not_tried_again(running):
 
 
 def test_a_run_that_is_done_leaves_its_results_to_root_alone(running):
+    """With settings that decide another result, a run that is not finished is given up by a command, and by no restart."""
+    session_with_a_checkpoint(running)
     (running.root / "etc/isthmus/edge-agent.toml").write_text(SHORT_RUN)
+    running.run("systemctl", "restart", EDGE, check=False)
+    assert running.show(EDGE, "ActiveState", "ExecMainStatus", "NRestarts") == {
+        "ActiveState": "failed",
+        "ExecMainStatus": str(int(ExitCode.CONFIG)),
+        "NRestarts": "0",
+    }
+    (command,) = re.findall(r"`(edge-agent forget [^`]*)`", running.show(EDGE, "StatusText")["StatusText"])
+    assert command in running.run("systemctl", "status", EDGE, check=False)
+    running.run(*f"/opt/isthmus/bin/{command}".split())
     running.run("systemctl", "restart", EDGE)
     wait_until(lambda: running.show(EDGE, "ActiveState")["ActiveState"] == "inactive", "the end of the run")
     assert running.show(EDGE, "Result") == {"Result": "success"}

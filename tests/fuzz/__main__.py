@@ -1,4 +1,4 @@
-"""`make fuzz`: placements in which labels stay, damaged files of every kind, and messages on every RPC of a trainer."""
+"""`make fuzz`: placements in which labels stay, damaged files, messages on every RPC of a trainer, and trainers that lie."""
 
 import argparse
 import logging
@@ -13,6 +13,7 @@ import structlog
 import torch
 from hypothesis.errors import HypothesisWarning
 
+from tests.fuzz.agent import fuzz_agent
 from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, MIB, Report, fuzz_trainer
@@ -30,6 +31,7 @@ def main() -> int:
     """Raises what was found: a call that ended as it must not, or an error that is not an IsthmusError."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=400, help="of an agent whose trainer lies")
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--placements", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -49,9 +51,11 @@ def main() -> int:
             accepted = read_damaged(kind, Path(folder), count, arguments.seed)
             print(f"{name:22} {count} files, {count - accepted} refused", flush=True)
         report = fuzz_trainer(arguments.messages, arguments.seed, Path(folder) / "checkpoints")
+    lies = fuzz_agent(arguments.runs, arguments.seed)
     print(table(report))
     print(f"messages               {report.messages} in {report.ends.total()} calls")
     print(f"memory                 {report.grown_bytes / MIB:.0f} MiB more, of {MAX_GROWTH_BYTES // MIB}")
+    print(f"runs of an agent       {lies.runs}, {sum(lies.told.values())} lies: {dict(lies.ends)}")
     print(f"seconds                {time.monotonic() - began:.0f}")
     return 0
 

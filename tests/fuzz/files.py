@@ -31,7 +31,7 @@ from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
 from shared.model.build import build_checked_chain
-from shared.placement import BlockFacts, ModelFacts, Permissions, check, crossings, load_placement, program
+from shared.placement import BlockFacts, ModelFacts, Permissions, StepPlan, check, load_placement
 from shared.planning import load_profile, load_trace
 from shared.prediction import (
     complete,
@@ -221,7 +221,7 @@ _MAHIMAHI = b"1\n5\n5\n130\n400\n"
 _GHENT = b"1453122797863 0 51.03 3.7 20000 1000\n1453122798863 1000 51.03 3.7 30000 1000\n"
 _CSV = b"second,bytes per second\n0,1000\n1,2500.5\n3,0\n"
 _LISTS_5G = b"Run 1\n1.5,2.5,3\nRun 2\n0.1,0.2\n5,6\n0.1,0.2\n7,8\n"
-_STEPS = b"applied 0 aa\napplied 1 bb\nback 1\napplied 1 bb\napplied 2 cc\n"
+_STEPS = b"applied 0 aa\napplied 1 bb\nback 1\napplied 1 bb\napplied 2 cc\npassed 3 9\n"
 _IMAGES = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 2) + bytes(8)
 
 
@@ -234,7 +234,8 @@ def _read_placement(path: Path) -> object:
     placement = load_placement(path, blocks=4, batch_size=8)
     model = ModelFacts(tuple(BlockFacts(name, has_buffers=True, min_samples=2) for name in "abcd"))
     check(placement, model, Permissions(inputs_to=frozenset({"near", "far"})))
-    return [crossings(placement), *(program(placement, model, worker) for worker in placement.workers)]
+    plan = StepPlan(placement, model)
+    return [plan.crossings, *(plan.program(worker) for worker in placement.workers)]
 
 
 def _read_table(path: Path) -> object:

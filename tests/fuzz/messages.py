@@ -5,7 +5,7 @@ Values are drawn field by field from the contract's own descriptors, so a field 
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from tests.support.wire import (
     batch_packets,
     block_packets,
     open_request,
+    placed,
     positioned,
 )
 
@@ -85,12 +86,17 @@ class Call:
     method: str
     bodies: tuple[tuple[bytes, bool], ...]
 
-    def messages(self, session: str) -> list[bytes]:
-        """The very bytes, which name this session."""
-        return [_sealed(named) if seal else named for named, seal in self._named(session)]
+    def messages(self, session: str, worker: str = AGENT) -> list[bytes]:
+        """The very bytes, which name this session, and this worker where the agent would name itself."""
+        assert len(worker) == len(AGENT), "lengths are part of the bytes"
+        names = {SESSION.encode(): session.encode(), AGENT.encode(): worker.encode()}
+        return [sealed(_renamed(body, names)) if seal else _renamed(body, names) for body, seal in self.bodies]
 
-    def _named(self, session: str) -> list[tuple[bytes, bool]]:
-        return [(body.replace(SESSION.encode(), session.encode()), seal) for body, seal in self.bodies]
+
+def _renamed(body: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    for name, other in names.items():
+        body = body.replace(name, other)
+    return body
 
 
 def calls() -> st.SearchStrategy[Call]:
@@ -108,8 +114,13 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     streams = {"Link": _link, "UploadBlock": _upload}
     name = method.rpartition("/")[2]
     if name not in streams:
-        right = GetMessageClass(METHODS[method].input_type).FromString(message(method, SESSION))
-        return Call(method, ((draw(_bodies(draw(_reworded(right)))), False),))
+        right: Any = GetMessageClass(METHODS[method].input_type).FromString(message(method, SESSION))
+        fields = right.DESCRIPTOR.fields_by_name
+        if "fence" in fields and draw(st.booleans()):  # of the agent that has joined
+            right.fence.session_term = 1
+        if "next_step" in fields or ("checkpoint" in fields and "placement" in fields):
+            right.placement.CopyFrom(placed(version=1))
+        return Call(method, ((draw(bodies(draw(reworded_message(right)))), False),))
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
     if name == "Link" and draw(st.booleans()):
         claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
@@ -128,14 +139,14 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
                     packets[at].message, draw(st.sampled_from([b"", b"x", bytes(2000), bytes(70_000)]))
                 )
             case _:
-                packets[at] = Packet(draw(_reworded(packets[at].message)), packets[at].payload)
+                packets[at] = Packet(draw(reworded_message(packets[at].message)), packets[at].payload)
     packets = packets[: draw(st.integers(1, len(packets)))] if draw(st.booleans()) else packets
-    bodies = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in packets]
+    sent = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in packets]
     if draw(st.booleans()):
-        at = draw(st.integers(0, len(bodies) - 1))
-        bodies[at] = draw(_bodies(packets[at]))
-    sealed = draw(st.integers(0, 9)) > 0
-    return Call(method, tuple((body, sealed) for body in bodies))
+        at = draw(st.integers(0, len(sent) - 1))
+        sent[at] = draw(bodies(packets[at]))
+    seal = draw(st.integers(0, 9)) > 0
+    return Call(method, tuple((body, seal) for body in sent))
 
 
 _MOST_SENT_BYTES = 70_000
@@ -186,11 +197,12 @@ def _encoded_bytes(codec: str, dtype: int, shape: Sequence[int], strides: Sequen
     return codec_by_name(codec).encoded_bytes(transmitted_shape(tuple(shape), tuple(strides)), kind) % 2**64
 
 
-def _sealed(body: bytes) -> bytes:
+def sealed(body: bytes) -> bytes:
+    """The bytes of a streamed message, with a checksum that is right."""
     return body + b"\x79" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
-def _bodies(of: Message | Packet[Any]) -> st.SearchStrategy[bytes]:
+def bodies(of: Message | Packet[Any]) -> st.SearchStrategy[bytes]:
     """The bytes of a message: whole, with fields that nobody knows, or damaged."""
     good = serialize(of)[:-_CHECKSUM_BYTES] if isinstance(of, Packet) else of.SerializeToString()
     return st.one_of(st.just(good), st.sampled_from(_UNKNOWN).map(lambda more: good + more), damaged(good))
@@ -208,7 +220,7 @@ _UNKNOWN = [
 
 
 @st.composite
-def _reworded(draw: st.DrawFn, right: Message) -> Message:
+def reworded_message(draw: st.DrawFn, right: Message) -> Message:
     """A copy of a message in which up to three fields, at any depth, say something else."""
     copy = type(right)()
     copy.CopyFrom(right)

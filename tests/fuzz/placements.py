@@ -16,6 +16,7 @@ from shared.placement import (
     Permissions,
     Placement,
     Rows,
+    StepPlan,
     Tile,
     check,
     crossings,
@@ -24,8 +25,8 @@ from shared.placement import (
 )
 from tests.support.placements import WORKERS, Step, models, placements
 
-NOBODY = Permissions(inputs_to=frozenset(WORKERS), labels_to=frozenset())
-"""Samples may go anywhere, and labels nowhere."""
+NOBODY = Permissions(frozenset(WORKERS), labels_to=frozenset(), gradients_to=frozenset(WORKERS))
+"""Samples and gradients may go anywhere, and labels nowhere."""
 
 
 @dataclass
@@ -113,7 +114,7 @@ def _nobody_knows_more_than_is_his(placement: Placement, model: ModelFacts) -> N
 def _nobody_may_be_told(placement: Placement, model: ModelFacts) -> None:
     """A worker refuses a label, an output and its error gradient, whoever sends it."""
     for worker, training in product(placement.workers, (True, False)):
-        judge = Arrivals(placement, model, worker, 0, training=training)
+        judge = Arrivals(StepPlan(placement, model, training=training), worker, 0)
         for sender, cargo in product(WORKERS, (Cargo.LABEL, Cargo.FEATURE, Cargo.ERROR_GRADIENT)):
             try:
                 judge.accept(sender, cargo, placement.blocks, 0, placement.batch_size)

@@ -4,12 +4,13 @@ import pytest
 
 from cloud_trainer.rpc.access import SCOPES
 from shared.placement import Cargo
+from tests.fuzz.agent import fuzz_agent
 from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.messages import DRAIN
 from tests.fuzz.placements import fuzz_placements
-from tests.fuzz.trainer import MAX_GROWTH_BYTES, fuzz_trainer
+from tests.fuzz.trainer import MAX_GROWTH_BYTES, State, fuzz_trainer
 
-MESSAGES, FILES, PLACEMENTS = 1500, 100, 250
+MESSAGES, FILES, PLACEMENTS, RUNS = 1500, 100, 250, 20
 KINDS = kinds()
 
 
@@ -35,5 +36,17 @@ def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exa
     assert {method for method, _ in report.ends} == {path.rpartition("/")[2] for path in SCOPES.keys() - {DRAIN}}, (
         "every RPC was called"
     )
+    assert report.states.keys() == set(State), "sessions were in every state"
     refused = {method for method, code in report.ends if code != "OK"}
     assert refused >= {"OpenSession", "Link", "UploadBlock", "CommitPlacement", "MeasureStage"}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+def test_an_agent_whose_trainer_lies_ends_with_a_result_or_a_sentence():
+    report = fuzz_agent(RUNS)
+    assert report.runs >= RUNS / 2, "hypothesis draws some of them in vain"
+    assert "result" in report.ends, "not every lie is about something that matters"
+    assert "ProtocolError" in report.ends
+    assert sum(report.told.values()) >= RUNS / 5

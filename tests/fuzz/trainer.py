@@ -2,23 +2,30 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from edge_agent import run_training
+from shared.client.methods import HEALTH
+from shared.placement import AGENT
 from shared.transport.rpc.call_status import CallStatus
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from tests.fuzz.messages import Call, calls
 from tests.support.peers.strangers import CONTROL
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process
-from tests.support.wire import REFUSALS, SERVICE, RawPeer
+from tests.support.wire import BATCH, BLOCKS, CUT, REFUSALS, SERVICE, TRAINER, RawPeer, begin_link, placed
 
 MIB = 1 << 20
 MAX_SESSIONS, MAX_SESSION_BYTES, MAX_TENSOR_BYTES = 4, 32 * MIB, 4 * MIB
@@ -52,24 +59,73 @@ _TRAINING = [
 ]
 
 
+class State(Enum):
+    """The states of a session in which calls are made on it."""
+
+    OPENED = auto()
+    """Nobody has joined it: blocks can be uploaded."""
+    JOINED = auto()
+    WITHOUT_BLOCKS = auto()
+    EVALUATING = auto()
+    LINKED = auto()
+    CHANGED = auto()
+    """Another placement has come into force."""
+    CHECKPOINTING = auto()
+    OF_SEVERAL = auto()
+    """Another trainer dials this one, with a ticket."""
+
+
+NEAR = "near"
+_BETWEEN = [(NEAR, 0, CUT), (TRAINER, CUT, BLOCKS)]
+_PLACED: dict[State, dict[str, Any]] = {
+    State.WITHOUT_BLOCKS: {"cut": BLOCKS},
+    State.OF_SEVERAL: {
+        "placement": placed(
+            workers=[AGENT, NEAR, TRAINER],
+            tiles=[
+                {"worker": worker, "blocks": [first, stop], "samples": [0, BATCH]} for worker, first, stop in _BETWEEN
+            ],
+            codecs=[],
+        )
+    },
+}
+
+
 @dataclass
 class Report:
-    """messages: sent in all. ends: calls by method and status. grown_bytes: most of the trainer's memory above the first."""
+    """messages: sent in all. ends: calls by method and status. states: those in which sessions were that calls were made on.
+
+    grown_bytes: most of the trainer's memory above the first.
+    """
 
     messages: int = 0
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    states: Counter["State"] = field(default_factory=Counter)
     grown_bytes: int = 0
 
 
 class _Peer(RawPeer):
-    async def call(self, method: str, messages: list[bytes]) -> tuple[grpc.StatusCode, str, list[bytes]]:
-        """Any method as if it took a stream and answered with one; what never ends is left after its first answer."""
+    async def serves(self) -> bool:
+        """Whether the health check says so, in time."""
+        check = self._channel.unary_unary(HEALTH)
+        answer = await check(health_pb2.HealthCheckRequest().SerializeToString(), timeout=CALL_SECONDS)
+        status = health_pb2.HealthCheckResponse.FromString(answer).status
+        return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def call(
+        self, method: str, messages: list[bytes], ticket: str | None = None
+    ) -> tuple[grpc.StatusCode, str, list[bytes]]:
+        """Any method as if it took a stream and answered with one; what never ends is left after its first answer.
+
+        ticket: shown where a link is dialled.
+        """
+        shown = [("authorization", f"Ticket {ticket}")] if ticket is not None and method.endswith("/Link") else None
 
         async def upward() -> Any:
             for message in messages:
                 yield message
 
-        call = self._channel.stream_stream(method)(upward(), timeout=CALL_SECONDS)
+        call = self._channel.stream_stream(method)(upward(), timeout=CALL_SECONDS, metadata=shown)
         ending, responses = CallStatus(call), []
         try:
             async for response in call:
@@ -88,6 +144,12 @@ class _Fuzzing:
     def __init__(self, peer: _Peer, process: subprocess.Popen[str], report: Report) -> None:
         self._peer, self._process, self._report = peer, process, report
         self._session: str | None = None
+        self._beside: asyncio.Task[Any] | None = None
+        """A call that keeps the session in its state."""
+        self._may_be: set[grpc.StatusCode] = set()
+        """How a call may end besides, in this state."""
+        self._ticket: str | None = None
+        """With which another trainer may dial this one."""
         self._calls = 0
         self._first_bytes = 0
 
@@ -97,28 +159,87 @@ class _Fuzzing:
             await self._another_session()
         self._calls += 1
         assert self._session is not None
-        messages = call.messages(self._session)
-        code, details, responses = await self._peer.call(call.method, messages)
+        code, responses = await self._end_of(call)
+        if code is Code.OK and call.method.endswith("/OpenSession"):
+            await self._close(pb.OpenSessionResponse.FromString(responses[0]).session_id)
+        assert self._process.poll() is None, "the trainer has ended"
+        assert await self._peer.serves(), "its health check says otherwise"
+        self._measure()
+
+    async def make_stopping(self, call: Call) -> None:
+        """The same of a trainer that is about to stop: it may be gone."""
+        if self._process.poll() is None:
+            assert self._session is not None
+            await self._end_of(call)
+
+    async def begin_stopping(self) -> None:
+        """Have the trainer stop while a session is linked, so that it waits for a checkpoint that nobody asks for."""
+        await self._another_session(State.LINKED)
+        self._may_be = {Code.UNAVAILABLE, Code.CANCELLED}
+        self._process.send_signal(signal.SIGTERM)
+
+    async def close(self) -> None:
+        """Make no more calls."""
+        await self._leave_session()
+        await self._peer.__aexit__()
+
+    async def _end_of(self, call: Call) -> tuple[grpc.StatusCode, list[bytes]]:
+        assert self._session is not None
+        is_peers = self._ticket is not None and call.method.endswith("/Link")
+        messages = call.messages(self._session, NEAR if is_peers else AGENT)
+        code, details, responses = await self._peer.call(call.method, messages, self._ticket)
+        if is_peers and responses:
+            self._ticket = LinkMessage.FromString(responses[0]).opened.next_ticket
         name = call.method.rpartition("/")[2]
         self._report.messages += len(messages)
         self._report.ends[name, code.name] += 1
         ours = call.method.startswith((f"/{SERVICE}/", f"/{CONTROL}/"))
-        assert code in (ENDS if ours else ENDS_OF_LIBRARIES), (call.method, code, details)
+        may_be = (ENDS if ours else ENDS_OF_LIBRARIES) | self._may_be
+        assert code in may_be, (call.method, code, details)
         if code is not Code.OK and ours:
             assert details.isprintable(), details
             assert 0 < len(details.encode()) <= 2100, details
-        if code is Code.OK and name == "OpenSession":
-            await self._close(pb.OpenSessionResponse.FromString(responses[0]).session_id)
-        assert self._process.poll() is None, "the trainer has ended"
-        self._measure()
+        return code, responses
 
-    async def _another_session(self) -> None:
-        if self._session is not None:
-            await self._close(self._session)
+    async def _another_session(self, state: "State | None" = None) -> None:
+        await self._leave_session()
         number = self._calls // CALLS_PER_SESSION
-        self._session = await self._peer.open(loss=LOSSES[number % len(LOSSES)])
-        if number % 2:  # before somebody joins it, blocks can be uploaded; afterwards, it can be linked
-            await self._peer.join(self._session)
+        state = state or list(State)[number % len(State)]
+        self._report.states[state] += 1
+        self._may_be = {Code.UNAUTHENTICATED} if state is State.OF_SEVERAL else set()
+        self._session = await self._peer.open(loss=LOSSES[number % len(LOSSES)], **_PLACED.get(state, {}))
+        if state is not State.OPENED:
+            tickets = (await self._peer.join(self._session)).tickets
+            self._ticket = next((one.ticket for one in tickets), None)
+            await self._begin(state, self._session)
+
+    async def _begin(self, state: "State", session: str) -> None:
+        """Bring a session that was joined into a state."""
+        fence = pb.Fence(session_term=1)
+        match state:
+            case State.EVALUATING:
+                request = pb.JoinEvaluationRequest(session_id=session, fence=fence, evaluation=1)
+                self._beside = asyncio.create_task(self._peer.unary("JoinEvaluation", request.SerializeToString()))
+            case State.LINKED:
+                self._beside = asyncio.create_task(self._peer.streamed("Link", begin_link(session), ends=False))
+                while not await self._peer.attached(session):
+                    pass
+            case State.CHANGED:
+                commit = pb.CommitPlacementRequest(
+                    session_id=session, fence=fence, placement=placed(version=1, cut=BLOCKS)
+                )
+                assert (await self._peer.unary("CommitPlacement", commit.SerializeToString())).code is Code.OK
+            case State.CHECKPOINTING:
+                taking = pb.CheckpointWorkerRequest(session_id=session, fence=fence, name=pb.CheckpointName())
+                self._beside = asyncio.create_task(self._peer.unary("CheckpointWorker", taking.SerializeToString()))
+
+    async def _leave_session(self) -> None:
+        if self._beside is not None:
+            self._beside.cancel()
+            await asyncio.gather(self._beside, return_exceptions=True)
+        if self._session is not None and self._process.poll() is None:
+            await self._close(self._session)
+        self._session = self._beside = self._ticket = None
 
     async def _close(self, session: str) -> None:
         request = pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=2**64 - 1))
@@ -146,11 +267,14 @@ def fuzz_trainer(messages: int, first_seed: int, folder: Path) -> Report:
             fuzzing = _Fuzzing(peer, process, report)
             number = first_seed
             while report.messages < messages:
-                _one_run(runner, fuzzing, number)
+                _one_run(runner, fuzzing.make, number)
                 number += 1
-            runner.run(peer.__aexit__())
             config = edge_config(*_TRAINING, f"trainer.address={address}")
             result = runner.run(run_training(config))
+            runner.run(fuzzing.begin_stopping())
+            _one_run(runner, fuzzing.make_stopping, number)
+            runner.run(fuzzing.close())
+            assert process.wait(CALL_SECONDS) == 0, "it has stopped well"
         assert_same_bits(expected, result.module.state_dict())
     return report
 
@@ -159,7 +283,7 @@ async def _open(address: str) -> _Peer:
     return await _Peer(address, CALL_SECONDS).__aenter__()
 
 
-def _one_run(runner: asyncio.Runner, fuzzing: _Fuzzing, number: int) -> None:
+def _one_run(runner: asyncio.Runner, make_one: Callable[[Call], Coroutine[Any, Any, None]], number: int) -> None:
     @seed(number)
     @settings(
         max_examples=CALLS_PER_RUN,
@@ -170,7 +294,7 @@ def _one_run(runner: asyncio.Runner, fuzzing: _Fuzzing, number: int) -> None:
     )
     @given(calls())
     def make(call: Call) -> None:
-        runner.run(fuzzing.make(call))
+        runner.run(make_one(call))
 
     try:
         make()

@@ -1,5 +1,6 @@
 """The commands as a user runs them, and how they must end when something is wrong."""
 
+import json
 import os
 import subprocess
 import sys
@@ -24,11 +25,17 @@ def assert_one_sentence(command: str, done: subprocess.CompletedProcess[str], co
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert done.stdout == ""
-    sentences = [line for line in done.stderr.splitlines() if line.startswith(f"{command}: ")]
+    said = [spoken(line) for line in done.stderr.splitlines()]
+    sentences = [line for line in said if line.startswith(f"{command}: ")]
     assert len(sentences) == 1, done.stderr
-    assert done.stderr.splitlines()[-1] == sentences[0]
+    assert said[-1] == sentences[0]
     for part in says:
         assert part in sentences[0]
+
+
+def spoken(line: str) -> str:
+    """What a line of standard error says: the event of an entry of the log, or the line itself."""
+    return str(json.loads(line)["event"]) if line.startswith("{") else line
 
 
 def agent_fails(

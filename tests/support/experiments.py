@@ -2,7 +2,7 @@
 
 from edge_agent.experiment.building import Experiment
 from shared.model.features import specs_bytes
-from shared.planning import LinearSeconds, Profile, ProfiledBlock
+from shared.planning import LinearSeconds, ProfiledBlock, pair_profile
 
 STEPS = 30
 MODELS = {
@@ -21,6 +21,10 @@ MODELS = {
         'model.factory="tests.support.models.tied:tied"',
         'data.train={factory="tests.support.samples:FlatDigits"}',
     ],
+    "fickle": [
+        'model.factory="tests.support.models.fickle:fickle"',
+        'data.train={factory="tests.support.samples:FlatDigits"}',
+    ],
 }
 OPTIMIZERS = {
     "sgd": '{name="sgd", learning_rate=0.05, momentum=0.9, weight_decay=1e-4}',
@@ -33,9 +37,9 @@ OPTIMIZERS = {
     "lion": '{name="lion", learning_rate=0.001, weight_decay=0.1, clip_norm=1.0}',
 }
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
-CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4}
+CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4, "fickle": 4}
 """How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""
-FIRST_CUTS = {"mlp": 1, "cnn": 1, "lstm": 2, "tied": 1}
+FIRST_CUTS = {"mlp": 1, "cnn": 1, "lstm": 2, "tied": 1, "fickle": 1}
 """The first that may be: behind an embedding alone, tokens could be read."""
 
 
@@ -54,7 +58,7 @@ def profile_of(config):
     chain = Experiment(config).chain
     sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
     count = len(chain.blocks)
-    return Profile(
+    return pair_profile(
         model="cnn",
         batch_size=config.data.batch_size,
         blocks=tuple(ProfiledBlock(block.name, 1e4) for block in chain.blocks),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shared.concurrency.threads import Runner
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
-from shared.placement import Placement, Source, held_blocks, links
+from shared.placement import Placement, Source, StepPlan, held_blocks
 from shared.runtime.computing import Samples
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.worker_listener import WorkerListener
@@ -150,7 +150,7 @@ class LinkedSession:
         self._linking = Linking(seconds, losses, wires, chunk_bytes)
         self._heard = Heard()
         self._listeners: list[Ends] = []
-        model = facts_of(next(iter(self.chains.values())))
+        plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
         how = method(backward)
         self.workers: dict[str, WorkerRun] = {}
         self.blocks: dict[str, WatchedBlocks] = {}
@@ -159,13 +159,13 @@ class LinkedSession:
                 continue
             chain = self.chains[worker]
             held = HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
-            self.blocks[worker] = blocks = WatchedBlocks(held, placement, model, worker, how)
+            self.blocks[worker] = blocks = WatchedBlocks(held, plan, worker, how)
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
             self._listeners.append(Ends() if self.workers else self._heard)
-            self.workers[worker] = WorkerRun(wire, model, blocks, threads, self._listeners[-1])
-        self._links = links(placement, model)
+            self.workers[worker] = WorkerRun(plan, wire, blocks, threads, self._listeners[-1])
+        self._links = plan.links
 
     @property
     def streams(self) -> int:

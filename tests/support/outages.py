@@ -19,7 +19,8 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.open_session import Member, OpenSession
+from edge_agent.sessions.member import Member
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.links import Links
@@ -29,6 +30,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, SessionLostError, UnreachableError
+from shared.placement import PlacementPlan, two_workers
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.worker_run import WorkerRun
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -188,11 +190,12 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
     async def main() -> Months:
         files, months, run = _CountedFiles(), Months(), _Run()
         trainer = _Trainer(months)
-        record = SessionRecord.model_construct(session_id="s", shared=None)
+        record = SessionRecord.model_construct(session_id="s", shared=None, trainer_sessions={"trainer": "s"})
         session = OpenSession(
             StoredSession(record, files, 1),
             {"trainer": Member(cast(TrainerClient, trainer), "s")},
-            cast(Experiment, SimpleNamespace(placement=SimpleNamespace(version=0))),
+            cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
+            cast(Experiment, SimpleNamespace()),
             cast(Workers, SimpleNamespace(disk=InlineWorker())),
             Retry(None),
         )

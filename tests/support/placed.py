@@ -16,7 +16,7 @@ from shared.execution.steps import Outgoing, WorkerSteps
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
-from shared.placement import ModelFacts, Placement, Tile, held_blocks
+from shared.placement import Placement, StepPlan, Tile, held_blocks
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
@@ -96,8 +96,8 @@ MODEL_FACTS = {name: facts_of(chain_of(built(name))) for name in MODELS}
 class WatchedBlocks(PlacedBlocks):
     """Notes how old the weights were that each forward used, and how many inputs are kept."""
 
-    def __init__(self, held: HeldBlocks, placement: Placement, model: ModelFacts, worker: str, how: Method) -> None:
-        super().__init__(held, placement, model, worker, how)
+    def __init__(self, held: HeldBlocks, plan: StepPlan, worker: str, how: Method) -> None:
+        super().__init__(held, plan, worker, how)
         self.staleness: list[int] = []
         self.most_inputs_kept = 0
         """Inputs of earlier steps that were still held when another was forwarded."""
@@ -147,20 +147,17 @@ class LooseSession:
         self.turns: list[Turn] = []
         self.most_in_flight = 0
         self._placement, self._dice = placement, dice
-        model = facts_of(next(iter(self.chains.values())))
+        plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
         self.blocks = {
             worker: WatchedBlocks(
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),
-                placement,
-                model,
+                plan,
                 worker,
                 method(backward),
             )
             for worker in placement.workers
         }
-        self._steps = {
-            worker: WorkerSteps(placement, model, worker, self.blocks[worker]) for worker in placement.workers
-        }
+        self._steps = {worker: WorkerSteps(plan, self.blocks[worker]) for worker in placement.workers}
         self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:

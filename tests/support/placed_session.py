@@ -10,7 +10,7 @@ from shared.concurrency.threads import Runner
 from shared.execution.blocks import Method
 from shared.execution.model_facts import facts_of
 from shared.execution.simulation import Turn
-from shared.placement import Placement, first_worker, held_blocks, links, moves, program, steps_ahead
+from shared.placement import Placement, PlacementPlan, first_worker, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training import block_state
@@ -46,6 +46,7 @@ class PlacedSession:
         self._linking = Linking(seconds, losses)
         self.heard = {worker: _Noting(worker, self.turns) for worker in placement.workers}
         self._model = facts_of(next(iter(self.chains.values())))
+        self._plan = PlacementPlan.of(placement, self._model)
         self._held = {
             worker: HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
             for worker, chain in self.chains.items()
@@ -62,10 +63,12 @@ class PlacedSession:
                     self.heard[worker],
                     step_log(worker),
                 ),
-                placement,
+                self._plan,
             )
             for worker, held in self._held.items()
         }
+        for placed in self.workers.values():
+            placed.start()
 
     @property
     def runs(self) -> dict[str, WorkerRun]:
@@ -86,24 +89,25 @@ class PlacedSession:
 
     def keep_linked(self) -> list[Coroutine[Any, Any, None]]:
         """What keeps the links of training up, for as long as it is awaited."""
-        return self._linking.keep_all(self.runs, links(self.placement, self._model))
+        return self._linking.keep_all(self.runs, self._plan.training.links)
 
     async def change(self, placement: Placement) -> None:
         """Go on under another placement; blocks move as they are. Nothing is in flight."""
+        plan = PlacementPlan.of(placement, self._model)
         arriving: dict[str, dict[int, block_state.BlockTensors]] = {name: {} for name in self.workers}
         for block, sender, receiver, whole in moves(self.placement, placement):
             state = {name: tensor.clone() for name, tensor in self._held[sender].block_tensors(block).items()}
             arriving[receiver][block] = state if whole else block_state.without_optimizer(state)
         for name, worker in self.workers.items():
             self._held[name].hold(held_blocks(placement, name), arriving[name])
-            await worker.place(placement, self.next_step)
-        self.placement = placement
+            await worker.place(plan, self.next_step)
+        self.placement, self._plan = placement, plan
         self.turns.clear()
 
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
         """The loss of each batch."""
         heard = {name: _Evaluating(self) for name in self.workers}
-        runs = {name: worker.evaluation(heard[name]) for name, worker in self.workers.items()}
+        runs = {name: await worker.evaluation(heard[name]) for name, worker in self.workers.items()}
         self.evaluations = runs
         first = heard[first_worker(self.placement)]
         for run in runs.values():
@@ -111,7 +115,7 @@ class PlacedSession:
         try:
             await drive(
                 runs,
-                self._linking.keep_all(runs, links(self.placement, self._model, training=False)),
+                self._linking.keep_all(runs, self._plan.evaluation.links),
                 first.all_done(range(len(batches)), self._busy(training=False)),
             )
         finally:
@@ -132,13 +136,13 @@ class PlacedSession:
 
     def may_be_under_way(self) -> int:
         """The most batches of an evaluation that may be."""
-        return steps_ahead(self.placement, self._model, training=False) + 1
+        return self._plan.evaluation.ahead + 1
 
     def _busy(self, *, training: bool) -> int:
         return sum(self._does(name, training=training) for name in self.workers)
 
     def _does(self, worker: str, *, training: bool) -> bool:
-        return bool(program(self.placement, self._model, worker, training=training))
+        return bool((self._plan.training if training else self._plan.evaluation).program(worker))
 
 
 class _Noting(Heard):

@@ -110,7 +110,9 @@ def permitted(kind: str, model: str) -> list[str]:
         shown |= {"near", "far"}
     workers = SHARED[kind]["workers"] if kind in SHARED else RANGES[kind]
     names = sorted(name for name in shown if name in workers and name != "edge")
-    return [f"privacy.inputs_to={json.dumps(names)}"] if names else []
+    owners = sorted(set(SHARED[kind]["owners"].values()) - {"edge"}) if kind in SHARED else []
+    keys = {"inputs_to": names, "gradients_to": owners}
+    return [f"privacy.{key}={json.dumps(named)}" for key, named in keys.items() if named]
 
 
 @asynccontextmanager

@@ -22,12 +22,12 @@ from shared.placement import (
     Rows,
     Send,
     Source,
+    StepPlan,
     Sum,
     Take,
     Tile,
     Update,
     check,
-    program,
 )
 
 WORKERS = ("edge", "near", "far")
@@ -141,7 +141,8 @@ class Step:
 
     def run(self) -> "Step":
         """Carry out every worker's program, each as far as it can go, until all have ended."""
-        left = {worker: deque(program(self.placement, self.model, worker)) for worker in self.placement.workers}
+        self._plan = StepPlan(self.placement, self.model)
+        left = {worker: deque(self._plan.program(worker)) for worker in self.placement.workers}
         arrived: set[Crossing] = set()
         while any(left.values()):
             moved = False
@@ -157,10 +158,7 @@ class Step:
 
     def _receives(self) -> list[Receive]:
         return [
-            one
-            for worker in self.placement.workers
-            for one in program(self.placement, self.model, worker)
-            if isinstance(one, Receive)
+            one for worker in self.placement.workers for one in self._plan.program(worker) if isinstance(one, Receive)
         ]
 
     def _do(self, worker: str, operation: object, arrived: set[Crossing]) -> None:

@@ -130,7 +130,9 @@ class PlainEdge:
         outputs = tupled(plain_forward(source, self._recipe.seed, step, inputs.clone()))
         gradients = gradient if isinstance(gradient, tuple) else (gradient,)
         found = [pair for pair in zip(outputs, gradients, strict=True) if pair[1] is not None]
-        torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
+        found = [(output, at_output) for output, at_output in found if output.requires_grad]
+        if found:
+            torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad
         plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)

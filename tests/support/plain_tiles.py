@@ -1,7 +1,8 @@
 """One process that runs the tiles of a placement: what sessions of any placement are compared with, bit for bit.
 
-Autograd goes through the whole batch at once. A shared block is copied for each of its parts; the parts' gradients are added
-from left to right, and their buffers averaged.
+Where two tiles meet, rows are copied out and joined by `torch.cat`, of features and of error gradients; what has the rows of a
+tile already is taken as it is. A shared block is copied for each of its parts; the parts' gradients are added from left to
+right, and their buffers averaged.
 """
 
 import copy
@@ -59,41 +60,46 @@ class PlainTiles:
 
     def step(self, step: int, inputs: Tensor, labels: Tensor) -> float:
         """Train on one batch; returns its mean loss."""
-        samples, feature = len(labels), inputs
-        copies: list[list[tuple[Rows, nn.Module]]] = []
+        samples = len(labels)
+        features: Pieces = [(Rows(0, samples), inputs)]
+        copies: list[list[_Part]] = []
         for index, block in enumerate(self.blocks):
-            tiles = self._placement.holders(index)
-            rows = [tile.rows.scaled(samples, self._placement.batch_size) for tile in tiles]
-            copies.append([(part, block if len(tiles) == 1 else copy.deepcopy(block)) for part in rows if part.count])
-            # Random numbers of a part follow from its first sample in a whole batch.
-            begins = [tile.rows.begin for tile, part in zip(tiles, rows, strict=True) if part.count]
-            outputs = []
-            for begin, (part, module) in zip(begins, copies[-1], strict=True):
-                with random_state(self._recipe.seed, step, index, *([begin] if begin else [])):
-                    outputs.append(module(feature[part.begin : part.end].clone()))
-            feature = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        total = self._loss(feature, labels)
-        if total.requires_grad:
-            total.backward()
+            tiles = sorted(self._placement.holders(index), key=lambda tile: tile.rows.begin)
+            parts: list[_Part] = []
+            for tile in tiles:
+                if (rows := tile.rows.scaled(samples, self._placement.batch_size)).count:
+                    module = block if len(tiles) == 1 else copy.deepcopy(block)
+                    part = _Part(rows, module, _taken(features, rows))
+                    # Random numbers of a part follow from its first sample in a whole batch.
+                    begin = [tile.rows.begin] if tile.rows.begin else []
+                    with random_state(self._recipe.seed, step, index, *begin):
+                        part.outputs = module(part.inputs.clone())
+                    parts.append(part)
+            copies.append(parts)
+            features = [(part.rows, part.outputs.detach()) for part in parts]
+        loss, gradients = self._loss(features, labels)
+        for parts in reversed(copies):
+            for part in parts:
+                part.backward(_taken_gradient(gradients, part.rows))
+            gradients = [(part.rows, part.gradient) for part in parts]
         with torch.no_grad():
             for index, parts in enumerate(copies):
                 if len(self._placement.holders(index)) > 1:
-                    self._join(index, parts)
+                    self._join(index, [(part.rows, part.module) for part in parts])
                 if (optimizer := self._optimizers[index]) is not None:
                     plain_update([self._parameters[index]], optimizer, self._recipe, step)
-        return float(total.detach())
+        return loss
 
-    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        samples = len(labels)
-        last = self._placement.holders(len(self.blocks) - 1)
-        heads = [tile.rows.scaled(samples, self._placement.batch_size) for tile in last]
-        losses = [
-            nn.functional.cross_entropy(outputs[head.begin : head.end], labels[head.begin : head.end])
-            * (head.count / samples)
-            for head in heads
-            if head.count
-        ]
-        return torch.stack(losses).sum()
+    def _loss(self, outputs: "Pieces", labels: Tensor) -> tuple[float, "Gradients"]:
+        """The mean loss, and its gradient at each piece of the output."""
+        total, gradients = 0.0, []
+        for rows, output in outputs:
+            leaf = output.requires_grad_()
+            loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (rows.count / len(labels))
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            total += float(loss.detach())
+            gradients.append((rows, gradient))
+        return total, gradients
 
     def _join(self, index: int, parts: Sequence[tuple[Rows, nn.Module]]) -> None:
         whole = self.blocks[index]
@@ -111,3 +117,53 @@ class PlainTiles:
                 total = sum(value.double() * count for value, count in values)
                 mean = (total / sum(count for _, count in values)).to(buffer.dtype)
             buffer.copy_(mean)
+
+
+Pieces = list[tuple[Rows, Tensor]]
+"""Rows of a feature, in the order of the samples."""
+Gradients = list[tuple[Rows, Tensor | None]]
+"""The same of its error gradient; None where no gradient reaches them."""
+
+
+class _Part:
+    """One tile of one block in one step."""
+
+    outputs: Tensor
+
+    def __init__(self, rows: Rows, module: nn.Module, inputs: Tensor) -> None:
+        self.rows, self.module, self.gradient = rows, module, None
+        self.inputs = inputs.detach()
+        if self.inputs.is_floating_point():
+            self.inputs.requires_grad_()
+            self.inputs.register_hook(self._note)  # `.grad` would have the strides of the inputs
+
+    def _note(self, gradient: Tensor) -> None:
+        self.gradient = gradient
+
+    def backward(self, gradient: Tensor | None) -> None:
+        """The gradient at the outputs goes back to the parameters and to the inputs."""
+        if gradient is not None and self.outputs.requires_grad:
+            torch.autograd.backward(self.outputs, gradient)
+
+
+def _taken(pieces: Pieces, rows: Rows) -> Tensor:
+    """These rows out of pieces."""
+    if pieces[0][0] == rows:
+        return pieces[0][1]
+    found = [
+        piece if both == held else piece[both.begin - held.begin : both.end - held.begin].clone()
+        for held, piece in pieces
+        if (both := held.overlap(rows)) is not None
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _taken_gradient(pieces: Gradients, rows: Rows) -> Tensor | None:
+    """The same; where no gradient reaches some of the rows, theirs is zero."""
+    known = next((piece for held, piece in pieces if piece is not None and held.overlap(rows) is not None), None)
+    if known is None:
+        return None
+    filled = [
+        (held, known.new_zeros((held.count, *known.shape[1:])) if piece is None else piece) for held, piece in pieces
+    ]
+    return _taken(filled, rows)

@@ -98,6 +98,18 @@ class StandardError:
                 return event
         raise AssertionError(f"the process ended with {self._process.wait()} before it said {name!r}: {self}")
 
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All log entries, once the process has ended."""
+        while (event := self._events.get()) is not None:
+            self.heard.append(event)
+        yield from self.heard
+
+    def rest(self) -> list[dict[str, Any]]:
+        """All log entries of a process that has ended, in order."""
+        while (event := self._events.get()) is not None:
+            self.heard.append(event)
+        return self.heard
+
     def join(self) -> None:
         """Wait until the process has closed it."""
         self._reader.join()
@@ -144,12 +156,14 @@ def heard_trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 @contextmanager
-def agent_process(*overrides: str, output: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], StandardError]]:
-    """A real agent process that trains, and what it says; ended on the way out, if it has not."""
+def agent_process(
+    *overrides: str, output: Path | None = None, under: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], StandardError]]:
+    """A real agent process that trains, and what it says; ended on the way out, if it has not. under: as of `run_agent`."""
     flags = [f"--set={flag}" for flag in ["log.format=json", *overrides]]
     place = [] if output is None else [f"--output={output}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "edge_agent.main", "run", *flags, *place],
+        [*under, sys.executable, "-m", "edge_agent.main", "run", *flags, *place],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

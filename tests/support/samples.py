@@ -143,8 +143,20 @@ class Itself(FlatDigits):
 
 
 class Halved(FlatDigits):
-    """Labels of the samples' own shape that are not the samples."""
+    """Labels that are the samples but for a factor."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         vector, _ = super().__getitem__(index)
         return vector, vector / 2
+
+
+class Mixtures(FlatDigits):
+    """Labels of the samples' own shape, each number of which is a mixture of all numbers of the sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mixing = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) / 8
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        vector, _ = super().__getitem__(index)
+        return vector, vector @ self._mixing

@@ -8,11 +8,12 @@ import torch
 
 from cloud_trainer.sessions.building import open_model, step_log_of
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.worker.in_force import InForce
 from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.blocks import Method
-from shared.placement import Placement, held_blocks
+from shared.placement import held_blocks
 from shared.registry import POLICIES
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import policy_by_name
@@ -24,7 +25,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
 class BuiltWorker(NamedTuple):
     """What a worker needs to begin."""
 
-    placement: Placement
+    in_force: InForce
     held: HeldBlocks
     method: Method
     judge: PlacementJudge
@@ -57,7 +58,7 @@ def build_worker(
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
-    judge.check(wanted)
+    in_force = judge.judged(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker))
     method = Method(head, request.backward, FeedbackMode(request.feedback))
-    return BuiltWorker(wanted, held, method, judge, step_log_of(step_log_folder, session_id))
+    return BuiltWorker(in_force, held, method, judge, step_log_of(step_log_folder, session_id))

@@ -23,8 +23,8 @@ class SessionStatistics:
     """Of both, what went up: away from the edge."""
     bytes_down: int = 0
     """Of both, what went down."""
-    loss: float = 0.0
-    """The loss of the last step; 0 before the first."""
+    loss: float | None = None
+    """The loss of the last step; None before the first, and where another worker computes it."""
 
 
 class WorkerFigures(WorkerListener):

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.memory import Batches, SessionMemory
+from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
+from cloud_trainer.sessions.worker.in_force import InForce, deployment_at
+from shared.bounds import MOST_WORKERS
 from shared.codec import codec_by_name
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.model_facts import facts_of
@@ -20,13 +21,13 @@ from shared.placement import (
     ModelFacts,
     Permissions,
     Placement,
+    PlacementPlan,
+    StepPlan,
     check,
-    crossings,
-    gradient_crossings,
+    check_size,
     parse_placement,
     stages,
-    steps_ahead,
-    weight_crossings,
+    tells_inputs,
 )
 from shared.runtime.crossing_wire import CrossingWire
 from shared.training import block_state
@@ -34,8 +35,6 @@ from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 MAX_DOCUMENT_CHARACTERS = 64 * 1024
-MAX_WORKERS = 16
-"""Workers of one session: what crosses between them is looked at pair by pair."""
 
 
 def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placement:
@@ -49,8 +48,9 @@ def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placem
         placement = parse_placement(json.loads(text), "the placement", blocks, batch_size)
     except (ValueError, RecursionError) as cause:
         raise ConfigError(f"the placement is no JSON: {cause}") from cause
-    if (count := len(placement.workers)) > MAX_WORKERS:
-        raise ConfigError(f"the placement has {count} workers; at most {MAX_WORKERS} are taken")
+    if (count := len(placement.workers)) > MOST_WORKERS:
+        raise ConfigError(f"the placement has {count} workers; at most {MOST_WORKERS} are taken")
+    check_size(placement)
     return dataclasses.replace(placement, version=wanted.version)
 
 
@@ -71,35 +71,40 @@ class PlacementJudge:
         """What placing has to know of the model."""
         return facts_of(self.chain)
 
-    def read(self, wanted: pb.Placement) -> Placement:
-        """A placement that the session may have. Raises ConfigError, ProtocolError or StatusError."""
-        placement = read_placement(wanted, len(self.chain.blocks), self.chain.features[0][0].shape[0])
-        self.check(placement)
-        return placement
+    def read(self, wanted: pb.Placement) -> InForce:
+        """A placement that the session may have. Computes. Raises ConfigError, ProtocolError or StatusError."""
+        return self.judged(read_placement(wanted, len(self.chain.blocks), self.chain.features[0][0].shape[0]))
 
-    def check(self, placement: Placement) -> None:
-        """Refuse a placement that the session may not have. Raises as `read` does."""
+    def judged(self, placement: Placement) -> InForce:
+        """What follows from a placement, unless the session may not have it. Computes. Raises as `read` does."""
         self._check_worker(placement)
         others = frozenset(placement.workers) - {self.worker}  # what they may have is theirs and the agent's to say
-        check(placement, self.model, Permissions(inputs_to=others | {self.worker}))
-        for one in crossings(placement):
+        everybody = others | {self.worker}
+        check(placement, self.model, Permissions(inputs_to=everybody, gradients_to=everybody))
+        plan = PlacementPlan.of(placement, self.model)
+        mine = [one for one in plan.training.crossings if self.worker in (one.sender, one.receiver)]
+        for one in mine:
             raw = one.cargo is Cargo.FEATURE and one.index < self.model.raw_features
             if raw and one.receiver == self.worker and not self.limits.accept_inputs:
+                why = f"{self.model.why_raw[one.index - 1]}; " if one.index else ""
                 raise ConfigError(
                     f"placement: raw samples would go from {one.sender!r} to {self.worker!r}, which takes none "
-                    "(server.accept_inputs); leave the first blocks where the samples are"
+                    f"(server.accept_inputs); {why}leave the first blocks where the samples are"
                 )
-        for one in self._mine(placement):
+            self._check_gradient(placement, one)
             self._check_size(placement, one)
-        self.memory.permit(placement.staleness, placement.codecs.values(), self.batches(placement))
+        uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
+        self.memory.permit(placement.staleness, placement.codecs.values(), uses)
+        return InForce(plan, deployment_at(self.worker, plan), uses)
 
-    def batches(self, placement: Placement, *, training: bool = True) -> Batches:
-        """What may be in flight here under a placement, in training or in an evaluation; labels come on top."""
-        wire = CrossingWire(placement, self.chain, self.recipe.optimizer, lambda _labels: None)
-        each = sum(self._crossing_bytes(wire, one) for one in self._mine(placement, training=training))
-        if training:
-            each += self._waiting_bytes(placement)
-        return Batches(steps_ahead(placement, self.model, training=training) + 1, each)
+    def _batches(self, plan: StepPlan) -> Batches:
+        """What may be in flight here; labels come on top."""
+        wire = CrossingWire(plan.placement, self.chain, self.recipe.optimizer, lambda _labels: None)
+        mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
+        each = sum(self._crossing_bytes(wire, one) for one in mine)
+        if plan.training:
+            each += self._waiting_bytes(plan.placement)
+        return Batches(plan.ahead + 1, each)
 
     def check_tensor(self, what: str, count: int) -> None:
         """Refuse a tensor of too many bytes. Raises ProtocolError."""
@@ -117,11 +122,14 @@ class PlacementJudge:
         if any(source.worker == self.worker for source in placement.sources):
             raise ConfigError(f"placement: {self.worker!r} is to have raw samples of its own; a trainer has none")
 
-    def _mine(self, placement: Placement, *, training: bool = True) -> Iterator[Crossing]:
-        """All that this worker sends or receives in a step."""
-        model = self.model
-        back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
-        return (one for one in (*crossings(placement), *back) if self.worker in (one.sender, one.receiver))
+    def _check_gradient(self, placement: Placement, one: Crossing) -> None:
+        of_a_block = one.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS) and one.receiver == self.worker
+        if of_a_block and tells_inputs(one, placement, self.model) and not self.limits.accept_inputs:
+            raise ConfigError(
+                f"placement: the gradient of block {one.index}, which could tell raw samples, would go from "
+                f"{one.sender!r} to {self.worker!r}, which takes none (server.accept_inputs); leave the block where the "
+                "samples are"
+            )
 
     def _waiting_bytes(self, placement: Placement) -> int:
         """What a batch that waits for its error gradient keeps besides what has crossed: its graph, and its weights."""

@@ -5,19 +5,16 @@ from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainDeployment,
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
 from shared.planning.chain.device_factors import DeviceFactors
 from shared.planning.chain.engine import ChainDecision, ChainEngine, Reason
-from shared.planning.chain.measured_chain import (
-    CHAIN_SCHEMA,
-    MeasuredChain,
-    MeasuredStage,
-    chain_to_json,
-    load_chain,
-    parse_chain,
+from shared.planning.chain.plan import (
+    MOST_STAGES_TO_ORDER,
+    ChainPlan,
+    plan_any_order,
+    plan_chain,
+    plan_chain_accurately,
 )
-from shared.planning.chain.plan import MOST_STAGES_TO_ORDER, ChainPlan, plan_any_order, plan_chain
 
 __all__ = [
     "CHAIN_CONTESTANTS",
-    "CHAIN_SCHEMA",
     "MOST_STAGES_TO_ORDER",
     "ChainCosts",
     "ChainDecision",
@@ -26,17 +23,13 @@ __all__ = [
     "ChainPlan",
     "ChainSetting",
     "DeviceFactors",
-    "MeasuredChain",
-    "MeasuredStage",
     "Partition",
     "PartitionCost",
     "Reason",
     "chain_placement",
     "chain_tasks",
-    "chain_to_json",
     "compare_chain",
-    "load_chain",
-    "parse_chain",
     "plan_any_order",
     "plan_chain",
+    "plan_chain_accurately",
 ]

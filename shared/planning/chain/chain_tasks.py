@@ -19,20 +19,20 @@ from shared.placement import (
     Tile,
 )
 from shared.planning.chain.costs import Partition
-from shared.planning.chain.measured_chain import MeasuredChain
-from shared.planning.cost import Rates
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.operation_costs import Message
+from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.tasks import StepTasks, step_tasks
 
 FORWARD_SHARE = 1 / 3
 """What the forward takes of a stage's seconds, where only all of them together were measured."""
 
 
-def chain_placement(chain: MeasuredChain, partition: Partition, staleness: int) -> Placement:
+def chain_placement(chain: Profile, partition: Partition, staleness: int) -> Placement:
     """The placement of a partition; its workers are the stages."""
     whole = Rows(0, chain.batch_size)
-    workers = tuple(stage.name for stage in chain.stages)
+    workers = chain.names
     runs = pairwise((0, *partition.cuts, len(chain)))
     return Placement(
         version=0,
@@ -45,14 +45,14 @@ def chain_placement(chain: MeasuredChain, partition: Partition, staleness: int) 
     )
 
 
-def chain_tasks(chain: MeasuredChain, partition: Partition, staleness: int) -> StepTasks:
+def chain_tasks(chain: Profile, partition: Partition, staleness: int) -> StepTasks:
     """The tasks of a step. PlanError where something of it was not measured."""
     placement = chain_placement(chain, partition, staleness)
     workers = placement.workers
-    rates = {Link(*hop): link for hop, link in zip(pairwise(workers), chain.links, strict=True)}
+    rates = {Link(*hop): chain.rates(*hop) for hop in pairwise(workers)}
     if len(workers) > 2:
         # Labels go straight from the first to the last stage. They weigh next to nothing, and travel as far as the features.
-        travel_seconds = sum(link.round_trip_seconds for link in chain.links)
+        travel_seconds = sum(link.round_trip_seconds for link in rates.values())
         rates[Link(workers[0], workers[-1])] = Rates(1.0, 1.0, travel_seconds)
     model = ModelFacts(tuple(BlockFacts(block.name) for block in chain.blocks))
     return step_tasks(placement, model, _ChainOperations(chain, partition), rates, replays=False)
@@ -62,7 +62,7 @@ def chain_tasks(chain: MeasuredChain, partition: Partition, staleness: int) -> S
 class _ChainOperations:
     """The chain's figures as `OperationCosts`; a replay is in the seconds of a stage where it was measured with one."""
 
-    chain: MeasuredChain
+    chain: Profile
     partition: Partition
 
     def seconds(self, worker: str, operation: Operation) -> float:
@@ -87,8 +87,7 @@ class _ChainOperations:
         return Message(8 * size * bits / FLOAT32_BITS, send_seconds=seconds)
 
     def _stage_seconds(self, worker: str, tile: Tile) -> float:
-        stage = next(stage for stage in self.chain.stages if stage.name == worker)
-        seconds = float(stage.seconds[tile.first, tile.stop])
+        seconds = float(self.chain.worker(worker).replayed[tile.first, tile.stop])
         return _measured(None if seconds != seconds else seconds)
 
 

@@ -5,18 +5,18 @@ Every run starts alike: the links are probed for PROBE_SECONDS, then training be
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from shared.errors import PlanError
 from shared.planner_names import EVEN, PARTITION
 from shared.planning.chain.chain_tasks import chain_tasks
 from shared.planning.chain.costs import Partition
-from shared.planning.chain.measured_chain import MeasuredChain
 from shared.planning.chain.plan import ChainPlan, plan_chain
 from shared.planning.comparison import PROBE_SECONDS, Result, probed_rates, result_of
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.placement_simulator import simulate_placement
+from shared.planning.profile import MeasuredLink, Profile
 from shared.planning.simulator import Run, check_duration, steps_until
 from shared.planning.tasks import Direction
 from shared.planning.traces import LinkTrace, Trace
@@ -38,19 +38,22 @@ class ChainDeployment:
 class ChainSetting:
     """What all runs of a comparison share."""
 
-    chain: MeasuredChain
+    chain: Profile
     links: Sequence[LinkTrace]
     bits: tuple[int, ...]
     staleness: int | None
     seconds: float
 
-    def probed(self) -> MeasuredChain:
+    def probed(self) -> Profile:
         """The chain over its links as they are while they are probed."""
-        return replace(self.chain, links=tuple(probed_rates(link) for link in self.links))
+        probed = map(probed_rates, self.links)
+        return self.chain.with_links(
+            {hop: MeasuredLink(*astuple(rates)) for hop, rates in zip(pairwise(self.chain.names), probed, strict=True)}
+        )
 
     def run(self, planner: str, deployment: ChainDeployment) -> Result[ChainDeployment]:
         """Train with one deployment."""
-        hops = pairwise(stage.name for stage in self.chain.stages)
+        hops = pairwise(self.chain.names)
         traces: dict[Direction, Trace] = {}
         for (near, far), link in zip(hops, self.links, strict=True):
             traces |= {(near, far): link.uplink, (far, near): link.downlink}
@@ -66,7 +69,7 @@ def _run_partition(setting: ChainSetting) -> Result[ChainDeployment]:
 
 
 def _run_even(setting: ChainSetting) -> Result[ChainDeployment]:
-    blocks, stages = len(setting.chain), len(setting.chain.stages)
+    blocks, stages = len(setting.chain), len(setting.chain.workers)
     cuts = tuple(blocks * stage // stages for stage in range(1, stages))
     plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
     return setting.run(EVEN, ChainDeployment(cuts, _staleness(setting, plan), (FLOAT32_BITS,) * len(cuts)))

@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.chain.measured_chain import MeasuredChain
-from shared.planning.cost import Floats, steady_seconds
-from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.cost import steady_seconds
+from shared.planning.measurements import FLOAT32_BITS, Floats
+from shared.planning.profile import Profile
 from shared.planning.space import check_widths
 
 
@@ -70,14 +70,16 @@ class ChainCosts:
     Arrays by cut have L + 1 entries; by width, W: from many bits to few.
     """
 
-    def __init__(self, chain: MeasuredChain, bits: Sequence[int]) -> None:
+    def __init__(self, chain: Profile, bits: Sequence[int]) -> None:
         """bits: widths to consider; the chain's min_bits bounds them from below at each cut. PlanError for what is no width."""
         check_widths(bits)
         self.blocks = len(chain)
         self.widths = tuple(sorted(set(bits), reverse=True))
         cuts = self.blocks + 1
         no_run = np.tri(cuts, dtype=np.bool_)
-        self.stages: Floats = np.array([np.where(no_run, math.inf, _known(stage.seconds)) for stage in chain.stages])
+        self.stages: Floats = np.array(
+            [np.where(no_run, math.inf, _known(worker.replayed)) for worker in chain.workers]
+        )
         """Seconds of stage n on the blocks [i, j), at [n, i, j]. Shape (N, L + 1, L + 1)."""
         feature_bytes, gradient_bytes = (
             np.array(sizes, dtype=np.float64) for sizes in (chain.feature_bytes, chain.gradient_bytes)
@@ -86,11 +88,12 @@ class ChainCosts:
         """Seconds that the sender of a feature encodes it, by cut and width. Shape (L + 1, W)."""
         shares = np.array(self.widths) * 8 / FLOAT32_BITS
         feature_bits = _known(np.multiply.outer(feature_bytes, shares))
-        self.uplink: Floats = np.array([feature_bits / link.uplink for link in chain.links])
+        links = [chain.rates(*hop) for hop in pairwise(chain.names)]
+        self.uplink: Floats = np.array([feature_bits / link.uplink for link in links])
         """Seconds of a feature on link n, by cut and width. Shape (N - 1, L + 1, W)."""
-        self.downlink: Floats = np.array([_known(gradient_bytes * 8) / link.downlink for link in chain.links])
+        self.downlink: Floats = np.array([_known(gradient_bytes * 8) / link.downlink for link in links])
         """Seconds of an error gradient on link n, by cut. Shape (N - 1, L + 1)."""
-        self.round_trips: tuple[float, ...] = tuple(link.round_trip_seconds for link in chain.links)
+        self.round_trips: tuple[float, ...] = tuple(link.round_trip_seconds for link in links)
 
     @property
     def links(self) -> int:
@@ -101,7 +104,7 @@ class ChainCosts:
         """Its rows of `stages`: every block that it can begin with, which is 0 for the first. Shape (1 or L + 1, L + 1)."""
         return self.stages[stage] if stage else self.stages[stage, :1]
 
-    def _encode(self, chain: MeasuredChain, feature_bytes: Floats) -> Floats:
+    def _encode(self, chain: Profile, feature_bytes: Floats) -> Floats:
         narrow = np.array(self.widths) < FLOAT32_BITS
         seconds = np.full(self.blocks + 1, math.inf)
         if chain.encode is not None:

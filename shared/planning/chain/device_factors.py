@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.planning.cost import Floats
+from shared.planning.measurements import Floats
 
 WINDOW_STEPS = 20
 TOLERANCE = 0.1

@@ -11,7 +11,7 @@ So the partition that is best for it is gone to without the account, and is home
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -20,13 +20,15 @@ import numpy as np
 from shared.errors import PlanError
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
 from shared.planning.chain.device_factors import DeviceFactors
-from shared.planning.chain.measured_chain import MeasuredChain
 from shared.planning.chain.search import best_partition
-from shared.planning.cost import Floats, Rates, migration_seconds
+from shared.planning.cost import migration_seconds
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.estimates import LEAST_RATE, MODEL_STEPS
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
+from shared.planning.measurements import Floats
+from shared.planning.profile import MeasuredLink, Profile, WorkerProfile
+from shared.planning.rates import Rates
 
 LinkRates = tuple[float | None, float | None]
 """Bits per second up and down; None where it is not known."""
@@ -81,7 +83,7 @@ class ChainEngine:
 
     def __init__(
         self,
-        chain: MeasuredChain,
+        chain: Profile,
         bits: Sequence[int],
         staleness: int,
         partition: Partition,
@@ -93,8 +95,8 @@ class ChainEngine:
         self._chain, self._bits, self._staleness = chain, tuple(bits), staleness
         self._config = config or EngineConfig()
         self._total_steps = total_steps
-        self._devices = DeviceFactors(len(chain.stages))
-        self._rates: Floats = np.array([[link.uplink, link.downlink] for link in chain.links]).reshape(-1, 2)
+        self._devices = DeviceFactors(len(chain.workers))
+        self._rates: Floats = np.array([[link.uplink, link.downlink] for link in self._hops(chain)]).reshape(-1, 2)
         self._recent: deque[_Second] = deque()
         self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
         self._ledger = Ledger(self._config.limits, _HOME, 2)
@@ -140,25 +142,24 @@ class ChainEngine:
         return tuple(self._devices.off.tolist())
 
     @property
-    def chain_today(self) -> MeasuredChain:
+    def chain_today(self) -> Profile:
         """The chain as it is now: devices with their factors, links with the mean rates of the last RATE_SECONDS."""
         return self._chain_at(self._rates)
 
     @property
     def runs(self) -> dict[str, tuple[int, int]]:
         """The blocks [first, stop) of each stage, by its name."""
-        names = (stage.name for stage in self._chain.stages)
-        return dict(zip(names, _runs(self.partition, len(self._chain)), strict=True))
+        return dict(zip(self._chain.names, _runs(self.partition, len(self._chain)), strict=True))
 
     @property
     def misfits(self) -> tuple[str, ...]:
         """The stages that one factor does not bring right, by name: `measured_again` wants new times of them."""
-        return tuple(self._chain.stages[stage].name for stage in sorted(self._devices.misfits))
+        return tuple(self._chain.names[stage] for stage in sorted(self._devices.misfits))
 
-    def measured_again(self, name: str, seconds: Floats) -> None:
-        """Have these times of a stage, taken today, in the place of the file's; see `MeasuredStage.seconds`."""
-        self._chain = self._chain.with_seconds(name, seconds)
-        self._devices.measured_again(self._place(name))
+    def measured_again(self, worker: WorkerProfile) -> None:
+        """Have these times of a worker, taken today, in the place of the file's."""
+        self._chain = self._chain.with_worker(worker)
+        self._devices.measured_again(self._place(worker.name))
         self._note_other_devices()
 
     def keep_factor(self, name: str) -> None:
@@ -166,7 +167,7 @@ class ChainEngine:
         self._devices.misfits.discard(self._place(name))
 
     def _place(self, name: str) -> int:
-        return [stage.name for stage in self._chain.stages].index(name)
+        return self._chain.names.index(name)
 
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
         """Hold these cuts and this width from now on; None lets the engine choose. PlanError where that leaves nothing."""
@@ -216,8 +217,8 @@ class ChainEngine:
             return None
         self._seconds, self._step = seconds, step
         measured = [
-            float(stage.seconds[run])
-            for stage, run in zip(self._chain.stages, _runs(self.partition, len(self._chain)), strict=True)
+            float(worker.replayed[run])
+            for worker, run in zip(self._chain.workers, _runs(self.partition, len(self._chain)), strict=True)
         ]
         if self._devices.note(done_steps, stage_seconds, measured):
             self._note_other_devices()
@@ -329,13 +330,14 @@ class ChainEngine:
         """What everything costs at some rates, shape (links, 2), on the devices as they are."""
         return ChainCosts(self._chain_at(rates), self._widths())
 
-    def _chain_at(self, rates: Floats) -> MeasuredChain:
-        factors = self._devices.factors
-        stages = tuple(
-            replace(stage, seconds=stage.seconds * factor)
-            for stage, factor in zip(self._chain.stages, factors.tolist(), strict=True)
-        )
-        return replace(self._chain, stages=stages, links=self._links(rates))
+    def _chain_at(self, rates: Floats) -> Profile:
+        factors = self._devices.factors.tolist()
+        workers = tuple(worker.slowed(factor) for worker, factor in zip(self._chain.workers, factors, strict=True))
+        links = {
+            hop: MeasuredLink(*astuple(link))
+            for hop, link in zip(pairwise(self._chain.names), self._links(rates), strict=True)
+        }
+        return replace(self._chain, workers=workers).with_links(links)
 
     def _widths(self) -> tuple[int, ...]:
         """What may be chosen or pinned, and what there is, which need not be of it."""
@@ -351,10 +353,14 @@ class ChainEngine:
         cuts, bits = self._pinned_cuts, self._pinned_bits
         return cuts in (None, self.partition.cuts) and (bits is None or set(self.partition.bits) <= {bits})
 
+    @staticmethod
+    def _hops(chain: Profile) -> list[Rates]:
+        return [chain.rates(*hop) for hop in pairwise(chain.names)]
+
     def _links(self, rates: Floats) -> tuple[Rates, ...]:
         return tuple(
             Rates(up, down, link.round_trip_seconds)
-            for (up, down), link in zip(rates.tolist(), self._chain.links, strict=True)
+            for (up, down), link in zip(rates.tolist(), self._hops(self._chain), strict=True)
         )
 
     def _note_rates(self, seconds: float, rates: Sequence[LinkRates]) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from shared.errors import PlanError
+from shared.planner_names import EXACTNESS_MARGIN
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
-from shared.planning.chain.measured_chain import MeasuredChain
 from shared.planning.chain.search import best_partition, improves_on
+from shared.planning.profile import Profile
 
 MOST_STAGES_TO_ORDER = 8
 """Seven trainers have 5,040 orders, which take about a second; eight have eight times as many."""
@@ -24,28 +25,41 @@ class ChainPlan:
     seconds_per_step: float
 
 
-def plan_chain(chain: MeasuredChain, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
+def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
     """The best partition of a chain in the order of its stages.
 
     bits: widths to choose from on each link. staleness: K; None lets the slowest part alone count. PlanError where nothing can
     be chosen.
     """
+    return _plan_of(chain, ChainCosts(chain, bits), staleness)
+
+
+def plan_chain_accurately(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
+    """The best partition whose narrowest link has as many bits as one within `EXACTNESS_MARGIN` of the best of all can have.
+
+    bits, staleness and PlanError: as for `plan_chain`.
+    """
     costs = ChainCosts(chain, bits)
-    partition = best_partition(costs, staleness)
-    cost = costs.of(partition)
-    order = tuple(stage.name for stage in chain.stages)
-    return ChainPlan(order, partition, cost, cost.seconds_per_step(staleness))
+    best = _plan_of(chain, costs, staleness)
+    for narrowest in range(1, len(costs.widths)):
+        try:
+            plan = _plan_of(chain, costs.only(costs.widths[:narrowest]), staleness)
+        except PlanError:  # what was measured, or min_bits, allows none so wide
+            continue
+        if plan.seconds_per_step <= (1.0 + EXACTNESS_MARGIN) * best.seconds_per_step:
+            return plan
+    return best
 
 
-def plan_any_order(chain: MeasuredChain, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
+def plan_any_order(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
     """The same in the best order of the trainers; the first stage has the samples and stays. Of equal orders, the earliest.
 
     PlanError also for more than `MOST_STAGES_TO_ORDER` stages, and where a link between two stages is not known.
     """
-    first, *others = (stage.name for stage in chain.stages)
-    if len(chain.stages) > MOST_STAGES_TO_ORDER:
+    first, *others = chain.names
+    if len(chain.workers) > MOST_STAGES_TO_ORDER:
         raise PlanError(
-            f"there are {len(chain.stages)} stages, and orders are searched of {MOST_STAGES_TO_ORDER} at most; give the order"
+            f"there are {len(chain.workers)} stages, and orders are searched of {MOST_STAGES_TO_ORDER} at most; give the order"
         )
     orders = [chain.ordered((first, *order)) for order in permutations(others)]
     best, refusal = None, None
@@ -60,3 +74,9 @@ def plan_any_order(chain: MeasuredChain, bits: Sequence[int], staleness: int | N
         assert refusal is not None
         raise refusal
     return best
+
+
+def _plan_of(chain: Profile, costs: ChainCosts, staleness: int | None) -> ChainPlan:
+    partition = best_partition(costs, staleness)
+    cost = costs.of(partition)
+    return ChainPlan(chain.names, partition, cost, cost.seconds_per_step(staleness))

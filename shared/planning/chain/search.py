@@ -14,7 +14,7 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.chain.costs import ChainCosts, Partition
-from shared.planning.cost import Floats
+from shared.planning.measurements import Floats
 from shared.planning.space import check_staleness
 
 ROUNDING = 1e-12

@@ -6,7 +6,8 @@ spares the replay.
 
 import numpy as np
 
-from shared.planning.cost import Bools, PlannedDeployment, StepWork, work_of
+from shared.planning.cost import PlannedDeployment, StepWork, work_of
+from shared.planning.measurements import Bools
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace, candidates
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from shared.planning.cost import Floats, PlannedDeployment, Rates
+from shared.planning.cost import PlannedDeployment
 from shared.planning.engine.candidates import Candidates
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision
@@ -26,7 +26,9 @@ from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import PROFIT, Ledger
 from shared.planning.engine.outcome import Outcome, Tally
 from shared.planning.engine.transitions import Transitions
+from shared.planning.measurements import Floats
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
@@ -50,7 +52,7 @@ class Engine:
         self._config = config or EngineConfig()
         self._total_steps = total_steps
         self._estimates = Estimates(
-            self._config.window_seconds, self._config.limits.memory_seconds, profile.round_trip_seconds or 0.0
+            self._config.window_seconds, self._config.limits.memory_seconds, profile.round_trip_seconds(*profile.names)
         )
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf

@@ -9,7 +9,9 @@ import math
 
 import numpy as np
 
-from shared.planning.cost import Floats, Ints, PhaseSeconds, Rates, StepWork, steady_seconds
+from shared.planning.cost import PhaseSeconds, StepWork, steady_seconds
+from shared.planning.measurements import Floats, Ints
+from shared.planning.rates import Rates
 
 LEAST_RATE = 1000.0
 """Bits per second that a dead link is taken for, so that deployments can still be told apart."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.cost import Bools, Floats, Ints
 from shared.planning.engine.estimates import Mean
+from shared.planning.measurements import Bools, Floats, Ints
 
 Ways = Callable[[int], Floats]
 """Seconds from one candidate to each, shape (n,), at the rates of now."""

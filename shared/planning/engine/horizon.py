@@ -5,7 +5,7 @@ than the horizon is expected to last as long again.
 """
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import Bools, Floats
+from shared.planning.measurements import Bools, Floats
 
 
 class Horizon:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.planning.cost import Floats
+from shared.planning.measurements import Floats
 
 PROOF_PARTS = 4
 """Parts in which the time of proof is remembered."""

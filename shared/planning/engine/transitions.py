@@ -4,10 +4,12 @@ from types import EllipsisType
 
 import numpy as np
 
-from shared.planning.cost import Floats, Rates, migration_seconds
+from shared.planning.cost import migration_seconds
 from shared.planning.engine.candidates import Candidates
 from shared.planning.engine.estimates import Estimates
+from shared.planning.measurements import Floats
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 
 Index = int | EllipsisType
 """One candidate, or all of them."""

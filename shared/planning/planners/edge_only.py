@@ -1,11 +1,12 @@
 """Training on the edge alone."""
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment, Rates
+from shared.planning.cost import PlannedDeployment
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.planners.fixed import fixed
 from shared.planning.planners.plan import Plan
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
 
 

@@ -1,10 +1,11 @@
 """A deployment that is given rather than chosen."""
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment, Rates
+from shared.planning.cost import PlannedDeployment
 from shared.planning.planners.greedy import greedy
 from shared.planning.planners.plan import Plan
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import Rates
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.planners.plan import Plan, check_start, plan_of
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace, candidates
 
 

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from shared.errors import PlanError
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import Floats, PlannedDeployment, Rates, StepWork, migration_seconds, pipeline_seconds
+from shared.planning.cost import PlannedDeployment, StepWork, migration_seconds, pipeline_seconds
+from shared.planning.measurements import Floats
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
 
 

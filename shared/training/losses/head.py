@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
-from shared.model.features import Features
+from shared.model.features import Features, Gradients
 from shared.model.spec import TensorSpec
 from shared.registry import LOSSES, Labels, labels_of
 from shared.training.losses.labels import check_label_shape
@@ -82,13 +82,17 @@ class LossHead:
             )
         return ComputedLoss(loss if share == 1.0 else loss * share, loss, output, labels)
 
-    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Features]:
-        """The loss of a batch and its error gradient at `outputs`, scaled by `share`. Raises as `compute` does."""
+    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Gradients]:
+        """The loss of a batch and its error gradient at `outputs`, scaled by `share`; None where it does not depend on them.
+
+        Raises as `compute` does.
+        """
         leaf = outputs[0].detach().requires_grad_()
         with torch.enable_grad():
             computed = self.compute((leaf, *outputs[1:]), labels, share)
-            gradients = torch.autograd.grad(computed.root, leaf)
-        return computed.read(), gradients
+        if not computed.root.requires_grad:
+            return computed.read(), (None,)
+        return computed.read(), torch.autograd.grad(computed.root, leaf, allow_unused=True)
 
     def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss of a batch, no more. Raises as `compute` does."""

@@ -10,15 +10,21 @@ import grpc
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _TOKEN, _TICKET = "bearer ", "ticket "
 _HOW = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKEN"
-NO_SUCH_TICKET = (
-    "the ticket opens no link of this trainer and gives no block: it was used or withdrawn, or is of something else; an agent "
-    "that joins the session again gets another one"
-)
+
+
+def no_such_ticket() -> StatusError:
+    """What is said to a caller with a ticket that lets it do nothing here."""
+    return StatusError(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "the ticket opens no link of this trainer and gives no block: it was used or withdrawn, or is of something else; an "
+        "agent that joins the session again gets another one",
+        kind=Kind.TICKET,
+    )
 
 
 class PeerLink(NamedTuple):
@@ -138,7 +144,7 @@ class Authenticator:
                 "a ticket lets a trainer dial a link, or get blocks and measure the way, and make no other call",
             )
         if (who := find(ticket)) is None:
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, NO_SUCH_TICKET)
+            raise no_such_ticket()
         return who
 
     def _by_token(self, book: TokenBook, shown: str) -> Caller:

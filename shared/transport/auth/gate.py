@@ -44,35 +44,44 @@ class _Call:
     limit: asyncio.Timeout
 
 
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """How much one caller may ask: a subject, one host on a port that asks nobody who they are, and the wrong credentials
+    of one host."""
+
+    calls_per_second: float
+    calls_at_once: int
+    """Of one subject or host."""
+
+
 class Gate(grpc.aio.ServerInterceptor):
     """Lets calls in, or ends them with a status.
 
     scopes: the full name of every method ("/package.Service/Method") to the scope it needs; None needs not even a token,
     and is a probe: no limit of a caller keeps it out.
-    calls_per_second: limit of one subject, of one host on a port that asks nobody who they are, and of the wrong
-    credentials of one host. calls_at_once: of one subject or host.
-    on_refusal: told the method, the peer and the error.
+    on_refusal: told the method, the peer's host and the error. on_call: told the peer, with its port, of every call.
     """
 
     def __init__(
         self,
         authenticator: Authenticator,
         scopes: Mapping[str, Scope | None],
-        calls_per_second: float,
-        calls_at_once: int,
+        limits: GateLimits,
         on_refusal: Refused,
+        on_call: Callable[[str], None] = lambda _peer: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._authenticator = authenticator
         self._scopes = scopes
-        self._rate = RateLimit(calls_per_second, clock)
-        self._strangers = RateLimit(calls_per_second, clock)
-        self._calls_at_once = calls_at_once
+        self._rate = RateLimit(limits.calls_per_second, clock)
+        self._strangers = RateLimit(limits.calls_per_second, clock)
+        self._calls_at_once = limits.calls_at_once
         self._under_way: dict[str, set[_Call]] = {}
         self._withdrawn: set[_Call] = set()
         """The calls that the last look has found to be withdrawn."""
         self._probes = Probes()
         self._on_refusal = on_refusal
+        self._on_call = on_call
 
     async def intercept_service(
         self,
@@ -111,6 +120,7 @@ class Gate(grpc.aio.ServerInterceptor):
         """The gate in front of a handler, as a handler of streams: gRPC calls only those before the first message has come."""
 
         async def call(requests: Any, context: Context) -> None:
+            self._on_call(context.peer())
             try:
                 async with self._admitted(method, context):
                     if handler.response_streaming:

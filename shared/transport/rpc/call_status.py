@@ -23,6 +23,8 @@ class CallStatus:
         """call: a gRPC call with a stream of requests."""
         self._call = call
         self._first: tuple[grpc.StatusCode, str] | None = None
+        self._trailing: Any = ()
+        """The metadata that came with it."""
         call.add_done_callback(self._note)
 
     async def failure(self) -> grpc.aio.AioRpcError | None:
@@ -42,11 +44,12 @@ class CallStatus:
             code, details = await self._call.code(), await self._call.details()
         if code is grpc.StatusCode.OK:
             return None
-        metadata = await self._call.initial_metadata(), await self._call.trailing_metadata()
-        return grpc.aio.AioRpcError(code, *metadata, details=details)
+        trailing = await self._call.trailing_metadata() or self._trailing
+        return grpc.aio.AioRpcError(code, await self._call.initial_metadata(), trailing, details=details)
 
     def _note(self, call: Any) -> None:
         self._first = _at_once(call.code()), _at_once(call.details())
+        self._trailing = _at_once(call.trailing_metadata())
 
 
 def _at_once(answer: Coroutine[Any, Any, T]) -> T:

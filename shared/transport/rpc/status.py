@@ -1,40 +1,64 @@
 """Our errors as gRPC statuses, and statuses as our errors."""
 
+from enum import StrEnum
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from shared.errors import (
     AccessError,
     BusyError,
+    ClosedError,
     ConfigError,
     DamagedMessageError,
     DeviceError,
+    FailedError,
     FencedError,
     IsthmusError,
     ModelError,
     NotAllowedError,
+    NotStoredError,
     OutOfTurnError,
     PlanError,
     ProtocolError,
     RefusedError,
     SessionLostError,
     StoppedError,
+    TicketError,
     TooLargeError,
     UnreachableError,
     one_line,
 )
 from shared.version import PROTOCOL_VERSION
 
+
+class Kind(StrEnum):
+    """Kinds of errors that their status does not tell, as the reason of a google.rpc.ErrorInfo."""
+
+    LOST = "SESSION_LOST"
+    NOT_STORED = "NOT_STORED"
+    ACCESS = "ACCESS"
+    FAILED = "FAILED"
+    TICKET = "NO_SUCH_TICKET"
+
+
+_ERRORS: dict[str, type[IsthmusError]] = {
+    Kind.LOST: SessionLostError,
+    Kind.NOT_STORED: NotStoredError,
+    Kind.ACCESS: AccessError,
+    Kind.FAILED: FailedError,
+    Kind.TICKET: TicketError,
+}
 BROKEN_WRITE = "Internal error from Core"
 """gRPC's words, under the status INTERNAL, for a write that met the end of a stream. Where no other status follows
 (`call_status.py`), the connection was lost."""
 
 
+_DOMAIN = "isthmus"
 _DETAILS_KEY = "grpc-status-details-bin"
 """Where gRPC carries a google.rpc.Status."""
 
@@ -46,7 +70,7 @@ class StatusError(IsthmusError):
     """Raised inside a call that this process serves, to end it with one status and one sentence.
 
     retry_after_seconds: when the same call may be answered; None where waiting does not help. wanted: the caller has asked
-    for it to learn something (`shared.version`), so that nothing is wrong.
+    for it to learn something (`shared.version`), so that nothing is wrong. kind: what the code alone does not say.
     """
 
     def __init__(
@@ -56,10 +80,12 @@ class StatusError(IsthmusError):
         retry_after_seconds: float | None = None,
         *,
         wanted: bool = False,
+        kind: Kind | None = None,
     ) -> None:
         super().__init__(sentence)
         self.code = code
         self.wanted = wanted
+        self.kind = kind
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -91,35 +117,88 @@ def status_of(error: IsthmusError) -> grpc.StatusCode:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: IsthmusError) -> NoReturn:
-    """End a call with the status and sentence of `error`, and with a google.rpc.RetryInfo where it says when to retry."""
+    """End a call with the status and sentence of `error`.
+
+    A google.rpc.RetryInfo says when to try again, a google.rpc.ErrorInfo which kind of error it is, where there is one.
+    """
     code, sentence = status_of(error), one_line(str(error))
-    if not isinstance(error, StatusError) or error.retry_after_seconds is None:
+    details = _details(error) if isinstance(error, StatusError) else []
+    if not details:
         await context.abort(code, sentence)
-    delay = duration_pb2.Duration()
-    delay.FromNanoseconds(int(error.retry_after_seconds * 1e9))
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
-    status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=sentence, details=[detail]))
+    status = rpc_status.to_status(status_pb2.Status(code=code.value[0], message=sentence, details=details))
     await context.abort(code, sentence, status.trailing_metadata)
+
+
+def _details(error: StatusError) -> list[any_pb2.Any]:
+    messages: list[Message] = []
+    if error.retry_after_seconds is not None:
+        delay = duration_pb2.Duration()
+        delay.FromNanoseconds(int(error.retry_after_seconds * 1e9))
+        messages.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if error.kind is not None:
+        messages.append(error_details_pb2.ErrorInfo(reason=error.kind, domain=_DOMAIN))
+    details = [any_pb2.Any() for _ in messages]
+    for detail, message in zip(details, messages, strict=True):
+        detail.Pack(message)
+    return details
+
+
+def passed_on(failure: IsthmusError, sentence: str) -> StatusError:
+    """What ends a call because another worker has failed: the caller's error is of the same kind as `failure`."""
+    code, kind, seconds = grpc.StatusCode.INVALID_ARGUMENT, None, None
+    match failure:
+        case FencedError():
+            code = grpc.StatusCode.ABORTED
+        case ClosedError():
+            code = grpc.StatusCode.NOT_FOUND
+        case NotStoredError():
+            code, kind = grpc.StatusCode.NOT_FOUND, Kind.NOT_STORED
+        case SessionLostError() | TicketError():
+            code, kind = grpc.StatusCode.FAILED_PRECONDITION, Kind.LOST
+        case AccessError():
+            code, kind = grpc.StatusCode.PERMISSION_DENIED, Kind.ACCESS
+        case FailedError():
+            code, kind = grpc.StatusCode.FAILED_PRECONDITION, Kind.FAILED
+        case ProtocolError():
+            code = grpc.StatusCode.FAILED_PRECONDITION
+        case UnreachableError():
+            code, seconds = grpc.StatusCode.UNAVAILABLE, failure.retry_after_seconds
+        case BusyError():
+            code, seconds = grpc.StatusCode.RESOURCE_EXHAUSTED, failure.retry_after_seconds
+    return StatusError(code, sentence, seconds, kind=kind)
 
 
 def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
     """What the trainer's google.rpc.RetryInfo says, at most an hour; None where it says nothing that can be read."""
+    info = error_details_pb2.RetryInfo()
+    if not _unpack(failure, info):
+        return None
+    seconds: float = info.retry_delay.ToNanoseconds() / 1e9
+    return min(max(seconds, 0.0), _MAX_RETRY_SECONDS)
+
+
+def _kind(failure: grpc.aio.AioRpcError) -> type[IsthmusError] | None:
+    """What the trainer's google.rpc.ErrorInfo says that the status does not; None where it says nothing that is known."""
+    info = error_details_pb2.ErrorInfo()
+    return _ERRORS.get(info.reason) if _unpack(failure, info) and info.domain == _DOMAIN else None
+
+
+def _unpack(failure: grpc.aio.AioRpcError, info: Message) -> bool:
+    """Fill `info` from the details of a status; whether they have one that can be read."""
     for key, value in failure.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):
-            info = error_details_pb2.RetryInfo()
             try:
-                if any(detail.Unpack(info) for detail in status_pb2.Status.FromString(value).details):
-                    seconds: float = info.retry_delay.ToNanoseconds() / 1e9
-                    return min(max(seconds, 0.0), _MAX_RETRY_SECONDS)
+                return any(detail.Unpack(info) for detail in status_pb2.Status.FromString(value).details)
             except DecodeError:
-                return None
-    return None
+                return False
+    return False
 
 
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
     """What a failed call means to the worker that called. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
+    if (kind := _kind(failure)) is not None:
+        return kind(f"the trainer at {trainer} refused: {details}")
     match failure.code():
         case grpc.StatusCode.INTERNAL if details == BROKEN_WRITE:
             return UnreachableError(f"the connection to the trainer at {trainer} was lost")
@@ -141,7 +220,7 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.DATA_LOSS:
             return DamagedMessageError(f"the trainer at {trainer} received damaged data: {details}")
         case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:
-            return ProtocolError(f"the trainer at {trainer} failed: {details}")
+            return FailedError(f"the trainer at {trainer} failed: {details}")
         case grpc.StatusCode.ABORTED:
             return FencedError(f"the trainer at {trainer} refused: {details}")
         case grpc.StatusCode.NOT_FOUND:

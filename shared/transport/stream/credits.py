@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from shared.bounds import MOST_CLOCK_NANOSECONDS
 from shared.errors import ProtocolError
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK
 from shared.wire.isthmus.v1.tensor_pb2 import Ack
@@ -31,6 +32,8 @@ class SendCredits:
         self.window_bytes = window_bytes
         self.pace_bits_per_second = float("inf")
         self._next_seconds = 0.0
+        self._receiver_nanoseconds = 0
+        """By the peer's clock, when it had what it acknowledged last."""
         self._granted_bytes = window_bytes
         self._changed = asyncio.Event()
 
@@ -69,11 +72,16 @@ class SendCredits:
         return is_early
 
     def acknowledge(self, ack: Ack) -> None:
-        """Take an ack. Raises ProtocolError when it acknowledges more than was sent, or less than an ack before it."""
+        """Take an ack. Raises ProtocolError for more than was sent, less than an ack before it, or a clock that goes back."""
         if not self.acknowledged_bytes <= ack.received_bytes <= self.sent_bytes:
             raise ProtocolError(
                 f"the peer acknowledges {ack.received_bytes} bytes of {self.sent_bytes} sent, after {self.acknowledged_bytes}"
             )
+        if not self._receiver_nanoseconds <= ack.receiver_nanoseconds <= MOST_CLOCK_NANOSECONDS:
+            raise ProtocolError(
+                f"the peer's clock is at {ack.receiver_nanoseconds} nanoseconds, after {self._receiver_nanoseconds}"
+            )
+        self._receiver_nanoseconds = ack.receiver_nanoseconds
         self.acknowledged_bytes = ack.received_bytes
         self._granted_bytes = ack.credit_bytes
         self._changed.set()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.bounds import MOST_CLOCK_NANOSECONDS
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
@@ -191,6 +192,8 @@ class Assembler:
         dimensions = max(len(frame.tensor.shape), len(frame.tensor.strides))
         if dimensions > MAX_DIMENSIONS:
             raise ProtocolError(f"{key}: {dimensions} dimensions are announced; a tensor has {MAX_DIMENSIONS} at most")
+        if frame.sender_nanoseconds > MOST_CLOCK_NANOSECONDS:
+            raise ProtocolError(f"{key}: was sent at {frame.sender_nanoseconds} nanoseconds, which no clock shows")
         if len(self._under_way) >= MOST_TENSORS:
             raise ProtocolError(f"{key} came while {MOST_TENSORS} tensors are under way; more may not be")
         self._accept(frame)

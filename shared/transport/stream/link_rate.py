@@ -9,6 +9,8 @@ wrote. Knows nothing of gRPC; the caller brings the clocks.
 from collections import deque
 from statistics import median
 
+from shared.bounds import MOST_BITS_PER_SECOND
+
 SAMPLES = 9
 """How many of the last rates the estimate is made of."""
 SAMPLE_SECONDS = 0.004
@@ -113,7 +115,7 @@ class LinkRate:
             self._turn = here
 
     def _sample(self, rate: float, seconds: float) -> None:
-        self._rates.append((rate, seconds))
+        self._rates.append((min(rate, MOST_BITS_PER_SECOND), seconds))
         known, latest = self._usual_rate(), list(self._rates)[-CHANGE_SAMPLES:]
         same_way = min(latest)[0] > CHANGE * known or max(latest)[0] * CHANGE < known
         if same_way and all(span >= SAMPLE_SECONDS for _, span in latest):

@@ -177,10 +177,10 @@ def test_what_may_not_be_and_what_gradients_take_is_known_before_anything_is_cho
     experiments = [Experiment(edge_config(*chosen, *more)) for more in ([], ['deployment.downlink_codec="uniform8"'])]
     chains = [load_run_chain(experiment) for experiment in experiments]
     assert chains[1].gradient_bytes[1] == chains[0].gradient_bytes[1] / 4
-    # As where the first two blocks look words up in a table.
+    # As where words can be read off what the first two blocks make.
     experiment = experiments[0]
-    experiment.chain = replace(experiment.chain, lookups=2)
-    masked = load_run_chain(experiment).stages[0].seconds
+    experiment.chain = replace(experiment.chain, readable=(1.0, 1.0))
+    masked = load_run_chain(experiment).worker("edge").replayed
     assert experiment.chain.first_boundary == 3
     assert np.isnan(masked[0, :3]).all()
     assert np.isfinite(masked[0, 3:]).all()

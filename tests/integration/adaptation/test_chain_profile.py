@@ -11,7 +11,8 @@ from edge_agent.main import app
 from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
-from shared.planning.chain import load_chain, plan_any_order, plan_chain
+from shared.planning.chain import plan_any_order, plan_chain
+from shared.planning.profile import load_profile
 from shared.prediction import LatencyTable, Sample, contiguous, vector
 from tests.support.commands import command
 from tests.support.experiments import flags
@@ -29,8 +30,8 @@ def config_at(servers, *more):
     return edge_config(*flags("cnn", "sgd"), trainers_flag(addresses_of(servers), NAMES), *more)
 
 
-def measured_runs(stage):
-    return {(int(first), int(stop)) for first, stop in np.argwhere(~np.isnan(stage.seconds))}
+def measured_runs(worker):
+    return {(int(first), int(stop)) for first, stop in np.argwhere(~np.isnan(worker.replayed))}
 
 
 @asynccontextmanager
@@ -52,14 +53,14 @@ async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
     path, told = tmp_path / "chain.json", []
     async with running_trainers() as servers:
         chain = await profile_chain(config_at(servers), path, QUICK, told.append)
-    assert load_chain(path) is not None
-    assert [stage.name for stage in chain.stages] == list(NAMES)
-    edge, near, far = map(measured_runs, chain.stages)
+    assert load_profile(path) is not None
+    assert chain.names == tuple(NAMES)
+    edge, near, far = map(measured_runs, chain.workers)
     assert edge == {(0, 1), (0, 2)}, "two blocks are left to the others"
     assert near == {(1, 2), (1, 3), (2, 3)}
     assert far == {(2, 4), (3, 4)}
-    assert all(link.uplink > 0 and link.downlink > 0 for link in chain.links)
-    assert chain.links_between is None
+    assert set(chain.links) == {("edge", "near"), ("near", "far")}
+    assert all(link.uplink > 0 and link.downlink > 0 for link in chain.links.values())
     assert chain.batch_size == 32
     assert len(plan_chain(chain, (8, 32), 2).partition.cuts) == 2
     assert not list(tmp_path.glob("*.parts"))
@@ -72,18 +73,18 @@ async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:
         chain = await profile_chain(config_at(servers), path, ChainSettings(2, any_order=True), lambda _line: None)
-    _, near, far = map(measured_runs, chain.stages)
+    _, near, far = map(measured_runs, chain.workers)
     assert near == far == {(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)}
-    assert set(chain.links_between) == {("edge", "far")}
-    assert plan_any_order(load_chain(path), (8, 32), 2).order[0] == "edge"
+    assert set(chain.links) == {("edge", "near"), ("near", "far"), ("edge", "far")}
+    assert plan_any_order(load_profile(path), (8, 32), 2).order[0] == "edge"
 
 
 async def test_a_placement_names_the_stages(tmp_path):
     placed = ['placement.edge="0:2"', 'placement.far="2:"']
     async with running_trainers() as servers:
         chain = await profile_chain(config_at(servers, *placed), tmp_path / "c.json", QUICK, lambda _line: None)
-    assert [stage.name for stage in chain.stages] == ["edge", "far"]
-    assert measured_runs(chain.stages[1]) == {(1, 4), (2, 4), (3, 4)}
+    assert chain.names == ("edge", "far")
+    assert measured_runs(chain.worker("far")) == {(1, 4), (2, 4), (3, 4)}
 
 
 async def interrupt(config, path, asked, after):
@@ -141,7 +142,7 @@ async def test_a_run_that_a_worker_has_no_room_for_is_left_out(tmp_path, monkeyp
     have_room_for(monkeypatch, 1)
     async with running_trainers() as servers:
         chain = await profile_chain(config_at(servers), tmp_path / "chain.json", QUICK, lambda _line: None)
-    assert list(map(measured_runs, chain.stages[1:])) == [{(1, 2), (2, 3)}, {(3, 4)}]
+    assert list(map(measured_runs, chain.workers[1:])) == [{(1, 2), (2, 3)}, {(3, 4)}]
 
 
 def table_of(**changes):
@@ -158,10 +159,10 @@ async def test_what_a_table_has_is_not_measured(tmp_path, monkeypatch):
         settings = ChainSettings(2, tables={"near": table_of()})
         chain = await profile_chain(config_at(servers), tmp_path / "chain.json", settings, told.append)
         assert {address for address, _, _ in asked} == {str(addresses_of(servers)["far"])}
-    edge, near, far = chain.stages
-    assert np.nanmax(near.seconds) == np.nanmin(near.seconds) == 7.0
+    edge, near, far = chain.workers
+    assert np.nanmax(near.replayed) == np.nanmin(near.replayed) == 7.0
     assert measured_runs(near) == {(1, 2), (1, 3), (2, 3)}
-    assert max(np.nanmax(edge.seconds), np.nanmax(far.seconds)) < 7.0
+    assert max(np.nanmax(edge.replayed), np.nanmax(far.replayed)) < 7.0
     assert told[1].startswith("near: 0 measurements of 0 runs of blocks")
     assert told[1].endswith("3 runs from its table")
 

@@ -164,7 +164,10 @@ async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_i
 
     monkeypatch.setattr(Stage, "forward", slower_with_all_blocks)
     monkeypatch.setattr(link_probe, "PERIOD_SECONDS", 5.0)
-    path.write_text(profile_to_json(replace(written, edge_seconds=(*written.edge_seconds[:-1], last_seconds))))
+    edge = written.workers[0]
+    replayed = edge.replayed.copy()
+    replayed[0, last] = last_seconds
+    path.write_text(profile_to_json(written.with_worker(replace(edge, replayed=replayed))))
     async with running_trainer() as server:
         host, _, port = server.address.rpartition(":")
         async with Relay(host, int(port), uplink_bits_per_second=2e5, downlink_bits_per_second=2e5) as relay:

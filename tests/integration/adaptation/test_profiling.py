@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from edge_agent.experiment.building import Experiment
@@ -10,7 +11,7 @@ from edge_agent.profiling.profile import overhead_line, profile_model
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
-from shared.planning import LinearSeconds, load_profile
+from shared.planning import LinearSeconds, MessageSeconds, load_profile, profile_to_json
 from shared.planning.profile import NO_OVERHEAD
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
 from tests.support.experiments import flags
@@ -31,12 +32,13 @@ async def test_everything_that_can_be_measured_is(tmp_path):
     path = tmp_path / "profile.json"
     profile, seen = await profiled(path)
     blocks = len(profile)
-    assert load_profile(path) == profile
+    assert profile_to_json(load_profile(path)) == profile_to_json(profile)
     assert seen == [(cut, blocks) for cut in range(1, blocks + 1)]
-    assert profile.serial_edge_seconds is not None
-    for entries in (profile.edge_seconds, profile.serial_edge_seconds, profile.cloud_seconds):
-        assert entries[0] is None
-        assert None not in entries[1:]
+    edge, trainer = profile.workers
+    for table in (edge.replayed, edge.serial):
+        assert np.isfinite(table[0, 1:]).all()
+        assert np.isfinite(table).sum() == blocks
+    assert np.isfinite(trainer.replayed[1:blocks, blocks]).all()
     assert profile.codec_family == "uniform"
     assert not list(tmp_path.glob("*.parts"))
 
@@ -80,7 +82,7 @@ async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitt
             with pytest.raises(RefusedError, match="cannot be measured"):
                 await profile_model(edge_config(*chosen), 2, path)
         profile = await profile_model(edge_config(*chosen, PERMITTED), 2, path)
-    assert None not in profile.edge_seconds[1:], "cut 1 was skipped before"
+    assert np.isfinite(profile.workers[0].replayed[0, 1:]).all(), "cut 1 was skipped before"
 
 
 async def test_the_overhead_is_measured_where_something_learns(tmp_path):
@@ -88,11 +90,11 @@ async def test_the_overhead_is_measured_where_something_learns(tmp_path):
     frozen = json.dumps(list(first.named_parameters()))
     profile, _ = await profiled(tmp_path / "profile.json", f"model.frozen={frozen}")
     # Either may come out as nothing where the machine was busy meanwhile.
-    assert (profile.overhead, profile.serial_overhead_seconds) != (NO_OVERHEAD, 0.0)
+    assert profile.workers[0].message != MessageSeconds()
 
 
 async def test_where_nothing_learns_on_the_edge_no_overhead_is_measured(tmp_path):
     *edge, _head = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
     frozen = json.dumps([name for block in edge for name in block.named_parameters()])
     profile, _ = await profiled(tmp_path / "profile.json", f"model.frozen={frozen}")
-    assert (profile.overhead, profile.serial_overhead_seconds) == (NO_OVERHEAD, 0.0)
+    assert profile.workers[0].message == MessageSeconds()

@@ -75,7 +75,7 @@ def test_a_variable_that_cannot_be():
     [
         ('data.train={factory="no.such.module:data"}', "module 'no.such.module' cannot be imported"),
         ('data.train={factory="edge_agent.data:digits", kwargs={split="nights"}}', "nights"),
-        ("data.batch_size=5000", "fewer than one batch of 5000"),
+        ("data.batch_size=5000", "or less, or data.drop_last = false"),
     ],
 )
 def test_a_dataset_that_cannot_be(flag, says):

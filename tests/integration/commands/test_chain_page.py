@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from edge_agent.main import app
-from shared.planning.chain import load_chain
+from shared.planning.profile import load_profile
 from shared.prediction import contiguous, load_table, vector
 from tests.support.commands import command
 from tests.support.pages import blocks
@@ -98,7 +98,7 @@ def test_three_machines_are_profiled_planned_and_trained_as_the_page_says(tmp_pa
     told = "".join(f"{line}\n" for line in dry.splitlines()[:4])
     assert any(block.text.rpartition("about")[0] == told for block in PAGE), "the page shows what is printed"
     assert dry.splitlines()[:4] == profiled.splitlines()[:4]
-    assert [stage.name for stage in load_chain(tmp_path / "chain.json").stages] == ["edge", "near", "far"]
+    assert load_profile(tmp_path / "chain.json").names == ("edge", "near", "far")
     assert planned.startswith("cuts ")
     assert "on near" in trained
     assert "on far" in trained

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import stat
+from pathlib import Path
 
 import grpc
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from cloud_trainer.main import app as trainer_app
 from edge_agent.main import app as agent_app
 from shared.control.calling import calling
-from shared.errors import IsthmusError, ListenError, ProtocolError, RefusedError, UnreachableError
+from shared.errors import ConfigError, IsthmusError, ListenError, ProtocolError, RefusedError, UnreachableError
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.support.commands import command
@@ -32,27 +34,33 @@ def test_the_sessions_of_a_device_are_listed_when_no_agent_runs(tmp_path):
     assert json.loads(command(agent_app, "sessions", "--json", f"--set=checkpoints.location={tmp_path}")) == {}
 
 
-async def test_a_second_process_of_a_user_is_controlled_from_nowhere_until_it_has_a_socket_of_its_own(
+async def test_of_two_processes_of_a_user_each_has_a_socket_and_a_command_that_names_none_is_refused(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
-    socket = tmp_path / "isthmus" / "cloud-trainer" / "control.sock"
+    sockets = [tmp_path / "isthmus" / "cloud-trainer" / name for name in ("control.sock", "control-2.sock")]
 
-    def status(*where):
-        return asyncio.to_thread(command, trainer_app, "status", "--json", *where)
+    async def address_of(*where):
+        answer = await asyncio.to_thread(command, trainer_app, "status", "--json", "--set=control.listen=auto", *where)
+        return json.loads(answer)["status"]["address"]
 
     async with running_trainer("control.listen=auto") as first:
-        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
-        async with running_trainer("control.listen=auto"):
-            assert json.loads(await status("--set=control.listen=auto"))["status"]["address"] == first.address
+        assert await address_of() == first.address
+        async with running_trainer("control.listen=auto") as second:
+            assert [stat.S_IMODE(socket.stat().st_mode) for socket in sockets] == [0o600, 0o600]
+            with pytest.raises(ConfigError, match="2 trainers of this user run; give --control") as refused:
+                await address_of()
+            assert all(
+                f"unix:{socket} (process {os.getpid()}, in {Path.cwd()})" in str(refused.value) for socket in sockets
+            )
+            for socket, trainer in zip(sockets, (first, second), strict=True):
+                assert await address_of(f"--control=unix:{socket}") == trainer.address
             with pytest.raises(ListenError, match="another process is controlled at unix:"):
-                async with running_trainer(f"control.listen=unix:{socket}"):
+                async with running_trainer(f"control.listen=unix:{sockets[0]}"):
                     pass
-        async with running_trainer(f"control.listen=unix:{tmp_path}/b.sock") as second:
-            answer = json.loads(await status(f"--control=unix:{tmp_path}/b.sock"))
-            assert answer["status"]["address"] == second.address
-    assert not socket.exists()
+        assert await address_of() == first.address
+    assert not any(socket.exists() for socket in sockets)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import sys
 from tests.conftest import ROOT
 
 
-def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks():
-    demo = [sys.executable, "deploy/demo/demo_chain.py"]
-    done = subprocess.run(demo, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks(tmp_path):
+    demo = [sys.executable, str(ROOT / "deploy/demo/demo_chain.py")]
+    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     profiled, planned, trained = done.stdout.split("$ edge-agent ")[1:]
@@ -28,3 +28,8 @@ def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_block
     assert "accuracy" in trained
     for worker in ("edge", "near", "far"):
         assert f"on {worker}" in trained
+    gained = re.search(r"with near slow: ([\d.]+) steps a second before blocks moved, ([\d.]+) after", trained)
+    assert gained is not None or "blocks moved" in trained, "what the moves gained is said"
+    png, svg = (tmp_path / "run" / "demo-chain" / f"demo-chain.{kind}" for kind in ("png", "svg"))
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "near becomes slow" in svg.read_text()

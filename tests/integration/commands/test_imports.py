@@ -100,6 +100,12 @@ def test_the_agent_can_be_imported_for_its_configuration_alone():
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
+def test_a_notebook_completes_what_the_agent_exports_without_importing_it():
+    shown = "import sys, edge_agent; print(*dir(edge_agent)); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", shown], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert {"train", "run_training", "EdgeConfig", "Statistics"} <= set(done.stdout.split())
+
+
 def test_what_the_agent_exports_is_there():
     script = "import edge_agent; assert all(getattr(edge_agent, name) for name in edge_agent.__all__)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

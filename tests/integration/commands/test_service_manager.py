@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,12 +13,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from edge_agent import run_training
 from edge_agent.commands.service import status_line
+from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
-from shared.errors import ExitCode
+from shared.errors import ExitCode, StoppedError
 from shared.placement import Deployment
 from tests.support.commands import MLP, assert_one_sentence
-from tests.support.running import ROOT, running_trainer
+from tests.support.running import ROOT, Listening, edge_config, run_agent, running_trainer
 
 WATCHDOG_SECONDS = 0.3
 PATIENCE_SECONDS = 60
@@ -99,6 +102,41 @@ def test_an_agent_whose_trainer_is_not_there_is_never_ready(manager):
     assert not {"READY=1", "WATCHDOG=1"} & set(manager.heard), "a beat would arm the watchdog of a start"
 
 
+def test_the_manager_shows_the_sentence_with_which_an_agent_ends_before_it_trains(manager):
+    with started(manager, "edge_agent.main", "run", "--set=trainer.address=nonsense") as agent:
+        assert "trainer.address" in manager.wait_for("STATUS=.*")
+        assert agent.wait(PATIENCE_SECONDS) == ExitCode.CONFIG
+
+
+async def test_with_other_settings_the_manager_shows_the_command_that_gives_a_run_up(manager, tmp_path):
+    shutdown = Shutdown()
+
+    def stop_there(progress):
+        if progress.steps == 5:
+            shutdown.drain()
+
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        settings = [*MLP, f"trainer.address={server.address}", "training.max_steps=10"]
+        config = edge_config(*settings, f"checkpoints.location={tmp_path / 'state'}")
+        with pytest.raises(StoppedError):
+            await run_training(config, Listening(stop_there), shutdown=shutdown)
+        # A service keeps its sessions in its state directory, of which a shell knows nothing.
+        manager.environment["STATE_DIRECTORY"] = str(tmp_path / "state")
+        flags = [f"--set={flag}" for flag in [*settings, "data.batch_size=16"]]
+
+        def restart():
+            with started(manager, "edge_agent.main", "run", "--resume", *flags) as agent:
+                said = manager.wait_for("STATUS=session .* cannot go on .*")
+                assert agent.wait(PATIENCE_SECONDS) == ExitCode.CONFIG
+            (command,) = re.findall("`(edge-agent forget [^`]*)`", said)
+            assert run_agent(*shlex.split(command)[1:]).returncode == ExitCode.OK
+            with started(manager, "edge_agent.main", "run", "--resume", *flags) as agent:
+                manager.wait_for("READY=1")
+                assert agent.wait(PATIENCE_SECONDS) == ExitCode.OK
+
+        await asyncio.to_thread(restart)
+
+
 def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
     flags = ["--listen=127.0.0.1:0", "--set=compute.threads=1"]
     with started(manager, "cloud_trainer.main", "serve", *flags) as trainer:
@@ -113,13 +151,13 @@ def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
 
 def test_a_status_line_says_step_rate_blocks_and_loss():
     progress = Statistics(
-        total_steps=440, session="s", deployment=Deployment(edge_blocks=2), steps=120, samples=3840, loss=0.12345
+        440, "s", deployment=Deployment(edge_blocks=2), steps=120, samples=3840, loss=0.12345, earlier_seconds=12.0
     )
-    assert status_line(progress, 12.0) == "step 120 of 440, 320 samples/s, 2 blocks here, loss 0.1235"
+    assert status_line(progress) == "step 120 of 440, 320 samples/s, 2 blocks here, loss 0.1235"
 
 
 def test_a_status_line_before_the_first_step_knows_no_loss():
     assert (
-        status_line(Statistics(total_steps=440, session="s", deployment=Deployment(edge_blocks=2)), 0.0)
+        status_line(Statistics(total_steps=440, session="s", deployment=Deployment(edge_blocks=2)))
         == "step 0 of 440, 0 samples/s, 2 blocks here"
     )

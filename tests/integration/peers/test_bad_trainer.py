@@ -1,6 +1,7 @@
 """A trainer that breaks the contract ends the agent with one sentence, never with a traceback."""
 
 import asyncio
+import math
 
 import grpc
 import pytest
@@ -14,7 +15,7 @@ from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, StepDone
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkRate, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame, Role, TensorHeader
 from tests.support.peers.trainers import (
     FLAGS,
@@ -32,6 +33,11 @@ from tests.support.peers.trainers import (
 from tests.support.running import edge_config, trainer_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def done(**figures):
+    """The trainer has done the first step, with such figures."""
+    return message(dones=[StepDone(worker="trainer", **figures)])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,14 @@ async def test_a_link_that_begins_wrongly(first, says):
         (message(ack=Ack(received_bytes=2**62)), "acknowledges 4611686018427387904 bytes of"),
         (message(dones=[StepDone(worker="trainer", step=9)]), "has done step 9; of it, step 0 is next"),
         (message(dones=[StepDone(worker="another")]), "says what 'another' has done; others pass that on"),
+        (done(compute_seconds=math.nan), "nan seconds of computing"),
+        (done(compute_seconds=-1.0), "-1.0 seconds of computing"),
+        (done(compute_start_nanoseconds=2**64 - 1), "a clock at 18446744073709551615 nanoseconds"),
+        (done(samples=33), "the loss of 33 samples; it has 32 at most"),
+        (done(samples=32, correct=33), "33 samples that are right of 32"),
+        (done(rates=[LinkRate(to="nobody", bits_per_second=1.0)]), "rates of links that it has not"),
+        (done(rates=[LinkRate(to="edge", bits_per_second=math.nan)]), "rates of links that it has not"),
+        (message(ack=Ack(receiver_nanoseconds=2**63)), "the peer's clock is at 9223372036854775808 nanoseconds"),
         (OPENED, "neither a frame, an ack, a step that is done nor a stop"),
         (gradient(step=1), "step 1"),
         (gradient(role=4), "4"),
@@ -104,8 +118,9 @@ async def test_a_link_that_begins_wrongly(first, says):
         (gradient(bytes(9000)), "does not fit the 8192 bytes announced"),
     ],
 )
-async def test_an_answer_that_breaks_the_contract(answer, says):
-    assert says in await agents_end("Link", linking(*LINKED, answer, after_steps=1))
+async def test_an_answer_that_breaks_the_contract(tmp_path, answer, says):
+    trace = f"output.trace={tmp_path / 'trace.json'}"
+    assert says in await agents_end("Link", linking(*LINKED, answer, after_steps=1), trace)
 
 
 async def test_a_link_that_ends_early():
@@ -152,7 +167,7 @@ async def test_an_answer_that_is_no_message():
         ({"block_digests": [1, 2]}, "digests of 2 blocks; the model has 3"),
         ({"block_digests": [1, 2, 3, 4]}, "digests of 4 blocks; the model has 3"),
         ({"max_message_bytes": 1024}, "link.chunk_bytes is 1048576; trainer 'trainer' takes at most 1024"),
-        ({"block_digests": [0, 0, 0], "session_id": "another"}, "there is no session 'another'"),
+        ({"block_digests": [0, 0, 0], "session_id": "5e55" * 8}, "there is no session '5e55"),
     ],
 )
 async def test_a_session_that_opens_wrongly_is_closed(answer, says):

@@ -78,10 +78,15 @@ async def observed(door, address):
 
 
 def as_markdown(table):
-    lines = ["| call | scope | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 2) + "|"]
+    """A row for all calls of one service and scope that answer alike, in their order."""
+    rows = {}
     for method, cells in table.items():
-        name = "/".join(method.split(".")[-1].split("/"))
-        lines.append(f"| {name} | {SCOPES[method] or 'none'} | " + " | ".join(cells[kind] for kind in KINDS) + " |")
+        service, _, call = method.split(".")[-1].rpartition("/")
+        answers = (service, SCOPES[method] or "none", *(cells[kind] for kind in KINDS))
+        rows.setdefault(answers, []).append(call)
+    lines = ["| calls | scope | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 2) + "|"]
+    for (service, *answers), calls in rows.items():
+        lines.append(f"| {service}: {', '.join(calls)} | " + " | ".join(answers) + " |")
     return "\n".join(lines)
 
 

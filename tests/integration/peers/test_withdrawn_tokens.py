@@ -16,7 +16,7 @@ from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
 from shared.transport.rpc.status import retry_after_seconds
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.commands import MLP
+from tests.support.commands import MLP, spoken
 from tests.support.peers.strangers import CONTROL, path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, agent_process, edge_config, running_trainer, trainer_process
@@ -169,7 +169,7 @@ async def test_an_agent_whose_subject_is_removed_ends_with_one_sentence_and_does
             book.write("theirs")
             assert await asyncio.to_thread(agent.wait, 240) == ExitCode.ACCESS
             said.join()
-            sentences = [line for line in said.last_lines if line.startswith("edge-agent: ")]
+            sentences = [said_so for line in said.last_lines if (said_so := spoken(line)).startswith("edge-agent: ")]
             assert len(sentences) == 1, said
             assert (
                 "does not know this worker: the trainer's operator has withdrawn the tokens of 'ours'" in sentences[0]

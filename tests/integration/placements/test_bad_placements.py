@@ -101,7 +101,10 @@ def test_what_a_trainer_does_not_permit_ends_with_its_own_sentence_and_no_sessio
             placed=placed("inverted"),
         )
         refused(
-            ExitCode.REFUSED, f"may not dial '{addresses['far']}'", "(peers.allowed)", placed=placed("chain of three")
+            ExitCode.REFUSED,
+            f"'near' cannot dial 'far' at {addresses['far']}",
+            "(peers.allowed)",
+            placed=placed("chain of three"),
         )
         for control in controls.values():
             assert json.loads(command(trainer_app, "sessions", "--json", f"--control={control}")) == {}

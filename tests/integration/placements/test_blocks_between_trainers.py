@@ -7,7 +7,7 @@ import grpc
 import pytest
 import torch
 
-from cloud_trainer.sessions.memory import Batches
+from cloud_trainer.sessions.memory import Batches, Uses
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
@@ -196,7 +196,7 @@ async def test_an_address_that_is_not_allowed_is_not_dialled():
 
 async def test_a_block_for_which_there_is_no_memory_is_refused_until_there_is():
     async with standing() as (agent, servers):
-        memory, nothing = servers["far"].service.sessions.built[0].memory, Batches(0, 0)
+        memory, nothing = servers["far"].service.sessions.built[0].memory, Uses(Batches(0, 0), Batches(0, 0))
         every = (block_state.max_serialized_bytes(block, agent.recipe.optimizer) for block in agent.chain.blocks)
         limit_bytes = 2 * sum(every)
         memory.begin_upload(limit_bytes, nothing)

@@ -28,7 +28,7 @@ WORKERS = ["edge", *TRAINERS]
 ALONE = {"edge": ["0:"]}
 STEPS_EACH = 6
 """A change is asked for as soon as the one before has been seen, and takes a few steps to come."""
-PERMITTED = 'privacy.inputs_to=["near", "far", "cloud"]'
+PERMITTED = 'privacy={inputs_to=["near", "far", "cloud"], gradients_to=["far", "cloud"]}'
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

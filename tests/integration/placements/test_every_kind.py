@@ -34,21 +34,21 @@ from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config
 
-OPTIMIZER_OF = {"mlp": "lion", "cnn": "adamw", "lstm": "adam", "tied": "nesterov"}
+OPTIMIZER_OF = {"mlp": "lion", "cnn": "adamw", "lstm": "adam", "tied": "nesterov", "fickle": "adamw"}
 # Over the end of an epoch, so that a batch in the middle is shorter.
 LENGTH = [f"data.batch_size={BATCH_SIZE}", "training.max_steps=26", "training.epochs=3", "data.drop_last=false"]
-MODELS_OF = dict.fromkeys(RANGES, ("cnn",)) | {
-    "labels stay": ("cnn", "mlp", "tied"),
-    "inverted": ("cnn", "lstm"),
-    "chain of three": ("cnn", "lstm", "tied"),
-    "chain of four": ("cnn", "mlp"),
-    "there and back": ("cnn", "tied"),
+MODELS_OF = dict.fromkeys(RANGES, ("cnn", "fickle")) | {
+    "labels stay": ("cnn", "mlp", "tied", "fickle"),
+    "inverted": ("cnn", "lstm", "fickle"),
+    "chain of three": ("cnn", "lstm", "tied", "fickle"),
+    "chain of four": ("cnn", "mlp", "fickle"),
+    "there and back": ("cnn", "tied", "fickle"),
 }
 SHARED_MODELS_OF = {
-    "samples divided": ("cnn", "lstm", "tied"),
-    "owned by the device": ("cnn", "mlp"),
-    "owners that run nothing": ("mlp", "tied"),
-    "three tiers": ("cnn", "lstm"),
+    "samples divided": ("cnn", "lstm", "tied", "fickle"),
+    "owned by the device": ("cnn", "mlp", "fickle"),
+    "owners that run nothing": ("mlp", "tied", "fickle"),
+    "three tiers": ("cnn", "lstm", "fickle"),
 }
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 async def measured(agent, ticket, address=None, term=None):
-    peer = pb.Peer(worker="far", address=address or agent.trainers["far"].address, ticket=ticket)
+    address = address or agent.trainers["far"].address
+    peer = pb.Peer(worker="far", address=address, session_id=agent.sessions["far"], ticket=ticket)
     fence = agent.fence if term is None else pb.Fence(session_term=term)
     request = pb.MeasureLinkRequest(session_id=agent.sessions["near"], fence=fence, peer=peer)
     return await agent.trainers["near"].measure_link(request)

@@ -8,7 +8,7 @@ import pytest
 from edge_agent import run_training
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import trainer_access
-from shared.errors import ProtocolError
+from shared.errors import AccessError, SessionLostError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.transport.auth.certificates import Identity, issue, make_authority
 from tests.support.experiments import flags
@@ -54,7 +54,7 @@ async def test_a_trainer_that_comes_back_without_the_session_is_joined_and_resto
             await agent.train(0, BATCHES[:3])
             own = await agent.checkpoint(3)
         async with running_trainer(*far_flags):
-            with pytest.raises(ProtocolError, match=r"worker 'far' cannot go on: .*the ticket opens no link"):
+            with pytest.raises(SessionLostError, match=r"worker 'far' cannot go on: .*the ticket opens no link"):
                 await agent.train(3, BATCHES[3:])
             agent.drop_links()
             said = await agent.join()
@@ -102,7 +102,7 @@ async def test_a_trainer_with_a_ticket_and_a_certificate_needs_no_token(door, tm
 
 async def test_a_trainer_whose_certificate_somebody_else_has_signed_is_not_dialled(door, tmp_path):
     make_authority("somebody's", 1).write(tmp_path / "theirs.pem", tmp_path / "theirs.key")
-    with pytest.raises(ProtocolError, match=r"worker 'far' cannot go on: no secure connection .*\(peers\.tls\.ca, "):
+    with pytest.raises(AccessError, match=r"worker 'far' cannot go on: no secure connection .*\(peers\.tls\.ca, "):
         await trained(door, tmp_path, f"peers.tls.ca={tmp_path / 'theirs.pem'}")
 
 

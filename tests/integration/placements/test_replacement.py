@@ -5,108 +5,22 @@ Trainers and agent are processes of their own. With K = 0 what comes out is bit 
 
 import asyncio
 import json
-import shutil
-from contextlib import ExitStack
 
 import pytest
 from safetensors.torch import load_file
 
 from edge_agent import run_training
 from edge_agent.experiment.workload import Workload
-from edge_agent.main import app as agent_app
 from edge_agent.observability.observer import RunObserver
-from shared.client.config import TrainerAddressConfig
-from shared.client.trainer import TrainerClient
-from shared.config import LinkConfig
 from shared.errors import ExitCode
 from shared.placement import held_blocks
-from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
-from tests.support.commands import command
-from tests.support.experiments import flags
-from tests.support.placement_kinds import PEERS_ALLOWED
+from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, NAMES, PLACED, STEPS, Chain
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ALLOWED, HASTE, Listening, agent_process, edge_config, held_port, run_agent
+from tests.support.running import Listening, edge_config, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
-STEPS, CHECKPOINT_STEPS = 160, 10
-NAMES = ("near", "far", "cloud")
-CHOSEN = [
-    *flags("cnn", "adamw"),
-    f"training.max_steps={STEPS}",
-    "training.epochs=10",
-    "training.evaluate_every_epochs=0",
-]
-PLACED = {"edge": "0:1", "near": "1:2", "far": "2:3", "cloud": "3:"}
-SECONDS = 2
-"""How long a trainer may be away that is to be replaced."""
 WHILE_A_REPLICA_IS_SENT = "cloud_trainer.sessions.session_store:SessionStore.load_block"
-
-
-class Chain:
-    """Trainers and an agent in a folder, to be killed and started again. A context."""
-
-    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED):
-        self.folder = folder
-        self._placed = placed
-        self._names = [name for name in NAMES if name in placed]
-        self.output = folder / "output"
-        self._after = replace_after_seconds
-        self._stack = ExitStack()
-        self._trainers = {}
-
-    def __enter__(self):
-        self._ports = {name: self._stack.enter_context(held_port()) for name in self._names}
-        for name in self._names:
-            self.start(name)
-        return self
-
-    def __exit__(self, *_):
-        for name in self._names:
-            self.kill(name)
-        self._stack.close()
-
-    def start(self, name, *faults):
-        """Start a trainer, or start it again. faults: what happens to it, and when."""
-        own = [f"server.listen=127.0.0.1:{self._ports[name]}", f"checkpoints.location={self.folder / name}"]
-        more = [PEERS_ALLOWED, f"models.allowed={ALLOWED}", "control.listen=none", "compute.threads=1"]
-        arguments = ([*own, *more, "compute.device=cpu", HASTE], name, list(faults), self.folder)
-        self._trainers[name] = sides.CONTEXT.Process(target=sides.trainer, args=arguments)
-        self._trainers[name].start()
-
-    def kill(self, name):
-        self._trainers[name].kill()
-        self._trainers[name].join()
-
-    def flags(self):
-        trainers = ", ".join(
-            f'{{name="{name}", address="127.0.0.1:{port}", replace_after_seconds={self._after}}}'
-            for name, port in self._ports.items()
-        )
-        placed = [f'placement.{worker}="{blocks}"' for worker, blocks in self._placed.items()]
-        chosen = [*CHOSEN, *placed, f"trainers=[{trainers}]", "compute.threads=1", "compute.device=cpu"]
-        chosen += [f"control.listen={self.control}", f"checkpoints.location={self.folder / 'edge'}"]
-        return [*chosen, "checkpoints.replicas=1", f"checkpoints.every_steps={CHECKPOINT_STEPS}"]
-
-    @property
-    def control(self):
-        return f"unix:{self.folder / 'agent.sock'}"
-
-    def agent(self):
-        return self._stack.enter_context(agent_process(*self.flags(), output=self.output))
-
-    async def command(self, *arguments):
-        """A command to the agent that runs in this process."""
-        await asyncio.to_thread(command, agent_app, *map(str, arguments), f"--control={self.control}")
-
-    async def until_it_answers(self, name):
-        async with TrainerClient(TrainerAddressConfig(address=f"127.0.0.1:{self._ports[name]}"), LinkConfig()):
-            pass
-
-    def replicas(self, name):
-        """The replicas on a trainer's disk, the newest first."""
-        found = (self.folder / name).glob("*/*/checkpoint-*.block-*.safetensors")
-        return sorted(found, key=lambda path: int(path.name.split(".")[0].rpartition("-")[2]), reverse=True)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +64,49 @@ def test_a_middle_that_comes_back_in_time_goes_on_with_its_blocks(tmp_path, expe
         chain.start("far")
         assert said.first_event("went back to a checkpoint")["step"] >= 30
         assert finished(chain, agent, expected) == ["edge", "near", "far", "cloud"]
+
+
+@pytest.mark.parametrize("replace_after_seconds", [None, 600], ids=["nobody is replaced", "replaced later"])
+def test_a_middle_that_is_back_at_once_with_an_empty_disk_goes_on_from_the_replicas(
+    replace_after_seconds, tmp_path, expected
+):
+    with Chain(tmp_path, replace_after_seconds) as chain:
+        _, said = agent = chain.agent()
+        said.first_event("checkpoint at every worker", 30)
+        chain.kill("far")
+        chain.lose_disk("far")
+        chain.start("far")
+        assert said.first_event("went back to a checkpoint")["step"] >= 30
+        said.first_event("checkpoint at every worker", 50)
+        chain.kill("far")  # and what it has now is as good as what it had
+        chain.start("far")
+        assert said.first_event("went back to a checkpoint")["step"] >= 50
+        assert finished(chain, agent, expected) == ["edge", "near", "far", "cloud"]
+
+
+def test_a_trainer_alone_that_is_back_with_an_empty_disk_goes_on_from_what_the_device_keeps(tmp_path, expected):
+    with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}) as chain:
+        _, said = agent = chain.agent()
+        said.first_event("checkpoint at every worker", 30)
+        chain.kill("near")
+        chain.lose_disk("near")
+        chain.start("near")
+        assert said.first_event("went back to a checkpoint")["step"] >= 30
+        assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
+
+
+def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replicas(tmp_path, expected):
+    with Chain(tmp_path, None) as chain:
+        process, said = chain.agent()
+        said.first_event("checkpoint at every worker", 30)
+        process.kill()
+        process.wait()
+        chain.kill("far")
+        chain.lose_disk("far")
+        chain.start("far")
+        again = run_agent("run", "--resume", *(f"--set={flag}" for flag in chain.flags()), f"--output={chain.output}")
+        assert again.returncode == 0, again.stderr
+        assert trained(chain, expected) == ["edge", "near", "far", "cloud"]
 
 
 def test_of_a_middle_that_is_killed_while_it_sends_a_replica_the_checkpoint_before_counts(tmp_path, expected):
@@ -218,14 +175,12 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
     """later: when others have trained its blocks further."""
     far_enough, replaced, deployers = asyncio.Event(), asyncio.Event(), []
     monkeypatch.setattr(RunObserver, "replaced", lambda *_: replaced.set())
-    tiles = [{"worker": worker, "blocks": [index, index + 1]} for index, worker in enumerate(("edge", *NAMES))]
-    document = {"schema": "isthmus.placement/v1", "workers": ["edge", *NAMES], "tiles": tiles}
 
     def progressed(progress):
         if progress.steps >= 3 * CHECKPOINT_STEPS:
             far_enough.set()
         if later and replaced.is_set() and progress.steps == STEPS // 2:
-            deployers[0].place(document)
+            deployers[0].place(chain.document())
 
     with Chain(tmp_path) as chain:
         listening = Listening(progressed, deployers.append)
@@ -235,11 +190,11 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
         chain.kill("far")
         await replaced.wait()
         if disk == "is lost":
-            shutil.rmtree(tmp_path / "far")
+            chain.lose_disk("far")
         chain.start("far")
         await chain.until_it_answers("far")
         if not later:
-            (tmp_path / "placement.json").write_text(json.dumps(document))
+            (tmp_path / "placement.json").write_text(json.dumps(chain.document()))
             await chain.command("place", tmp_path / "placement.json")
         await chain.command("resume")
         result = await run

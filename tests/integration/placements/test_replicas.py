@@ -11,7 +11,7 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.config import LinkConfig
-from shared.errors import AccessError, BusyError, FencedError, ProtocolError, RefusedError, SessionLostError
+from shared.errors import AccessError, BusyError, FencedError, NotStoredError, ProtocolError, RefusedError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.tensor_wire import to_wire
 from shared.training import block_state
@@ -90,7 +90,7 @@ async def test_a_restore_that_lacks_a_block_is_refused_and_one_that_does_not_fol
     async with standing(tmp_path) as agent:
         await replicate(agent, [1])
         await agent.join()
-        with pytest.raises(SessionLostError, match=r"blocks \[1, 2, 3\] of checkpoint 0-3 .* are not all here"):
+        with pytest.raises(NotStoredError, match=r"blocks \[1, 2, 3\] of checkpoint 0-3 .* are not all here"):
             await agent.restore(*NAME, agent.own, WITHOUT_NEAR)
         await agent.restore(*NAME, agent.own, BEFORE)
 
@@ -101,7 +101,7 @@ async def test_a_replica_that_is_damaged_is_not_restored(tmp_path):
         (replica,) = tmp_path.glob("far/*/*/*.block-2.safetensors")
         replica.write_bytes(b"other bytes")
         await agent.join()
-        with pytest.raises(SessionLostError, match="or are damaged"):
+        with pytest.raises(NotStoredError, match="or are damaged"):
             await agent.restore(*NAME, agent.own, WITHOUT_NEAR)
 
 
@@ -140,8 +140,8 @@ async def test_a_ticket_for_a_checkpoint_outlives_a_change_of_placement_and_no_o
 @pytest.mark.parametrize(
     ("blocks", "checkpoint", "error", "says"),
     [
-        ([1], (0, 2), SessionLostError, "checkpoint 0-2 is not at worker 'near'"),
-        ([1], (0, 2**64 - 1), SessionLostError, "is not at worker 'near'"),
+        ([1], (0, 2), NotStoredError, "checkpoint 0-2 is not at worker 'near'"),
+        ([1], (0, 2**64 - 1), RefusedError, "there can be no checkpoint 0-18446744073709551615"),
         ([1, 1], NAME, RefusedError, "each once"),
         ([], NAME, RefusedError, "one or more"),
     ],
@@ -159,7 +159,7 @@ async def test_what_is_in_no_checkpoint_is_not_offered(blocks, checkpoint, error
         (1, (0, 10**19), False, RefusedError, "there can be no checkpoint"),
         (1, NAME, True, RefusedError, "is whole"),
         (4, NAME, False, RefusedError, "there is no block 4"),
-        (3, NAME, False, SessionLostError, "block 3 of checkpoint 0-3 is not at 'near'"),
+        (3, NAME, False, NotStoredError, "block 3 of checkpoint 0-3 is not at 'near'"),
         (1, (0, 2), False, RefusedError, "gives no block"),
     ],
 )

@@ -12,6 +12,7 @@ from shared.codec import codec_by_name
 from shared.errors import (
     FencedError,
     IsthmusError,
+    NotStoredError,
     ProtocolError,
     RefusedError,
     SessionLostError,
@@ -195,7 +196,7 @@ async def test_checkpoints_of_another_state_are_neither_taken_nor_restored(tmp_p
                     pb.CheckpointWorkerRequest(session_id=session, fence=agent.fence, name=name)
                 ):
                     pass
-        with pytest.raises(SessionLostError, match="are not all here, or are damaged"):
+        with pytest.raises(NotStoredError, match="are not all here, or are damaged"):
             await agent.restore(3, STEPS, b"", CUT)
         assert (await agent.join())["gpu"].whole
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
+from tests.support.commands import spoken
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.plain import assert_same_bits, plain_state
@@ -256,7 +257,7 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     agent.until("checkpoint at every worker", at_least=14)
     err = agent.end(signal.SIGTERM)
     assert agent.process.returncode == ExitCode.TERMINATED, err
-    said = err.splitlines()[-1]
+    said = spoken(err.splitlines()[-1])
     assert said.startswith("edge-agent: stopped by SIGTERM at step ")
     assert said.endswith("` goes on")
     stopped = int(said.split()[6])

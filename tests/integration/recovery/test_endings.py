@@ -77,7 +77,9 @@ async def waiting_for_ever(shutdown):
 async def test_a_resumed_run_that_is_stopped_while_it_connects_says_what_is_kept(stopped, monkeypatch):
     shutdown = Shutdown()
     monkeypatch.setattr(TrainerClient, "__aenter__", lambda _client: waiting_for_ever(shutdown))
-    with pytest.raises(StoppedError, match=r"session [0-9a-f]{32} is as it was, and `edge-agent run --resume` goes on"):
+    with pytest.raises(
+        StoppedError, match=r"session \w{32} is as it was, and `edge-agent run --resume --session=\w{32}` goes on"
+    ):
         await run_training(edge_config(*stopped), resume=Resume(), shutdown=shutdown)
     assert [is_open for _, _, is_open in stored_sessions(sessions_folder(edge_config(*stopped)))] == [False]
 
@@ -86,7 +88,7 @@ async def test_a_resumed_run_that_is_stopped_while_it_joins_says_how_far_it_is(s
     shutdown = Shutdown()
     monkeypatch.setattr(TrainerClient, "join_session", lambda *_: waiting_for_ever(shutdown))
     config = edge_config(*stopped, "checkpoints.stop_seconds=0.01")
-    with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume` goes on"):
+    with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume --session=\w{32}` goes on"):
         await run_training(config, resume=Resume(), shutdown=shutdown)
 
 

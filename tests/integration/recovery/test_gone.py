@@ -42,7 +42,7 @@ class Device:
             if progress.steps == 20:
                 stop.drain()
 
-        with pytest.raises(StoppedError, match="--resume` goes on"):
+        with pytest.raises(StoppedError, match=r"--session=[0-9a-f]{32}` goes on"):
             await run_training(
                 edge_config(*self.settings, f"trainer.address={address}"), Listening(on_progress), shutdown=stop
             )
@@ -80,9 +80,10 @@ async def test_a_session_that_an_operator_closed_for_good_names_what_forgets_it(
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         closing = []
 
-        def on_progress(progress):
+        def on_progress(_progress):
             if not closing and device.shared:
-                closing.append(asyncio.create_task(server.service.end_session(progress.session, resumable=False)))
+                (session,) = server.service.sessions.built
+                closing.append(asyncio.create_task(server.service.end_session(session.id, resumable=False)))
 
         config = edge_config(*device.settings, f"trainer.address={server.address}", "training.max_steps=10000")
         # The stream is refused first, or the call for a checkpoint that is just due.

@@ -16,7 +16,7 @@ from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import ExitCode, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.commands import MLP, agent_fails, assert_one_sentence
+from tests.support.commands import MLP, agent_fails, assert_one_sentence, spoken
 from tests.support.running import GIVE_UP_AT_ONCE, ROOT, Listening, edge_config, trainer_process
 from tests.support.wire import RawPeer, open_request
 
@@ -59,7 +59,7 @@ def agent_in_training(address, *flags):
     )
     try:
         session = next(
-            event["session"]
+            event["at_trainers"]["trainer"]
             for line in process.stderr
             if line.startswith("{") and (event := json.loads(line))["event"] == "session opened"
         )
@@ -89,7 +89,7 @@ def test_ctrl_c_ends_the_agent_and_frees_the_session(trainer):
         out, err = process.communicate(timeout=60)
         assert process.returncode == ExitCode.INTERRUPTED
         assert "Traceback" not in out + err
-        assert err.splitlines()[-1].startswith("edge-agent: interrupted at step ")
+        assert spoken(err.splitlines()[-1]).startswith("edge-agent: interrupted at step ")
         assert asyncio.run(next_step_of(trainer, session)) is None, "closed before the agent ended"
 
 

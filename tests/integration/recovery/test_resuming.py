@@ -21,7 +21,7 @@ from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
-from tests.support.commands import MLP
+from tests.support.commands import MLP, spoken
 from tests.support.experiments import OPTIMIZERS
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import ROOT, Listening, StandardError, edge_config, running_trainer, trainer_process
@@ -69,7 +69,9 @@ async def stopped_run(tmp_path, *more):
             if progress.steps == STOPPED_AT:
                 stop.drain()
 
-        with pytest.raises(StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume` goes on"):
+        with pytest.raises(
+            StoppedError, match=r"at step 1\d of 20; `edge-agent run --resume --session=\w{32}` goes on"
+        ):
             await run_training(edge_config(*flags), Listening(stop_there), shutdown=stop)
         yield flags
 
@@ -212,8 +214,8 @@ def interrupted(folder, *arguments, at_least):
         process.kill()
         said.join()
     went_back = [event["step"] for event in said.heard if event["event"] == "went back to a checkpoint"]
-    last = list(said.last_lines)[-1]
-    return went_back, re.fullmatch(r"edge-agent: interrupted at step \d+ of \d+; `(.*)` goes on\n", last)[1]
+    last = spoken(list(said.last_lines)[-1])
+    return went_back, re.fullmatch(r"edge-agent: interrupted at step \d+ of \d+; `(.*)` goes on", last)[1]
 
 
 def test_the_command_that_is_printed_goes_on_as_it_stands_and_so_does_resume_alone(tmp_path):
@@ -260,4 +262,4 @@ def test_the_first_ctrl_c_ends_an_agent_that_reaches_no_trainer(tmp_path):
     finally:
         process.kill()
         said.join()
-    assert "".join(said.last_lines).splitlines()[-1].startswith("edge-agent: interrupted before the first step")
+    assert spoken("".join(said.last_lines).splitlines()[-1]).startswith("edge-agent: interrupted before the first step")

@@ -273,6 +273,71 @@ async def test_a_join_for_which_there_is_no_room_writes_nothing(tmp_path, monkey
         assert synced == []
 
 
+async def test_a_join_that_has_its_term_has_its_place_though_others_ask_for_one_meanwhile(tmp_path, monkeypatch):
+    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        kept = await peer.open()
+        await server.service.end_session(kept, resumable=True)
+        create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
+
+        def slowly(files, name):
+            fencing.set()
+            assert go_on.wait(60)
+            return create(files, name)
+
+        monkeypatch.setattr(LocalFiles, "create", slowly)
+        join = asyncio.ensure_future(peer.unary("JoinSession", joining(kept)))
+        assert await asyncio.to_thread(fencing.wait, 60)
+        end = await peer.unary("OpenSession", open_request().SerializeToString())
+        assert end.code is Code.RESOURCE_EXHAUSTED, end
+        go_on.set()
+        assert (await join).code is Code.OK
+
+
+async def test_a_place_that_was_held_for_a_join_that_failed_is_free_again(tmp_path, monkeypatch):
+    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
+    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
+        kept = await peer.open()
+        await server.service.end_session(kept, resumable=True)
+
+        def full(_handle):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("shared.checkpoint.files.os.fsync", full)
+            assert (await peer.unary("JoinSession", joining(kept))).code is Code.UNAVAILABLE
+        assert len(server.service.sessions) == 0
+        assert (await peer.unary("JoinSession", joining(kept, 2))).code is Code.OK
+
+
+async def test_an_agent_that_is_lost_while_its_trainer_stops_and_writes_a_checkpoint_harms_nobody(
+    tmp_path, monkeypatch
+):
+    create, writing, go_on = CheckpointStore.save, threading.Event(), threading.Event()
+
+    def slowly(*arguments):
+        writing.set()
+        assert go_on.wait(60)
+        return create(*arguments)
+
+    monkeypatch.setattr(CheckpointStore, "save", slowly)
+    async with running_trainer(f"checkpoints.location={tmp_path}") as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            await client.join_session(session, 1)
+            fence, name = pb.Fence(session_term=1), pb.CheckpointName(lineage=0, step=0)
+            request = pb.CheckpointWorkerRequest(session_id=session, fence=fence, name=name)
+            part = client.checkpoint_worker(request)
+            assert await anext(part) is None, "it is copied"
+            assert await asyncio.to_thread(writing.wait, 60)
+            stopping = asyncio.create_task(server.service.stop(60.0))
+            await part.aclose()
+        await until_held(server, peer, 1)
+        go_on.set()
+        await stopping
+        assert list((tmp_path / "cloud-trainer" / session).glob("checkpoint-0-0.json"))
+
+
 async def test_one_subject_has_no_more_unfinished_sessions_kept_than_it_may(tmp_path):
     flags = [f"checkpoints.location={tmp_path}", "checkpoints.max_sessions_per_subject=2"]
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
@@ -313,7 +378,7 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
             async with session.keep_alive():
                 await peer.open()
                 await until_held(server, peer, 1)
-                assert await peer.next_step(session.id) == 0
+                assert await peer.next_step(session.members["trainer"].session_id) == 0
 
 
 @pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])

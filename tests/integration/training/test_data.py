@@ -94,7 +94,7 @@ ITSELF = f'{{factory="{SAMPLES}:Itself"}}'
 @pytest.mark.parametrize("place", ["train", "test"])
 def test_labels_that_are_the_inputs_leave_only_with_permission(place):
     other = "test" if place == "train" else "train"
-    sets = {place: ITSELF, other: f'{{factory="{SAMPLES}:Halved"}}'}
+    sets = {place: ITSELF, other: f'{{factory="{SAMPLES}:Mixtures"}}'}
     agent_fails(
         ExitCode.DATA,
         f"data.{place}: the labels are the inputs themselves, so raw samples would go to the trainer; if it may see them, "

@@ -34,7 +34,7 @@ PERMITTED = 'privacy.inputs_to=["trainer"]'
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-async def test_blocks_behind_a_detach_train_with_a_zero_gradient_and_one_warning(limit):
+async def test_blocks_before_a_detach_stay_as_they_are_with_one_warning(limit):
     chosen = [
         'model.factory="tests.support.models.detached:detached"',
         FLAT_DIGITS,
@@ -49,8 +49,17 @@ async def test_blocks_behind_a_detach_train_with_a_zero_gradient_and_one_warning
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
     warnings = [entry for entry in logs if entry["log_level"] == "warning" and "gradient" in entry["event"]]
     assert [(entry["event"], entry["worker"]) for entry in warnings] == [
-        ("blocks pass no gradient on, so the blocks before them do not learn", "trainer")
+        ("blocks pass no gradient on in some steps, in which the blocks before them do not learn", "trainer")
     ]
+
+
+async def test_a_run_names_at_its_start_the_buffers_that_its_file_will_lack():
+    chosen = ['model.factory="tests.support.models.remembering:remembering"', FLAT_DIGITS, "training.max_steps=2"]
+    with capture_logs() as logs:
+        async with running_trainer() as server:
+            await train_with(server, *chosen)
+    named = [entry["buffers"] for entry in logs if "model.safetensors will not hold" in entry["event"]]
+    assert named == [["1.mean", "1.seen", "2.mean", "2.seen"]]
 
 
 @pytest.mark.parametrize("activation", ["nn.GELU()", "nn.Identity()"])
@@ -78,7 +87,7 @@ async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, m
 
 async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_it():
     cut = ["deployment.cut=1"]
-    with pytest.raises(ModelError, match=r"cut 1 would send raw samples: 'embedding' only looks numbers up"):
+    with pytest.raises(ModelError, match=r"cut 1 would send raw samples: behind block 'embedding' 100% of a sample"):
         await run_training(edge_config(*SEQUENCES, *cut))
     async with running_trainer() as server:
         with pytest.raises(Exception, match=r"raw samples would go from 'edge' to 'trainer'.*server.accept_inputs"):
@@ -88,6 +97,24 @@ async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_
         with pytest.raises(ModelError, match="cut 1 would send raw samples"):
             await train_with(server, *SEQUENCES, *cut)
         assert (await train_with(server, *SEQUENCES, *cut, PERMITTED)).summary.edge_blocks == 1
+
+
+@pytest.mark.parametrize("model", ["flattened", "normalised"])
+async def test_a_cut_behind_which_samples_can_be_read_off_is_refused_on_both_sides_until_both_permit_it(model):
+    chosen = [f'model.factory="tests.support.models.reading:{model}"', FLAT_DIGITS, "training.max_steps=3"]
+    cut = "deployment.cut=1"
+    async with running_trainer() as server:
+        with pytest.raises(ModelError, match=r"cut 1 would send raw samples: .*; cut at 2 or later, or permit it with"):
+            await train_with(server, *chosen, cut)
+        with pytest.raises(
+            ConfigError, match=r"from 'edge' to 'trainer': .*; leave the first 2 blocks .* privacy.inputs_to"
+        ):
+            await train_with(server, *chosen, 'placement.edge="0:1"', 'placement.trainer="1:"')
+        with pytest.raises(RefusedError, match=r"raw samples would go from 'edge' to 'trainer'.*server.accept_inputs"):
+            await train_with(server, *chosen, cut, PERMITTED)
+        assert (await train_with(server, *chosen)).summary.edge_blocks == 2, "the default avoids it"
+    async with running_trainer("server.accept_inputs=true") as server:
+        assert (await train_with(server, *chosen, cut, PERMITTED)).summary.edge_blocks == 1
 
 
 async def test_a_move_behind_a_lookup_is_refused_on_both_sides():

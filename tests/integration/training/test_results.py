@@ -6,7 +6,7 @@ import pytest
 
 from shared.errors import ExitCode
 from tests.support.commands import MLP, assert_one_sentence
-from tests.support.running import run_agent
+from tests.support.running import agent_process, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -42,3 +42,37 @@ def test_a_disk_without_room_for_the_time_line_is_named_too(trainer, tmp_path):
     trace = tmp_path / "trace.json"
     done = ran_with(trainer, 0, f"output.trace={trace}")
     assert_one_sentence("edge-agent", done, ExitCode.STORAGE, f"{trace} cannot be written: ")
+
+
+@pytest.mark.usefixtures("serves_the_next")
+def test_an_earlier_result_is_kept_aside_and_the_log_says_where(trainer, tmp_path):
+    flags = [*TRAINING, f"output.directory={tmp_path / 'run'}", "log.format=json"]
+
+    def ran(seed):
+        done = run_agent(
+            "run", f"--trainer={trainer}", *(f"--set={flag}" for flag in [*flags, f"training.seed={seed}"])
+        )
+        assert done.returncode == 0, done.stderr
+        files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+        return files, done.stderr
+
+    first, said = ran(1)
+    assert (first.keys(), "kept aside" in said) == ({"model.safetensors", "summary.json"}, False)
+    second, said = ran(2)
+    assert second["model.safetensors"] != first["model.safetensors"]
+    (aside,) = (tmp_path / "run" / "earlier").iterdir()
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == first
+    assert str(aside) in said
+    ran(3)
+    assert len([*(tmp_path / "run" / "earlier").iterdir()]) == 2, "no earlier one is lost"
+
+
+@pytest.mark.usefixtures("serves_the_next")
+def test_a_folder_in_which_another_run_is_about_to_write_is_refused(trainer, tmp_path):
+    endless = [*TRAINING, "training.max_steps=1000000", "training.epochs=100000", f"trainer.address={trainer}"]
+    with agent_process(*endless, output=tmp_path / "run") as (agent, said):
+        said.first_event("session opened")
+        done = ran_with(trainer, 1 << 30, f"output.directory={tmp_path / 'run'}")
+        assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "output.directory: another run writes its results to")
+        agent.terminate()
+        assert agent.wait(60) == ExitCode.TERMINATED

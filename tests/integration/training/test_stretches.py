@@ -25,4 +25,4 @@ async def test_the_pipeline_is_emptied_only_where_the_model_is_evaluated(every_e
         )
         await run_training(config, Listening(lambda statistics: seen.append(statistics)))
     assert seen[-1].steps == EPOCHS * STEPS_PER_EPOCH
-    assert seen[-1].steps - seen[-1].step.count == stretches, "the first step of a stretch follows no other"
+    assert seen[-1].steps - seen[-1].step_time.count == stretches, "the first step of a stretch follows no other"

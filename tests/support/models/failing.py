@@ -49,6 +49,14 @@ def failing(block: int, when: str) -> nn.Module:
     )
 
 
+def raising(block: int) -> nn.Module:
+    """Four blocks, one of which raises whenever it is trained."""
+    sizes = (64, 16, 16, 16, 10)
+    return nn.Sequential(
+        *(Failing(sizes[i], sizes[i + 1], "forward" if i == block else None) for i in range(4)),
+    )
+
+
 def normalised(outputs: int = 10) -> nn.Module:
     """Three blocks; the second, with batch norm, cannot be trained on a batch of one sample."""
     return nn.Sequential(

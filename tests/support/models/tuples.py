@@ -59,12 +59,28 @@ class Joined(nn.Module):
         return self.linear(F.relu(x) * mask)
 
 
+class FickleGathered(Gathered):
+    """Hands on no gradient of one of its floats, or of neither, as they are."""
+
+    def forward(self, x: Tensor, skip: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        choice = int(float(skip.detach()[0, 0]) > 0) + 2 * int(float(x.detach()[0, 0]) > 0)
+        return super().forward(x.detach() if choice & 1 else x, skip.detach() if choice & 2 else skip, mask)
+
+
+class FickleJoined(Joined):
+    """Hands on no gradient of its float, as it is."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(x.detach() if float(x.detach()[0, 0]) > 0 else x, mask)
+
+
 class Tupled(nn.Module):
     """Boundaries: a float; two floats; two floats and an integer; a float and an integer; a float."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fickle: bool = False) -> None:
         super().__init__()
-        self.parts = nn.ModuleList([Forked(), Masked(), Gathered(), Joined()])
+        last = [FickleGathered(), FickleJoined()] if fickle else [Gathered(), Joined()]
+        self.parts = nn.ModuleList([Forked(), Masked(), *last])
 
     def forward(self, x: Tensor) -> Tensor:
         features: tuple[Tensor, ...] = (x,)
@@ -76,9 +92,10 @@ class Tupled(nn.Module):
 CUTS = (1, 2, 3)
 
 
-def tupled(seed: int = 0) -> Tupled:
+def tupled(seed: int = 0, *, fickle: bool = False) -> Tupled:
+    """fickle: with blocks that hand on a gradient of some slots in some steps."""
     with random_state("tupled", seed):
-        return Tupled()
+        return Tupled(fickle=fickle)
 
 
 def specs_of(features: Features) -> FeatureSpecs:
@@ -104,4 +121,4 @@ def tupled_chain(module: Tupled, batch: int) -> Chain:
         Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(entries[index]))
         for index, (name, part) in enumerate(named)
     )
-    return Chain(module, blocks, tuple(specs), 0, False, behaviours)
+    return Chain(module, blocks, tuple(specs), (), False, behaviours)

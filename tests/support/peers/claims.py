@@ -26,6 +26,8 @@ class Claim:
     method: str
     what: str
     messages: Callable[[str], list[bytes]]
+    without_blocks: bool = False
+    """Whether the trainer has no block of that session."""
 
     @property
     def name(self) -> str:
@@ -121,6 +123,20 @@ _PLACING: dict[str, Callable[[str, pb.Placement], Any]] = {
     ),
     "RestoreWorker": lambda session, placement: pb.RestoreWorkerRequest(
         session_id=session, fence=_JOINED, placement=placement
+    ),
+}
+_STEPS: dict[str, Callable[[str, int], Any]] = {
+    "CheckpointWorker": lambda session, step: pb.CheckpointWorkerRequest(
+        session_id=session, fence=_JOINED, name=pb.CheckpointName(step=step)
+    ),
+    "CommitPlacement": lambda session, step: pb.CommitPlacementRequest(
+        session_id=session, fence=_JOINED, next_step=step, placement=placed(version=1), prepare=True
+    ),
+    "RestoreWorker": lambda session, step: pb.RestoreWorkerRequest(
+        session_id=session,
+        fence=_JOINED,
+        checkpoint=pb.CheckpointName(step=step),
+        placement=placed(version=1, cut=BLOCKS),
     ),
 }
 _EMPTY_FIELDS = bytes([15 << 3 | 2, 0]) * (MOST_MESSAGE_BYTES // 2)
@@ -270,6 +286,16 @@ CLAIMS = [
         ),
     ),
     Claim(
+        "CheckPeers",
+        "an address as long as a message",
+        _unary(lambda _session: pb.CheckPeersRequest(addresses=["a" * MOST_MESSAGE_BYTES])),
+    ),
+    Claim(
+        "CheckPeers",
+        "as many addresses as a message holds",
+        _unary(lambda _session: pb.CheckPeersRequest(addresses=["127.0.0.1:1"] * 100_000)),
+    ),
+    Claim(
         "MeasureLink",
         "an address as long as a message",
         _unary(
@@ -286,6 +312,16 @@ CLAIMS = [
                 session_id=session, fence=_JOINED, name=pb.CheckpointName(lineage=2**64 - 1, step=2**64 - 1)
             )
         ),
+    ),
+    *(
+        Claim(
+            method,
+            f"step {step}, to one who has no blocks",
+            _unary(lambda session, kind=kind, step=step: kind(session, step)),
+            without_blocks=True,
+        )
+        for step in (2**53, 2**64 - 1)
+        for method, kind in _STEPS.items()
     ),
     Claim(
         "JoinSession",

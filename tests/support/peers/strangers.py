@@ -60,6 +60,7 @@ def message(method: str, session: str) -> bytes:
         "CheckpointWorker": pb.CheckpointWorkerRequest(session_id=session),
         "JoinEvaluation": pb.JoinEvaluationRequest(session_id=session, evaluation=1),
         "MeasureStage": pb.MeasureStageRequest(session_id=session, first=1, stop=2, repeats=1),
+        "CheckPeers": pb.CheckPeersRequest(addresses=["127.0.0.1:1"]),
         "MeasureLink": pb.MeasureLinkRequest(session_id=session),
         "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),

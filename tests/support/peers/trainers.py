@@ -75,11 +75,11 @@ def linking(*answers, after_steps=0, then_reads=0):
     return grpc.stream_stream_rpc_method_handler(link, request_deserializer=deserializer(LinkMessage))
 
 
-async def agents_end(method, handler):
-    """The sentence that the agent ends with."""
+async def agents_end(method, handler, *flags):
+    """The sentence that the agent ends with, under these flags."""
     async with trainer_with(method, handler) as address, asyncio.timeout(200):
         with pytest.raises(ProtocolError) as ended:
-            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
+            await run_training(edge_config(*FLAGS, f"trainer.address={address}", *flags))
     assert "\n" not in str(ended.value)
     return str(ended.value)
 

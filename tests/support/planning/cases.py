@@ -1,5 +1,6 @@
 """Profiles, links and costs of placements for the tests of planning: strategies, and cases whose numbers are easy to follow."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from shared.placement import (
     Forward,
     ModelFacts,
     Operation,
-    links,
+    StepPlan,
     two_workers,
 )
 from shared.planning import (
@@ -27,6 +28,7 @@ from shared.planning import (
     ProfiledBlock,
     Rates,
     StepTasks,
+    pair_profile,
     step_tasks,
     work_of,
 )
@@ -49,8 +51,32 @@ def small_profile(**changes) -> Profile:
         "min_bits": None,
         "max_staleness": 3,
     }
-    return Profile(**(fields | changes))
+    return pair_profile(**(fields | changes))
 
+
+def measured(profile: Profile, cut: int, *, serial: bool = False) -> tuple[float | None, float | None]:
+    """What the edge and the trainer of a pair take at a cut; None where that was not measured."""
+    edge, trainer = profile.workers
+    numbers = float(edge.seconds(serial=serial)[0, cut]), float(trainer.replayed[cut, len(profile)])
+    near, far = (None if math.isnan(number) else number for number in numbers)
+    return near, far
+
+
+PAIR_FILE = {
+    "schema": "isthmus.profile/v1",
+    "model": "small",
+    "batch_size": 8,
+    "blocks": [{"name": f"b{i}", "bytes": 1e6 * (i + 1)} for i in range(4)],
+    "feature_bytes": [None, 4e6, 2e6, 1e6, None],
+    "gradient_bytes": [None, 4e6, 2e6, 1e6, None],
+    "edge_seconds": [None, 1.0, 2.0, 3.0, 5.0],
+    "cloud_seconds": [None, 0.4, 0.3, 0.2, 0.0],
+    "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
+    "min_bits": None,
+    "max_staleness": 3,
+    "codec_family": "uniform",
+}
+"""`small_profile` as others may have written it."""
 
 AT_8_MBIT = Rates(8 * MBIT, 8 * MBIT)
 
@@ -74,7 +100,7 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
         return (draw(maybe(first)), *(draw(entry(strategy)) for _ in range(count - 1)), last)
 
     edge = column(seconds, seconds, draw(seconds))
-    return Profile(
+    return pair_profile(
         model="any",
         batch_size=draw(st.integers(1, 512)),
         blocks=tuple(ProfiledBlock(f"b{i}", draw(st.floats(0.0, 1e8))) for i in range(count)),
@@ -135,7 +161,7 @@ def edge_and_trainer(profile: Profile, deployment: PlannedDeployment, link: Rate
     )
     model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
     costs = ProfileCosts(profile, deployment, "edge")
-    return step_tasks(placement, model, costs, dict.fromkeys(links(placement, model), link), replays=False)
+    return step_tasks(placement, model, costs, dict.fromkeys(StepPlan(placement, model).links, link), replays=False)
 
 
 @st.composite

@@ -1,30 +1,29 @@
 """Runs of a chain under its engine, a second after another, as the cost model says: devices and links as tests set them."""
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, replace
+from itertools import pairwise
 
 import numpy as np
 
-from shared.planning import EngineConfig, Rates
+from shared.planning import EngineConfig, MeasuredLink, Profile, Rates, parse_profile
 from shared.planning.chain import (
     ChainCosts,
     ChainDecision,
     ChainEngine,
-    MeasuredChain,
     Partition,
-    parse_chain,
     plan_chain,
 )
 
 BITS = (8, 32)
 
 
-def uniform_chain(stages: int = 3, blocks: int = 12, mbit: float = 40.0, block_seconds: float = 0.05) -> MeasuredChain:
+def uniform_chain(stages: int = 3, blocks: int = 12, mbit: float = 40.0, block_seconds: float = 0.05) -> Profile:
     """Blocks that take as long on each stage as on any other, and links that carry a feature in 0.02 s at 32 bits."""
     cuts = range(blocks + 1)
     table = [[block_seconds * (stop - first) if stop > first else None for stop in cuts] for first in cuts]
-    return parse_chain(
+    return parse_profile(
         {
             "schema": "isthmus.chain/v1",
             "model": "uniform",
@@ -41,12 +40,24 @@ def uniform_chain(stages: int = 3, blocks: int = 12, mbit: float = 40.0, block_s
     )
 
 
+def hops(chain: Profile) -> list[Rates]:
+    """The links between neighbours."""
+    return [chain.rates(*hop) for hop in pairwise(chain.names)]
+
+
+def linked(chain: Profile, rates: Sequence[Rates]) -> Profile:
+    """The same chain over other links between its neighbours."""
+    return chain.with_links(
+        {hop: MeasuredLink(*astuple(link)) for hop, link in zip(pairwise(chain.names), rates, strict=True)}
+    )
+
+
 class ChainTraining:
     """A run whose devices take `slowness` times what was measured, over links of `rates`."""
 
     def __init__(
         self,
-        chain: MeasuredChain,
+        chain: Profile,
         staleness: int = 4,
         total_steps: float = 100_000,
         start: Partition | None = None,
@@ -55,9 +66,9 @@ class ChainTraining:
         self.chain, self.staleness = chain, staleness
         start = start or plan_chain(chain, BITS, staleness).partition
         self.engine = ChainEngine(chain, BITS, staleness, start, config, total_steps)
-        self.slowness = [1.0] * len(chain.stages)
-        self._true_stages = list(chain.stages)
-        self.rates: Callable[[float], list[Rates]] = lambda _seconds: list(chain.links)
+        self.slowness = [1.0] * len(chain.workers)
+        self._true_workers = list(chain.workers)
+        self.rates: Callable[[float], list[Rates]] = lambda _seconds: hops(chain)
         self.noise = 0.0
         self.seconds = 0.0
         self.steps = 0.0
@@ -65,21 +76,18 @@ class ChainTraining:
         self._draw = random.Random(0)
         self._still_seconds = 0.0
 
-    def true_chain(self) -> MeasuredChain:
+    def true_chain(self) -> Profile:
         """What devices and links are now."""
-        stages = [
-            replace(stage, seconds=stage.seconds * slow)
-            for stage, slow in zip(self._true_stages, self.slowness, strict=True)
-        ]
-        return replace(self.chain, stages=tuple(stages), links=tuple(self.rates(self.seconds)))
+        workers = [worker.slowed(slow) for worker, slow in zip(self._true_workers, self.slowness, strict=True)]
+        return linked(replace(self.chain, workers=tuple(workers)), self.rates(self.seconds))
 
     def change_stage(self, place: int, seconds: Callable[[int, int], float]) -> None:
         """Have a stage take other times from now on, by the blocks [first, stop)."""
-        stage = self._true_stages[place]
-        table = stage.seconds.copy()
+        worker = self._true_workers[place]
+        table = worker.replayed.copy()
         for first, stop in np.argwhere(np.isfinite(table)).tolist():
             table[first, stop] = seconds(first, stop)
-        self._true_stages[place] = replace(stage, seconds=table)
+        self._true_workers[place] = replace(worker, replayed=table)
 
     def true_seconds(self, partition: Partition) -> float:
         """A step of a partition now."""
@@ -99,7 +107,7 @@ class ChainTraining:
             self.steps += working * self._noisy(1.0 / self.true_seconds(partition))
             self.seconds += 1.0
             runs = zip((0, *partition.cuts), (*partition.cuts, len(self.chain)), strict=True)
-            true = [float(stage.seconds[run]) for stage, run in zip(self.true_chain().stages, runs, strict=True)]
+            true = [float(one.replayed[run]) for one, run in zip(self.true_chain().workers, runs, strict=True)]
             stage_seconds = [self._noisy(one) if int(self.steps) > before else None for one in true]
             rates = [(self._noisy(link.uplink), self._noisy(link.downlink)) for link in self.rates(self.seconds)]
             decision = self.engine.observe(self.seconds, int(self.steps), rates, stage_seconds)

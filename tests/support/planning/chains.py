@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from shared.planning.chain import CHAIN_SCHEMA
+from shared.planning.profile.chain_v1 import SCHEMA
 
 
 def chain_document(blocks: int, stages: int, seed: int = 0, *, holes: float = 0.0, ties: bool = False) -> dict:
@@ -27,7 +27,7 @@ def chain_document(blocks: int, stages: int, seed: int = 0, *, holes: float = 0.
         return [None, *(entry() for _ in range(blocks - 1)), None]
 
     return {
-        "schema": CHAIN_SCHEMA,
+        "schema": SCHEMA,
         "model": "any",
         "batch_size": 32,
         "blocks": [{"name": f"b{index}", "bytes": 1000 * index} for index in range(blocks)],

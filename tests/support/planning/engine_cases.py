@@ -11,13 +11,14 @@ from shared.planning import (
     greedy,
     simulate,
 )
-from shared.planning.cost import Rates
+from shared.planning.rates import Rates
 from tests.support.planning.cases import MBIT, small_profile
 
-SPACE = SearchSpace()
-LIGHT = small_profile(blocks=tuple(ProfiledBlock(f"b{i}", 1e4) for i in range(4)))
-REPLAYED = dataclasses.replace(
-    LIGHT,
+SPACE = SearchSpace((2, 4, 8, 32))
+LIGHT_BLOCKS = tuple(ProfiledBlock(f"b{i}", 1e4) for i in range(4))
+LIGHT = small_profile(blocks=LIGHT_BLOCKS)
+REPLAYED = small_profile(
+    blocks=LIGHT_BLOCKS,
     edge_seconds=(None, 0.5, 1.0, 1.5, 2.5),
     serial_edge_seconds=(None, 0.3, 0.6, 0.9, 2.5),
     cloud_seconds=(None, 0.04, 0.03, 0.02, 0.0),

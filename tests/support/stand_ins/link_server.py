@@ -20,7 +20,7 @@ from shared.transport.stream.packets import Packet, deserializer, serialize, und
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened
 from tests.support.linked import CHUNK_BYTES
 
-SESSION = "a session"
+SESSION = "5e55" * 8
 TERM = 3
 
 

@@ -17,7 +17,7 @@ from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
-from shared.placement import AGENT, Placement, document_of, held_blocks, links, moves
+from shared.placement import AGENT, Placement, PlacementPlan, document_of, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun
@@ -83,7 +83,8 @@ class PlacedAgent(TrainersBlocks):
         held = HeldBlocks(self.chain, self.recipe, CPU, held_blocks(placement, AGENT))
         threads = Threads(InlineWorker(), InlineWorker())
         setup = WorkerSetup(AGENT, held, method(backward), threads, lambda _labels: None, _Listener(self))
-        self.held, self.worker = held, PlacedWorker(setup, placement)
+        self.held, self.worker = held, PlacedWorker(setup, PlacementPlan.of(placement, self.model))
+        self.worker.start()
         self._open_clients = AsyncExitStack()
 
     async def __aenter__(self) -> "PlacedAgent":
@@ -156,7 +157,7 @@ class PlacedAgent(TrainersBlocks):
     async def dial_peers(self, tickets: Mapping[str, Mapping[str, str]], evaluation: int = 0) -> None:
         """Have the trainers dial each other, for training or for an evaluation. tickets: as in `self.tickets`."""
         peers: dict[str, list[pb.Peer]] = defaultdict(list)
-        for dialer, listener in links(self.placement, self.model, training=not evaluation):
+        for dialer, listener in (self.worker.plan.evaluation if evaluation else self.worker.plan.training).links:
             if dialer != AGENT:
                 peers[dialer].append(
                     pb.Peer(
@@ -232,7 +233,7 @@ class PlacedAgent(TrainersBlocks):
                 await self.upload(receiver, block, state)
         said = {name: await self.commit_at(name, placement, next_step) for name in self.trainers}
         self.held.hold(held_blocks(placement, AGENT), arriving)
-        await self.worker.place(placement, next_step)
+        await self.worker.place(PlacementPlan.of(placement, self.model), next_step)
         self._keep_tickets(said)
         await self.dial()
 
@@ -243,6 +244,7 @@ class PlacedAgent(TrainersBlocks):
             fence=self.fence,
             next_step=next_step,
             placement=message_of(placement),
+            lineage=self.lineage,
         )
         return await self.trainers[trainer].commit_placement(request)
 
@@ -273,14 +275,14 @@ class PlacedAgent(TrainersBlocks):
         self.lineage = self.term
         put_back(self.held, held_blocks(placement, AGENT), states_in(own))
         self.done.clear()
-        await self.worker.place(placement, step)
+        await self.worker.place(PlacementPlan.of(placement, self.model), step)
         self._keep_tickets(said)
 
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
         """What all workers together make of each batch with the weights of now."""
         self.evaluations += 1
         number, parts = self.evaluations, _Parts(len(batches))
-        run = self.worker.evaluation(parts)
+        run = await self.worker.evaluation(parts)
         tickets: dict[str, dict[str, str]] = {}
         async with AsyncExitStack() as joined:
             for name, client in self.trainers.items():
@@ -325,7 +327,7 @@ class PlacedAgent(TrainersBlocks):
         }
 
     def _dialled(self, run: WorkerRun) -> list[str]:
-        own = [link.listener for link in links(self.placement, self.model) if link.dialer == AGENT]
+        own = [link.listener for link in self.worker.plan.training.links if link.dialer == AGENT]
         return [name for name in own if name in run.links]
 
     async def _linked(self, trainer: str, run: WorkerRun, evaluation: int = 0) -> "asyncio.Task[None]":

@@ -1,13 +1,17 @@
 """The systemd units and the script that installs them, as the tools that judge such files see them."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 
 import pytest
 
 from shared.errors import ExitCode
 from tests.conftest import ROOT
+from tests.support.hosts.sources import copied_by_install, copied_into_images
 from tests.support.running import SCRIPTS
 
 HERE = ROOT / "deploy" / "systemd"
@@ -59,16 +63,11 @@ def test_readiness_liveness_and_a_user_of_its_own(name):
 
 def test_restarts_stop_where_the_exit_code_says_that_none_would_help():
     assert setting("cloud-trainer", "RestartPreventExitStatus") == [f"{ExitCode.USAGE:d} {ExitCode.CONFIG:d}"]
-    lasting = (
-        ExitCode.USAGE,
-        ExitCode.CONFIG,
-        ExitCode.MODEL,
-        ExitCode.DATA,
-        ExitCode.REFUSED,
-        ExitCode.GONE,
-        ExitCode.DIVERGED,
-    )
+    rows = re.findall(r"^\| (\d+) \| .* \| (\w*) *\|$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    lasting = [int(code) for code, again in rows if again == "no"]
     assert setting("edge-agent", "RestartPreventExitStatus") == [" ".join(f"{code:d}" for code in lasting)]
+    assert {ExitCode.PROTOCOL, ExitCode.REFUSED, ExitCode.ACCESS, ExitCode.GONE} <= set(lasting)
+    assert {int(code) for code, again in rows if again == "yes"}.isdisjoint(lasting)
     assert setting("edge-agent", "SuccessExitStatus") == [f"{ExitCode.TERMINATED:d}"]
 
 
@@ -78,6 +77,45 @@ def test_both_units_forbid_the_same_but_for_devices():
         return [line for line in lines if line and "Device" not in line and not line.startswith("#")]
 
     assert forbidden("edge-agent") == forbidden("cloud-trainer")
+
+
+_BEGIN = """
+import os, isthmus, shared, edge_agent, cloud_trainer
+assert all(one.__file__.startswith(os.getcwd()) for one in (isthmus, shared, edge_agent, cloud_trainer)), isthmus.__file__
+"""
+
+
+@pytest.mark.parametrize("copied", [copied_by_install, copied_into_images], ids=["install.sh", "Dockerfile"])
+def test_what_is_copied_is_there_and_is_all_that_the_package_consists_of(copied):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    setuptools = project["tool"]["setuptools"]
+    folders = [name.removesuffix("*") for name in setuptools["packages"]["find"]["include"]]
+    modules = [f"{name}.py" for name in setuptools["py-modules"]]
+    described = ["pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]]
+    assert sorted(copied()) == sorted([*folders, *modules, *described])
+    assert [name for name in copied() if not (ROOT / name).exists()] == []
+
+
+def test_what_is_copied_can_be_imported_and_its_commands_run_without_the_checkout(tmp_path):
+    for name in copied_by_install():
+        there = ROOT / name
+        if there.is_dir():
+            shutil.copytree(there, tmp_path / name)
+        else:
+            shutil.copy(there, tmp_path / name)
+    for command in UNITS:
+        program = _BEGIN + f"isthmus.{command.replace('-', '_')}()"
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, "config", "--example"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "[checkpoints]" in done.stdout
 
 
 def test_the_installer_is_a_sound_shell_script():

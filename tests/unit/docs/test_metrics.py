@@ -1,5 +1,6 @@
-"""The metrics of both sides: there from the start, and each in docs/metrics.md as it is."""
+"""The metrics of both sides: counters there from the start, figures once they are known, each in docs/metrics.md as it is."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ SIDES = {"The edge", "The trainer"}
 class OpenSession:
     """As much of a session as its series are read from."""
 
-    id, name = "5e55", "gpu"
+    id, run_id, name = "5e55", "c0de", "gpu"
     attachment = SimpleNamespace(attached=True)
     statistics = SessionStatistics(received_bytes=1000, sent_bytes=200, bytes_up=900, bytes_down=300, loss=0.5)
     link_rates: ClassVar = {"edge": 8e6, "far": None}
@@ -48,11 +49,18 @@ class HeldSessions:
         return len(self.built) + self.reserved
 
 
-def edge() -> CollectorRegistry:
+def edge(*, known: bool = False) -> CollectorRegistry:
     placed = {"edge": WorkerFigures(("0:2",)), "gpu": WorkerFigures(("2:4",))}
     statistics = Statistics(0, workers=placed, link_rates={("edge", "gpu"): None, ("gpu", "edge"): None})
     metrics = EdgeMetrics(CollectorRegistry(), statistics)
     metrics.show_workers(statistics)
+    if known:
+        statistics.deployment = OpenSession.deployment
+        statistics.uplink_bits_per_second = statistics.downlink_bits_per_second = 8e6
+        statistics.link_rates = dict.fromkeys(statistics.link_rates, 8e6)
+        metrics.show_run("c0de")
+        metrics.engine.step_seconds.set(0.1, "measured")
+        metrics.engine.prediction_ratio.set(1.0, "gpu")
     return metrics.registry
 
 
@@ -89,7 +97,9 @@ def documented() -> dict[str, dict[str, tuple[str, frozenset[str]]]]:
     return sections
 
 
-@pytest.mark.parametrize(("heading", "registry"), [("The edge", edge()), ("The trainer", trainer(session=True))])
+@pytest.mark.parametrize(
+    ("heading", "registry"), [("The edge", edge(known=True)), ("The trainer", trainer(session=True))]
+)
 def test_the_page_lists_exactly_what_is_exported(heading, registry):
     common = {key: value for name, rows in documented().items() if name not in SIDES for key, value in rows.items()}
     assert {**common, **documented()[heading]} == exported(registry)
@@ -103,12 +113,44 @@ def series(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], f
 
 
 @pytest.mark.parametrize("registry", [edge(), trainer()])
-def test_every_series_exists_at_zero_before_anything_happened(registry):
+def test_every_series_exists_at_zero_before_anything_happened_but_for_figures_that_are_not_known(registry):
     found = list(series(registry))
     assert {value for name, _, value in found if name != "isthmus_sessions_limit"} == {0.0}
     for name in exported(registry):
         if not name.startswith(("process_", "isthmus_session_")):
-            assert any(known.startswith(name) for known, _, _ in found), f"{name} has no series"
+            assert any(known.startswith(name) for known, _, _ in found) == (name not in UNKNOWN), name
+
+
+UNKNOWN = {
+    "isthmus_run_info",
+    "isthmus_replica_age_seconds",
+    "isthmus_checkpoint_timestamp_seconds",
+    "isthmus_link_bytes_per_second",
+    "isthmus_worker_link_bytes_per_second",
+    "isthmus_staleness_limit_steps",
+    "isthmus_edge_blocks",
+    "isthmus_codec_bit_width",
+    "isthmus_prediction_ratio",
+    "isthmus_engine_step_seconds",
+    "isthmus_loss",
+    "isthmus_accuracy_ratio",
+}
+"""Gauges of the edge that have a series once their figure is known."""
+
+
+def test_a_loss_that_this_trainer_does_not_know_is_no_zero(monkeypatch):
+    monkeypatch.setattr(OpenSession, "statistics", SessionStatistics())
+    assert trainer(session=True).get_sample_value("isthmus_session_loss", {"session": "5e55"}) is None
+
+
+def test_a_loss_that_is_not_finite_is_exported_and_one_that_is_not_known_is_not():
+    statistics = Statistics(10)
+    registry = EdgeMetrics(CollectorRegistry(), statistics).registry
+    assert registry.get_sample_value("isthmus_loss") is None
+    statistics.steps = 5  # resumed, and no step done since
+    assert registry.get_sample_value("isthmus_loss") is None
+    statistics.loss = float("nan")
+    assert math.isnan(registry.get_sample_value("isthmus_loss")), "or nobody would be told that the run has diverged"
 
 
 def test_every_error_code_has_its_series_from_the_start():
@@ -132,7 +174,7 @@ def test_a_sessions_series_end_with_it():
     assert value("isthmus_session_payload_bytes_total", {"session": "5e55", "direction": "up"}) == 900
     assert value("isthmus_session_payload_bytes_total", {"session": "5e55", "direction": "down"}) == 300
     assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "link": "gpu>edge"}) == 1e6
-    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "link": "gpu>far"}) == 0
+    assert value("isthmus_session_link_bytes_per_second", {"session": "5e55", "link": "gpu>far"}) is None, "not known"
     sessions.built.clear()
     assert value("isthmus_sessions") == 0
     assert not [name for name, labels, _ in series(metrics.registry) if "session" in labels]

@@ -1,10 +1,10 @@
-"""What pages name is there: every file and folder in backticks, and the picture as its script draws it."""
+"""What pages name is there: every file and folder in backticks, and every picture is shown and drawn by a command."""
 
 import re
 
 import pytest
 
-from deploy.site import step
+from deploy.site import pictures, step
 from tests.conftest import ROOT
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -13,6 +13,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
 IN_TREE = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*)`")
 BARE = re.compile(r"\[`([\w.]+\.py)`")
+SHOWN = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 MADE = ("run", "site")
 """Folders that runs and builds make, and a clone has not."""
 
@@ -29,4 +30,18 @@ def test_a_file_in_brackets_has_its_folder(page):
 
 
 def test_the_way_of_a_step_is_drawn_by_its_script():
-    assert step.PICTURE.read_text(encoding="utf-8") == step.drawn()
+    assert pictures.STEP.read_text(encoding="utf-8") == step.drawn()
+
+
+def test_pages_show_every_picture_and_no_other_and_a_command_draws_each():
+    shown = {
+        (page.parent / name).resolve() for page in PAGES for name in SHOWN.findall(page.read_text(encoding="utf-8"))
+    }
+    there = {path for path in pictures.ASSETS.iterdir() if path.suffix in (".svg", ".png")}
+    drawn = [picture for _, made in pictures.COMMANDS.values() for picture in made]
+    assert shown == there == set(drawn)
+    assert len(drawn) == len(set(drawn))
+
+
+def test_a_picture_is_quick_to_load():
+    assert [path.name for path in pictures.ASSETS.iterdir() if path.stat().st_size > 150_000] == []

@@ -86,6 +86,7 @@ def test_a_section_reads_back_what_it_was_written_as(blocks):
         ((TWO, "placement.edge=0:", "placement.labels=gpuu"), "placement.labels names 'gpuu', which is not"),
         ((TWO, 'privacy.inputs_to=["gpuu"]'), "privacy.inputs_to names 'gpuu', which is not configured"),
         ((TWO, 'privacy.inputs_to=["trainer"]'), "privacy.inputs_to names 'trainer', which is not configured"),
+        ((TWO, 'privacy.gradients_to=["gpuu"]'), "privacy.gradients_to names 'gpuu', which is not configured"),
         (("deployment.cut=2", "placement.edge=0:"), "deployment.cut and placement both say which blocks run where"),
         (("placement.labels=edge",), "placement: labels says who computes the loss, but nobody has blocks"),
         (

@@ -22,6 +22,17 @@ def test_a_module_that_raises_is_said_to_and_not_thrown_at_the_user(tmp_path, mo
         load_factory("broken_inside:f", error=DataError)
 
 
+def test_a_module_that_is_nowhere_comes_with_where_to_look(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import absent_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, package in (("mynet:net", "mynet"), ("mine.nets:net", "mine")):
+        with pytest.raises(ModelError, match=f"PYTHONPATH must name the folder that holds {package}.py or the package"):
+            load_factory(name)
+    with pytest.raises(ModelError, match="No module named 'absent_library'") as refused:
+        load_factory("needs_more:net")
+    assert "PYTHONPATH" not in str(refused.value), "it was found; what it imports has to be installed"
+
+
 def test_nothing_is_imported_that_is_not_allowed(tmp_path, monkeypatch):
     (tmp_path / "loud.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)

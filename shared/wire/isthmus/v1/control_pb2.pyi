@@ -175,6 +175,8 @@ class _TrainerSessionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_T
     """Its edge was lost. The edge may come back; until then another session may take its place."""
     TRAINER_SESSION_STATE_KEPT: _TrainerSessionState.ValueType  # 5
     """Not in memory; its record and checkpoints are kept."""
+    TRAINER_SESSION_STATE_ELSEWHERE: _TrainerSessionState.ValueType  # 6
+    """Another trainer that runs, on the same store, has it in memory."""
 
 class TrainerSessionState(_TrainerSessionState, metaclass=_TrainerSessionStateEnumTypeWrapper):
     """What a session at a trainer is doing."""
@@ -191,6 +193,8 @@ TRAINER_SESSION_STATE_LOST: TrainerSessionState.ValueType  # 4
 """Its edge was lost. The edge may come back; until then another session may take its place."""
 TRAINER_SESSION_STATE_KEPT: TrainerSessionState.ValueType  # 5
 """Not in memory; its record and checkpoints are kept."""
+TRAINER_SESSION_STATE_ELSEWHERE: TrainerSessionState.ValueType  # 6
+"""Another trainer that runs, on the same store, has it in memory."""
 Global___TrainerSessionState: _TypeAlias = TrainerSessionState  # noqa: Y015
 
 @_typing.final
@@ -444,7 +448,7 @@ class EdgeStatus(_message.Message):
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
-    """Its session at the trainer; empty while it opens."""
+    """The id of the run and of its session on this device, which logs and sessions of all its trainers name; empty while it opens."""
     trainer: _builtins.str
     """host:port of the trainer."""
     attached: _builtins.bool
@@ -466,7 +470,7 @@ class EdgeStatus(_message.Message):
     downlink_bits_per_second: _builtins.float
     """And from the trainer to the edge."""
     bytes_up: _builtins.int
-    """Payload bytes sent by this process."""
+    """Payload bytes that the run has sent, in this process and in those before, until the checkpoint that it goes on from."""
     bytes_down: _builtins.int
     """Payload bytes received by it."""
     loss: _builtins.float
@@ -485,7 +489,7 @@ class EdgeStatus(_message.Message):
     """Samples trained on in a second, recently; only while steps follow one another."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
-        """How long this process has had the run."""
+        """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
 
     @_builtins.property
     def deployment(self) -> Global___DeploymentStatus:
@@ -1016,13 +1020,13 @@ Global___PlaceRequest: _TypeAlias = PlaceRequest  # noqa: Y015
 
 @_typing.final
 class PlaceResponse(_message.Message):
-    """It is wanted."""
+    """It is in force."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """The version that it will have."""
+    """The version that it has."""
     def __init__(
         self,
         *,
@@ -1177,7 +1181,7 @@ class EdgeSessionStatus(_message.Message):
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
     TOTAL_STEPS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
-    """Its id, also at the trainer."""
+    """Its id, and that of its run in the logs of all its processes."""
     state: Global___EdgeSessionState.ValueType
     """Whether it goes on."""
     model: _builtins.str
@@ -1303,6 +1307,7 @@ class TrainerSessionStatus(_message.Message):
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     HELD_BLOCKS_FIELD_NUMBER: _builtins.int
     MISSING_LINKS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Its id."""
     state: Global___TrainerSessionState.ValueType
@@ -1327,6 +1332,8 @@ class TrainerSessionStatus(_message.Message):
     """The blocks that this trainer runs or owns, as "2:6" is blocks 2 to 5, with commas between several such ranges, or "none"; left
     out where the session is only kept.
     """
+    run_id: _builtins.str
+    """The run that it is part of, by the id that its agent has given it; empty while it is opened."""
     @_builtins.property
     def deployment(self) -> Global___DeploymentStatus:
         """What is in force; left out where it is only kept."""
@@ -1356,10 +1363,11 @@ class TrainerSessionStatus(_message.Message):
         checkpoint_steps: _abc.Iterable[_builtins.int] | None = ...,
         held_blocks: _builtins.str = ...,
         missing_links: _abc.Iterable[_builtins.str] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "held_blocks", b"held_blocks", "loss", b"loss", "missing_links", b"missing_links", "model", b"model", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "checkpoint_steps", b"checkpoint_steps", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "held_blocks", b"held_blocks", "loss", b"loss", "missing_links", b"missing_links", "model", b"model", "run_id", b"run_id", "session_id", b"session_id", "session_term", b"session_term", "state", b"state", "step", b"step", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__downlink_bits_per_second: _TypeAlias = _typing.Literal["downlink_bits_per_second"]  # noqa: Y015
     _WhichOneofArgType__downlink_bits_per_second: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second"]  # noqa: Y015

@@ -190,10 +190,13 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Place(self, request, context):
-        """Has the workers of the session run something else, from the next step boundary on. The answer comes before that; Watch shows
-        the change.
+        """Has the workers of the session run something else, from the next step boundary on, or once a step was done since the last
+        change, so that changes never keep a run from its steps; while it is paused, at once. The answer comes when the placement is
+        in force, or is not going to be. Of several wishes the last one counts, and a pin is one.
         INVALID_ARGUMENT: a placement that cannot be, or under which something would leave that may not. FAILED_PRECONDITION: no
-        session is open yet, or a decision engine runs, which chooses for two workers on one cut.
+        session is open yet, a decision engine runs, which chooses for two workers on one cut, or the placement stays as it is,
+        because a trainer refuses the other one or blocks cannot move. ABORTED: something else was wanted before this came into
+        force, or the run ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -728,7 +731,8 @@ class TrainerControlServiceServicer:
         code 9 where the session is resumable, with code 15 where it is gone.
         A resumable session keeps its record and checkpoints: `edge-agent run --resume` goes on with it. Any other is gone for good.
         Scope: control for one's own sessions, operate for those of others.
-        NOT_FOUND: no such session. UNAVAILABLE: it is being opened just now; try again.
+        NOT_FOUND: no such session. UNAVAILABLE: it is being opened just now; try again. FAILED_PRECONDITION: another trainer on the
+        same store has it in memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -275,6 +275,7 @@ class StepDone(_message.Message):
     COMPUTE_START_NANOSECONDS_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     NO_GRADIENT_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -290,12 +291,19 @@ class StepDone(_message.Message):
     compute_start_nanoseconds: _builtins.int
     """When it began to, by its monotonic clock."""
     no_gradient: _builtins.bool
-    """Its blocks have passed no gradient on to their inputs, in this step or one before under this placement; where none comes, a
-    gradient of zeros is sent.
+    """Its blocks have passed no gradient on to their inputs, though one has come to them, in this step or one before under this
+    placement. Blocks that no gradient reaches in a step stay as they are in it.
     """
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
         """How fast its links are in the direction away from it, as their acks have shown it."""
+
+    @_builtins.property
+    def order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The order in which it has computed since the last step that it did: pairs of a segment of its program, counted from 0, and of how
+        often in a row it was computed, each time for the step that is next of that segment. Left out where all were computed once, one
+        after the other.
+        """
 
     def __init__(
         self,
@@ -309,10 +317,11 @@ class StepDone(_message.Message):
         compute_start_nanoseconds: _builtins.int = ...,
         rates: _abc.Iterable[Global___LinkRate] | None = ...,
         no_gradient: _builtins.bool = ...,
+        order: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "no_gradient", b"no_gradient", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "no_gradient", b"no_gradient", "order", b"order", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015

@@ -126,12 +126,15 @@ class TensorHeader(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     STRIDES_FIELD_NUMBER: _builtins.int
     ENCODED_BYTES_FIELD_NUMBER: _builtins.int
+    IS_ABSENT_FIELD_NUMBER: _builtins.int
     codec: _builtins.str
     """The name of the codec that made the bytes, as in `deployment.codec` (docs/configuration.md)."""
     dtype: Global___DataType.ValueType
     """The element type before the encoding."""
     encoded_bytes: _builtins.int
     """Length of the encoded bytes, over all chunks."""
+    is_absent: _builtins.bool
+    """There is none: no gradient has reached this tensor, as behind a `detach`. Of an error gradient alone; then no other field is set."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes of the dimensions, batch first; at most 8 of them."""
@@ -148,10 +151,11 @@ class TensorHeader(_message.Message):
         shape: _abc.Iterable[_builtins.int] | None = ...,
         strides: _abc.Iterable[_builtins.int] | None = ...,
         encoded_bytes: _builtins.int = ...,
+        is_absent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "dtype", b"dtype", "encoded_bytes", b"encoded_bytes", "shape", b"shape", "strides", b"strides"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "dtype", b"dtype", "encoded_bytes", b"encoded_bytes", "is_absent", b"is_absent", "shape", b"shape", "strides", b"strides"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -87,6 +87,7 @@ class OpenSessionRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     BACKWARD_FIELD_NUMBER: _builtins.int
     FEEDBACK_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -97,6 +98,10 @@ class OpenSessionRequest(_message.Message):
     """What stages do that wait for an error gradient, "replay" or "stash"."""
     feedback: _builtins.str
     """How the error of a lossy codec is compensated, "batch", "literal" or "off"."""
+    run_id: _builtins.str
+    """The run that the session is part of, 32 hexadecimal digits of which the agent makes its own: the same at all trainers, and
+    when the run is resumed. Every line of the log about the session bears it. Left out, it is the session's id.
+    """
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -130,10 +135,11 @@ class OpenSessionRequest(_message.Message):
         worker: _builtins.str = ...,
         backward: _builtins.str = ...,
         feedback: _builtins.str = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -474,12 +480,15 @@ class CommitPlacementRequest(_message.Message):
     NEXT_STEP_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     next_step: _builtins.int
     """The step that begins it."""
     prepare: _builtins.bool
     """Asks only whether it could come into force here, so that it comes into force everywhere or nowhere."""
+    lineage: _builtins.int
+    """The lineage of the state that all workers have. A worker that has held no block until now takes it over."""
     @_builtins.property
     def fence(self) -> Global___Fence:
         """Who asks."""
@@ -496,10 +505,11 @@ class CommitPlacementRequest(_message.Message):
         next_step: _builtins.int = ...,
         placement: Global___Placement | None = ...,
         prepare: _builtins.bool = ...,
+        lineage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "next_step", b"next_step", "placement", b"placement", "prepare", b"prepare", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "lineage", b"lineage", "next_step", b"next_step", "placement", b"placement", "prepare", b"prepare", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -617,6 +627,80 @@ class DialPeersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DialPeersResponse: _TypeAlias = DialPeersResponse  # noqa: Y015
+
+@_typing.final
+class CheckPeersRequest(_message.Message):
+    """Asks whether other trainers could be dialled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where they listen, host:port; 16 at most."""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckPeersRequest: _TypeAlias = CheckPeersRequest  # noqa: Y015
+
+@_typing.final
+class CheckPeersResponse(_message.Message):
+    """Whether they could be dialled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerCheck]:
+        """Of each address, in order."""
+
+    def __init__(
+        self,
+        *,
+        checks: _abc.Iterable[Global___PeerCheck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckPeersResponse: _TypeAlias = CheckPeersResponse  # noqa: Y015
+
+@_typing.final
+class PeerCheck(_message.Message):
+    """Whether another trainer could be dialled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    allowed: _builtins.bool
+    """Whether the operator allows its address."""
+    reason: _builtins.str
+    """Why it cannot be dialled, as the end of a sentence; empty where it can."""
+    def __init__(
+        self,
+        *,
+        allowed: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerCheck: _TypeAlias = PeerCheck  # noqa: Y015
 
 @_typing.final
 class OfferBlocksRequest(_message.Message):
@@ -902,6 +986,7 @@ class UploadBlockRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
@@ -918,18 +1003,23 @@ class UploadBlockRequest(_message.Message):
     def fence(self) -> Global___Fence:
         """Who sends it; only that of the first message counts."""
 
+    @_builtins.property
+    def checkpoint(self) -> Global___CheckpointName:
+        """Keeps it on disk, as a replica of this checkpoint's block, and changes nothing in memory; only that of the first message counts."""
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         frame: _tensor_pb2.Frame | None = ...,
         fence: Global___Fence | None = ...,
+        checkpoint: Global___CheckpointName | None = ...,
         payload: _builtins.bytes = ...,
         checksum: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "frame", b"frame"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "frame", b"frame"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "fence", b"fence", "frame", b"frame", "payload", b"payload", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "checksum", b"checksum", "fence", b"fence", "frame", b"frame", "payload", b"payload", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -78,6 +78,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
                 _registered_method=True)
+        self.CheckPeers = channel.unary_unary(
+                '/isthmus.v1.TrainerService/CheckPeers',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.CheckPeersRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CheckPeersResponse.FromString,
+                _registered_method=True)
         self.OfferBlocks = channel.unary_unary(
                 '/isthmus.v1.TrainerService/OfferBlocks',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.OfferBlocksRequest.SerializeToString,
@@ -207,8 +212,8 @@ class TrainerServiceServicer:
     def CommitPlacement(self, request, context):
         """Puts another placement into force between two steps, whole or not at all. Every worker has done all steps before, the links
         are ended, and what this worker lacks was uploaded. Repeating a commit that was done changes nothing.
-        FAILED_PRECONDITION: a step is under way, a block was not uploaded, or the placement does not follow the one in force.
-        ABORTED: another agent has joined since. After any error the old placement is in force.
+        FAILED_PRECONDITION: a step is under way, a block was not uploaded, this worker has blocks of another lineage, or the placement
+        does not follow the one in force. ABORTED: another agent has joined since. After any error the old placement is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,6 +222,16 @@ class TrainerServiceServicer:
     def DialPeers(self, request, context):
         """Has this trainer dial other trainers of the session, and keep those links up as long as they are for something.
         PERMISSION_DENIED: an address that its operator has not allowed (peers.allowed). ABORTED: another agent has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckPeers(self, request, context):
+        """Says of other trainers whether this one could dial them now: whether its operator allows the address (peers.allowed), and
+        whether a trainer answers there that it trusts. It is about no session and changes nothing; an address that is not allowed is
+        not dialled.
+        INVALID_ARGUMENT: more addresses than a session has workers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,8 +288,9 @@ class TrainerServiceServicer:
         """Brings the state of one block. Before the session was joined it replaces the trainer's own, as it does at any time with a
         block without trainable parameters and buffers. Afterwards the block must be one that this worker does not update: its
         state is kept aside until a CommitPlacement takes it over, or until the next step makes it stale. The names, shapes and
-        types of its tensors must be the block's own.
-        ABORTED: another agent has joined since.
+        types of its tensors must be the block's own. With a checkpoint it is written to disk as a replica instead, after the session was
+        joined.
+        ABORTED: another agent has joined since. RESOURCE_EXHAUSTED: there is no room on disk for a replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -376,6 +392,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.DialPeers,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.SerializeToString,
+            ),
+            'CheckPeers': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckPeers,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CheckPeersRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.CheckPeersResponse.SerializeToString,
             ),
             'OfferBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.OfferBlocks,
@@ -608,6 +629,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/DialPeers',
             isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.DialPeersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckPeers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/CheckPeers',
+            isthmus_dot_v1_dot_trainer__pb2.CheckPeersRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.CheckPeersResponse.FromString,
             options,
             channel_credentials,
             insecure,

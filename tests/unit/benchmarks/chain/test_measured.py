@@ -21,17 +21,17 @@ QUICK = Rates(1e9, 1e9, 0.0)
 
 def test_a_stage_takes_what_its_run_of_blocks_does_at_its_pace():
     chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 2.5}, QUICK))
-    assert chain.stages[0].seconds[0, 4] == pytest.approx(MODEL.seconds)
-    assert chain.stages[1].seconds[1, 3] == pytest.approx(2.5 * 0.5)
-    assert np.isnan(chain.stages[1].seconds[3, 1])
+    assert chain.worker("edge").replayed[0, 4] == pytest.approx(MODEL.seconds)
+    assert chain.worker("near").replayed[1, 3] == pytest.approx(2.5 * 0.5)
+    assert np.isnan(chain.worker("near").replayed[3, 1])
     assert len(chain.links) == 1
 
 
 def test_each_end_of_a_link_takes_its_time_too():
     chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 2.0, "far": 1.0}, QUICK, end_seconds=0.01))
-    assert chain.stages[0].seconds[0, 2] == pytest.approx(0.3 + 0.01)
-    assert chain.stages[1].seconds[1, 3] == pytest.approx(2 * (0.5 + 2 * 0.01))
-    assert chain.stages[0].seconds[0, 4] == pytest.approx(1.0)
+    assert chain.worker("edge").replayed[0, 2] == pytest.approx(0.3 + 0.01)
+    assert chain.worker("near").replayed[1, 3] == pytest.approx(2 * (0.5 + 2 * 0.01))
+    assert chain.worker("edge").replayed[0, 4] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("blocks", "stages", "cuts"), [(18, 3, (6, 12)), (4, 3, (1, 2)), (5, 2, (2,)), (5, 1, ())])

@@ -5,9 +5,10 @@ import pytest
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.peers.dialer import PeerDialer
 from shared.config import load_config
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ProtocolError
 from shared.transport.auth.certificates import make_authority
 from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,27 @@ def authority(tmp_path_factory):
 def dialer(allowed, *flags):
     config = load_config(TrainerConfig, None, [f"peers.allowed={allowed}", *flags], environ={})
     return PeerDialer(config.peers, config.link, insecure=config.server.insecure)
+
+
+def peer(address, session_id="5e55" * 8, ticket="a-ticket_1"):
+    return Peer(worker="far", address=address, session_id=session_id, ticket=ticket)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"session_id": "../" * 10 + "ab"},
+        {"session_id": ""},
+        {"ticket": ""},
+        {"ticket": "two\nlines"},
+        {"ticket": "a ticket"},
+        {"ticket": "é"},
+        {"ticket": "t" * 129},
+    ],
+)
+def test_what_names_no_session_and_no_header_can_carry_dials_nobody(named):
+    with pytest.raises(ProtocolError, match=r"can be no (session of 'far'|ticket)$"):
+        dialer('["127.0.0.1:5"]').check(peer("127.0.0.1:5", **named))
 
 
 @pytest.mark.parametrize(
@@ -41,10 +63,10 @@ def dialer(allowed, *flags):
 )
 def test_an_address_is_allowed_as_it_is_written_or_by_its_host(allowed, address, may):
     if may:
-        dialer(allowed).check(address)
+        dialer(allowed).check(peer(address))
         return
     with pytest.raises(StatusError, match=r"operator has not allowed that address \(peers\.allowed\)"):
-        dialer(allowed).check(address)
+        dialer(allowed).check(peer(address))
 
 
 @pytest.mark.parametrize("wrong", ["localhost", "*:1", "localhost:0", "localhost:x", "local host:*", ":*", "a:b:*"])
@@ -60,7 +82,7 @@ def test_nothing_goes_to_another_machine_in_clear_text_unless_it_is_said_to_be_i
     ):
         dialer(abroad)
     for allowed in ("peers.tls.enabled=true", f"peers.tls.ca={authority}", "server.insecure=true"):
-        dialer(abroad, allowed).check("gpu.example.org:50051")
+        dialer(abroad, allowed).check(peer("gpu.example.org:50051"))
 
 
 def test_a_file_that_cannot_be_used_is_named_with_its_key(tmp_path):

@@ -12,7 +12,7 @@ from cloud_trainer.peers.peer_links import PeerLinks
 from shared.config import LinkConfig
 from shared.errors import ModelError, ProtocolError
 from shared.placement import Placement, Rows, Source, Tile
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 from tests.support.linked import LinkedSession
@@ -191,22 +191,23 @@ async def test_damage_is_mended_once_and_what_is_damaged_again_at_the_same_place
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "told", "kind"),
     [
-        (Code.NOT_FOUND, Code.FAILED_PRECONDITION),
-        (Code.UNAUTHENTICATED, Code.FAILED_PRECONDITION),
-        (Code.FAILED_PRECONDITION, Code.FAILED_PRECONDITION),
-        (Code.INTERNAL, Code.FAILED_PRECONDITION),
-        (Code.ABORTED, Code.ABORTED),
+        (Code.NOT_FOUND, Code.FAILED_PRECONDITION, Kind.LOST),
+        (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Kind.ACCESS),
+        (Code.FAILED_PRECONDITION, Code.FAILED_PRECONDITION, None),
+        (Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT, None),
+        (Code.INTERNAL, Code.FAILED_PRECONDITION, Kind.FAILED),
+        (Code.ABORTED, Code.ABORTED, None),
     ],
 )
-async def test_what_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code, told):
+async def test_what_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code, told, kind):
     async with standing() as chain:
         chain.servers["far"].refusal = (code, "it is gone")
         chain.dial_all()
         with pytest.raises(StatusError, match=r"the link to worker 'far' cannot go on: .*it is gone") as raised:
             await chain.train(batches())
-        assert raised.value.code is told
+        assert (raised.value.code, raised.value.kind) == (told, kind)
 
 
 async def test_a_peer_that_has_lost_its_session_in_the_middle_of_a_training_is_given_up():

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.access import build_gate
+from cloud_trainer.rpc.connections import Connections
 from shared.config import is_loopback, load_config
 from shared.errors import ConfigError
 from shared.transport.auth.certificates import Identity, issue, make_authority
@@ -29,7 +30,8 @@ def folder(tmp_path_factory):
 
 def gate(listen, *flags):
     config = load_config(TrainerConfig, None, [f"server.listen={listen}", *flags], environ={})
-    return build_gate(config, TrainerMetrics(CollectorRegistry()), {})
+    metrics = TrainerMetrics(CollectorRegistry())
+    return build_gate(config, metrics, Connections(metrics), {})
 
 
 @pytest.mark.parametrize("address", HOME)

@@ -3,30 +3,35 @@
 import pytest
 
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.memory import Batches, SessionMemory
+from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
 from shared.transport.rpc.status import StatusError
 
-MODEL, STATE_COPY, UPLOADING, ROOM = 1000, 100, 300, 400
+MODEL, STATE, UPLOADING, ROOM = 1000, 100, 200, 400
 SMALL, LARGE = 20, 100
 """Bytes of a batch in all its copies."""
+
+
+def uses(in_flight, each_bytes):
+    """What trains with so many batches in flight, and evaluates with less."""
+    return Uses(Batches(in_flight, each_bytes), Batches(0, 0))
 
 
 @pytest.fixture
 def memory():
     limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + ROOM)
-    return SessionMemory(limits, MODEL, STATE_COPY, UPLOADING)
+    return SessionMemory(limits, MODEL, [STATE // 4] * 4)
 
 
 def test_k_is_what_the_room_beside_the_model_holds_in_batches(memory):
     assert memory.max_staleness(SMALL) == ROOM // 20 - 1
     assert memory.max_staleness(LARGE) == ROOM // 100 - 1
-    memory.check(Batches(4, LARGE))
+    memory.check(uses(4, LARGE))
     with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
-        memory.check(Batches(5, LARGE))
+        memory.check(uses(5, LARGE))
 
 
 def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
-    now = Batches(10, SMALL)
+    now = uses(10, SMALL)
     memory.take_labels(10, now)
     memory.take_labels(3, now)
     assert memory.max_staleness(SMALL) == ROOM // 40 - 1, "any batch may have as many labels as one had"
@@ -36,19 +41,19 @@ def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
 
 
 def test_a_change_to_larger_batches_counts_with_these(memory):
-    memory.take_labels(10, Batches(4, SMALL))
-    memory.check(Batches(4, SMALL))
+    memory.take_labels(10, uses(4, SMALL))
+    memory.check(uses(4, SMALL))
     with pytest.raises(StatusError):
-        memory.check(Batches(4, LARGE))
+        memory.check(uses(4, LARGE))
 
 
 def test_blocks_on_their_way_count_beyond_the_copy_of_the_state_that_is_there_for_them(memory):
-    full = Batches(4, LARGE)
-    memory.begin_upload(STATE_COPY, full)
-    with pytest.raises(StatusError, match="batches in flight"):
+    full = uses(4, LARGE)
+    memory.begin_upload(STATE, full)
+    with pytest.raises(StatusError, match=r"room for 0 \(server\.max_session_bytes\)"):
         memory.begin_upload(1, full)
-    memory.end_upload(STATE_COPY)
-    memory.set_aside(STATE_COPY + 1)
+    memory.end_upload(STATE)
+    memory.set_aside(STATE + 1)
     with pytest.raises(StatusError):
         memory.check(full)
     memory.set_aside(0)
@@ -56,9 +61,34 @@ def test_blocks_on_their_way_count_beyond_the_copy_of_the_state_that_is_there_fo
 
 
 def test_no_more_bytes_of_blocks_arrive_at_one_time_than_are_allowed(memory):
-    few = Batches(1, SMALL)
+    few = uses(1, SMALL)
     memory.begin_upload(UPLOADING, few)
     with pytest.raises(StatusError, match="many at one time"):
         memory.begin_upload(1, few)
     memory.end_upload(UPLOADING)
     memory.begin_upload(1, few)
+
+
+def test_blocks_on_their_way_out_count_as_those_that_come_and_leave_their_room_when_they_are_sent(memory):
+    full = uses(4, LARGE)
+    with memory.copying([0, 1, 2], full), memory.copying([3], full):
+        with pytest.raises(StatusError, match=r"25 bytes .* room for 0"), memory.copying([0], full):
+            pass
+        with pytest.raises(StatusError, match=r"1 bytes .* room for 0"):
+            memory.begin_upload(1, full)
+        memory.begin_upload(LARGE, uses(3, LARGE))
+        memory.end_upload(LARGE)
+    with memory.copying(range(4), full):
+        pass
+
+
+def test_a_session_that_cannot_evaluate_may_not_train_and_the_other_way_round(memory):
+    fits, larger = Batches(4, LARGE), Batches(5, LARGE)
+    memory.check(Uses(fits, fits))
+    for wrong in (Uses(fits, larger), Uses(larger, fits)):
+        with pytest.raises(StatusError, match=r"1[45]00 bytes of memory to train and 1[45]00 to evaluate") as refused:
+            memory.check(wrong)
+        assert "data.batch_size" in str(refused.value)
+    memory.take_labels(1, Uses(Batches(1, SMALL), Batches(3, LARGE)))
+    with pytest.raises(StatusError, match="to evaluate"):
+        memory.take_labels(LARGE, Uses(Batches(1, SMALL), Batches(3, LARGE)))

@@ -14,7 +14,7 @@ class Built:
     """A session, as far as the registry looks at it."""
 
     def __init__(self, session_id):
-        self.id = session_id
+        self.id = self.run_id = session_id
         self.attachment = SimpleNamespace(begun=True, lost_at=None)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from base64 import b64encode
+from contextlib import contextmanager
 
 import fsspec
 import pytest
@@ -283,3 +284,71 @@ async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjec
     finally:
         go_on.set()
         store.close()
+
+
+@contextmanager
+def trainers_on(place, quota, count=2):
+    stores = [SessionStore(place, 1, quota) for _ in range(count)]
+    try:
+        yield stores
+    finally:
+        for store in stores:
+            store.close()
+
+
+def nothing_is_live(_session_id):
+    return False
+
+
+STATE = {"0/weight": torch.zeros(1)}
+
+
+async def test_a_session_that_another_trainer_has_neither_makes_room_nor_takes_it(place):
+    with trainers_on(place, Quota(1, 1 << 20)) as (first, second):
+        await first.keep_record(SESSION_ID, RECORD)
+        await second.learn()
+        assert await second.is_elsewhere(SESSION_ID)
+        assert not await first.is_elsewhere(SESSION_ID)
+        assert await second.reserve_room("b" * 32, "ours", nothing_is_live), "each trainer counts its own"
+        await second.keep_record("b" * 32, RECORD)
+        second.release_room("b" * 32)
+        assert not await second.reserve_room("c" * 32, "ours", {"b" * 32}.__contains__)
+        assert await second.record(SESSION_ID) is not None
+        assert await first.save(SESSION_ID, CheckpointName(1, 1), {}, STATE, ())
+
+
+async def test_what_another_trainer_has_made_resumable_since_is_not_removed_when_that_trainer_is_gone(place):
+    with trainers_on(place, Quota(1, 1 << 20)) as (first, second):
+        await first.keep_record(SESSION_ID, RECORD)
+        await second.learn()
+        await first.save(SESSION_ID, CheckpointName(1, 1), {}, STATE, ())
+        first.close()
+        assert not await second.is_elsewhere(SESSION_ID)
+        assert not await second.reserve_room("b" * 32, "ours", nothing_is_live)
+        assert await second.names(SESSION_ID) == [(1, 1)]
+
+
+async def test_what_another_trainer_has_removed_since_takes_no_room(place):
+    with trainers_on(place, Quota(1, 1 << 20)) as (first, second):
+        await first.keep_record(SESSION_ID, RECORD)
+        await first.save(SESSION_ID, CheckpointName(1, 1), {}, STATE, ())
+        await first.let_go(SESSION_ID)
+        await second.learn()
+        assert not await second.reserve_room("b" * 32, "ours", nothing_is_live)
+        await first.forget(SESSION_ID)
+        assert await second.reserve_room("b" * 32, "ours", nothing_is_live)
+
+
+async def test_a_session_that_another_trainer_has_is_not_abandoned_however_old(tmp_path):
+    files = LocalFiles(tmp_path)
+    with trainers_on(files, QUOTA) as (first, _):
+        await first.keep_record(SESSION_ID, RECORD)
+        second = SessionStore(files, 1, QUOTA, clock=lambda: 1e12)
+        try:
+            await second.forget_abandoned(AFTER_SECONDS, nothing_is_live)
+            assert files.folders() == [SESSION_ID]
+            await first.renew(nothing_is_live)
+            await second.forget_abandoned(AFTER_SECONDS, nothing_is_live)
+            assert files.folders() == []
+        finally:
+            second.close()

@@ -80,8 +80,7 @@ def test_a_trainer_that_is_back_is_placed_where_it_is_best():
 
 
 def test_a_trainer_that_is_back_and_too_slow_is_not_used():
-    middle = replace(CHAIN.stages[1], seconds=CHAIN.stages[1].seconds * 20)
-    decisions, deployer, statistics, _ = run(replace(CHAIN, stages=(CHAIN.stages[0], middle, CHAIN.stages[2])))
+    decisions, deployer, statistics, _ = run(CHAIN.with_worker(CHAIN.worker("s1").slowed(20.0)))
     without_the_middle(decisions, deployer, statistics)
     decisions.weigh(deployer, ["s1"])
     assert deployer.documents == []
@@ -156,8 +155,7 @@ class Measuring:
         self.asked.append((name, runs))
         if self.failure is not None:
             raise self.failure
-        place = ALL.index(name)
-        return {run: 2.0 * float(CHAIN.stages[place].seconds[run]) for run in runs}
+        return {run: 2.0 * float(CHAIN.worker(name).replayed[run]) for run in runs}
 
 
 def pass_windows(decisions, deployer, statistics, ratio, windows=4):
@@ -165,7 +163,7 @@ def pass_windows(decisions, deployer, statistics, ratio, windows=4):
     worker = statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
     for _ in range(windows):
         statistics.steps += 20
-        worker.compute.add(ratio * float(CHAIN.stages[0].seconds[0, 4]))
+        worker.compute.add(ratio * float(CHAIN.worker("s0").replayed[0, 4]))
         decisions.look(deployer, float(statistics.steps))
 
 

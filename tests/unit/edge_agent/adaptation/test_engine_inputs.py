@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
-from shared.planning import Profile, ProfiledBlock, profile_to_json
+from shared.planning import ProfiledBlock, pair_profile, profile_to_json
 from shared.registry import codec_family
 from tests.support.experiments import flags
 from tests.support.planning.cases import small_profile
@@ -23,7 +24,7 @@ def write_profile(tmp_path):
         chain = Experiment(edge_config(*flags("cnn", "sgd"))).chain
         count, batch_size = len(chain.blocks), chain.features[0][0].shape[0]
         column = (None, *(1.0 for _ in range(count)))
-        profile = Profile(
+        profile = pair_profile(
             model="cnn",
             batch_size=batch_size,
             blocks=tuple(ProfiledBlock(block.name, 1.0) for block in chain.blocks),
@@ -88,11 +89,12 @@ def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed, family):
 def test_cuts_at_which_labels_may_not_go_are_not_chosen_from(write_profile, tmp_path):
     engine = f"engine.profile={write_profile('uniform')}"
     anywhere = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), engine)))
-    assert None not in anywhere.edge_seconds[1:]
+    assert np.isfinite(anywhere.workers[0].replayed[0, 1:]).all()
     tiles = [{"worker": "edge", "blocks": [0, 4], "samples": [0, 32]}]
     alone = {"schema": "isthmus.placement/v1", "workers": ["edge", "trainer"], "tiles": tiles, "labels": "edge"}
     (tmp_path / "placement.json").write_text(json.dumps(alone))
     stays = f"placement.file={tmp_path / 'placement.json'}"
     here = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), engine, stays)))
-    assert set(here.edge_seconds[:-1]) == {None}
-    assert here.edge_seconds[-1] is not None
+    permitted = np.isfinite(here.workers[0].replayed[0])
+    assert not permitted[:-1].any()
+    assert permitted[-1]

@@ -1,5 +1,7 @@
 """New times of a stage: which runs are measured, and how well the others follow from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from edge_agent.adaptation.stage_samples import runs_to_measure, seconds_by
 from tests.support.planning.chain_runs import uniform_chain
 
 BLOCKS = 10
-BEFORE = uniform_chain(blocks=BLOCKS).stages[0].seconds
+BEFORE = uniform_chain(blocks=BLOCKS).workers[0].replayed
 
 
 def table_of(blocks, constant=0.002):
@@ -66,6 +68,6 @@ def test_runs_that_were_never_measured_are_neither_asked_for_nor_made_up():
 
 def test_other_stages_keep_their_times():
     chain = uniform_chain(blocks=BLOCKS)
-    changed = chain.with_seconds("s1", 3.0 * BEFORE)
-    assert [stage.name for stage in changed.stages] == ["s0", "s1", "s2"]
-    assert [stage.seconds[0, 1] / BEFORE[0, 1] for stage in changed.stages] == pytest.approx([1, 3, 1])
+    changed = chain.with_worker(replace(chain.worker("s1"), replayed=3.0 * BEFORE))
+    assert changed.names == ("s0", "s1", "s2")
+    assert [worker.replayed[0, 1] / BEFORE[0, 1] for worker in changed.workers] == pytest.approx([1, 3, 1])

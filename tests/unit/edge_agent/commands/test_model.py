@@ -4,8 +4,9 @@ import json
 
 from rich.console import Console
 
-from edge_agent.commands.model import render_table, to_json
+from edge_agent.commands.model import describe_seams, render_table, to_json
 from shared.model.report import BlockRow
+from shared.model.seams import Seam
 
 ROWS = [
     BlockRow(0, "stem", 1234, 4936, 0, False, ((32, 16, 8, 8), (32, 4)), 131584),
@@ -28,7 +29,7 @@ def test_a_person_sees_one_line_a_block():
 
 
 def test_a_program_sees_the_numbers():
-    first = json.loads(to_json(ROWS))[0]
+    first = json.loads(to_json(ROWS, None))[0]
     assert first == {
         "block": 0,
         "name": "stem",
@@ -39,3 +40,24 @@ def test_a_program_sees_the_numbers():
         "feature_shapes": [[32, 16, 8, 8], [32, 4]],
         "feature_bytes": 131584,
     }
+
+
+def test_what_is_in_the_way_of_a_cut_is_shown_to_both():
+    seams = [Seam("stem.a", "stem.b", "in front of 'stem.b' there pass two tensors")]
+    shown = json.loads(to_json(ROWS, seams))
+    assert shown["blocks"] == json.loads(to_json(ROWS, None))
+    assert shown["not_cut"] == [{"before": "stem.a", "after": "stem.b", "reason": seams[0].reason}]
+    first, second, advice = describe_seams(seams).splitlines()
+    assert first == "'stem.a' and 'stem.b' are in one block:"
+    assert second.strip() == seams[0].reason
+    assert "blocks()" in advice
+    assert describe_seams([]) == "There is a cut in front of each layer with weights but the first."
+
+
+def test_a_model_is_explained_by_its_command(edge_agent):
+    code, out, err = edge_agent(
+        "model", "--factory", "tests.support.models.masked:encoder", "--example", "4x7:int64<10", "--explain"
+    )
+    assert (code, err) == (0, "")
+    assert "'layers.0.mix' and 'layers.0.out' are in one block:" in out
+    assert "tests/support/models/masked.py:" in out

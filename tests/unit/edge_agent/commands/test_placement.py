@@ -91,6 +91,8 @@ def test_a_program_reads_all_of_it_and_the_placement_back(config):
         "near": (False, False, False),
         "far": (False, True, True),
     }
+    told = {one["worker"]: one["gradients_tell"] for one in document["sees"]}
+    assert told == {"edge": [], "near": ["labels"], "far": []}
 
 
 def test_what_is_printed_can_be_given_back_as_a_file(config, tmp_path):
@@ -133,6 +135,22 @@ def test_a_person_sees_a_field_for_every_worker_as_wide_as_its_samples(config, t
     assert lines[6] == "samples from edge; loss at far; K = 0"
 
 
+def test_what_gradients_tell_is_shown_of_an_owner_that_sees_no_sample_itself(config, tmp_path):
+    tiles = [{"worker": "edge", "blocks": [0, 3]}, {"worker": "far", "blocks": [3, 5]}]
+    file = shared_file(tmp_path, tiles=tiles, owners={"0": "near"})
+    with pytest.raises(ConfigError, match=r"the gradient of block 0 \(stem\) .* 'near'.* privacy\.gradients_to"):
+        shown("--config", config(""), "--file", file)
+    permitted = config('[privacy]\ngradients_to = ["near"]\n')
+    near = read("--config", permitted, "--file", file)["sees"][1]
+    assert (near["inputs"], near["gradients_tell"]) == (False, ["inputs"])
+    told = [
+        line.split("│")[5].strip()
+        for line in shown("--config", permitted, "--file", file).splitlines()
+        if "│ near" in line
+    ]
+    assert told[-1] == "inputs"
+
+
 def test_each_worker_has_a_colour_of_its_own():
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard", record=True)
     trainers = 'trainers=[{name="near", address="a:1"}, {name="far", address="b:1"}]'
@@ -149,7 +167,7 @@ def test_nothing_that_a_reader_needs_is_cut_off(width, config, tmp_path, monkeyp
     monkeypatch.setenv("COLUMNS", str(width))
     text = shown("--config", config(PERMITTED), "--file", shared_file(tmp_path))
     assert "…" not in text
-    for whole in ("weight gradient", "error gradient", "[8, 32)", "59,632", "2 layers.1"):
+    for whole in ("weight gradient", "error gradient", "[8, 32)", "59,752", "2 layers.1"):
         assert whole in text
 
 

@@ -5,9 +5,19 @@ import re
 
 import pytest
 
+from edge_agent.config import EngineSection
 from shared.errors import ExitCode
-from shared.planning import Rates, SearchSpace, greedy, jointdnn, profile_to_json
-from tests.support.planning.cases import small_profile
+from shared.planning import (
+    LinearSeconds,
+    Rates,
+    SearchSpace,
+    accurate,
+    first_deployment,
+    greedy,
+    jointdnn,
+    profile_to_json,
+)
+from tests.support.planning.cases import PAIR_FILE, small_profile
 
 PLAN = ("--uplink", "10mbit", "--downlink", "50mbit", "--json")
 AT = Rates(10e6, 50e6)
@@ -24,7 +34,7 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
     code, out, err = edge_agent("plan", "--profile", profile_path, *PLAN, "--from-cut", 1, "--staleness", 2)
     assert (code, err) == (0, "")
     printed = json.loads(out)
-    expected = greedy(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
+    expected = accurate(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
     assert printed == {
         "cut": expected.deployment.cut,
         "staleness": 2,
@@ -43,6 +53,7 @@ def test_each_planner_can_be_asked(edge_agent, profile_path):
         assert code == 0
         return json.loads(out)
 
+    assert answer("--planner", "greedy")["seconds_per_step"] == greedy(small_profile(), AT).seconds_per_step
     serial = jointdnn(small_profile(), AT).deployment
     assert answer("--planner", "jointdnn")["cut"] == serial.cut
     assert answer("--planner", "edge-only")["cut"] == 4
@@ -63,7 +74,7 @@ def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile
     waiting = ("--planner", "fixed", "--cut", "3", "--bits", "32", "--staleness", "0")
     near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
     assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
-    expected = greedy(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
+    expected = accurate(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
     assert answer("--round-trip", "8 s")["staleness"] == expected.deployment.staleness == 3
     profile_path.write_text(profile_to_json(small_profile(round_trip_seconds=0.25)))
     assert answer(*waiting)["seconds_per_step"] == far["seconds_per_step"], "as the pair was when it was measured"
@@ -125,7 +136,7 @@ def test_a_simulation_prints_every_planner(edge_agent, profile_path, trace_path,
     )
     assert (code, err) == (0, "")
     seconds = {row["planner"]: row["seconds_per_100_steps"] for row in json.loads(out)}
-    assert list(seconds) == ["greedy", "jointdnn", "edge-only", "best-fixed", "lower-bound"]
+    assert list(seconds) == ["accurate", "greedy", "jointdnn", "edge-only", "best-fixed", "lower-bound"]
     assert all(0 < value < 1000 for value in seconds.values())
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -147,6 +158,64 @@ def test_a_profile_without_edge_only_leaves_that_planner_out(edge_agent, profile
     code, _, err = edge_agent(*simulate, "--planner", "edge-only")
     assert code == ExitCode.PLAN
     assert err.count("\n") == 1
+
+
+def test_no_row_of_a_simulation_has_what_is_forbidden(edge_agent, profile_path, trace_path):
+    profile_path.write_text(profile_to_json(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, 0.01))))
+    simulate = ("simulate", "--profile", profile_path, "--trace", trace_path, "--json")
+    found = {row["planner"]: row for row in json.loads(edge_agent(*simulate)[1])}
+    assert {row["start"]["cut"] for name, row in found.items() if name != "lower-bound"} == {4}
+    code, out, _ = edge_agent(*simulate, "--no-edge-only")
+    rows = {row["planner"]: row for row in json.loads(out)}
+    least = rows.pop("lower-bound")["seconds_per_100_steps"]
+    assert code == 0
+    assert "edge-only" not in rows
+    assert all(each["cut"] < 4 for row in rows.values() for each in (row["start"], *row["switches"]))
+    best = min(rows.values(), key=lambda row: row["seconds_per_100_steps"])
+    assert least <= best["seconds_per_100_steps"]
+
+
+@pytest.mark.parametrize("link", [("plan", *PLAN), ("simulate", "--trace", "trace.csv")])
+def test_a_planner_that_is_forbidden_is_refused(edge_agent, profile_path, link):
+    asked = ("--profile", profile_path, "--planner", "edge-only", "--no-edge-only")
+    code, out, err = edge_agent(*link, *asked)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert err == "edge-agent: --planner edge-only plans what --no-edge-only forbids; leave one of them out\n"
+
+
+def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path):
+    assert edge_agent("plan", "--profile", profile_path, *PLAN) == edge_agent(
+        "plan", "--profile", profile_path, *PLAN, "--bits", ",".join(map(str, EngineSection().bits))
+    )
+    for uplink in ("1mbit", "8mbit", "64mbit", "1000mbit"):
+        _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--uplink", uplink)
+        planned, rates = json.loads(out), Rates(float(uplink[:-4]) * 1e6, 50e6)
+        begun = first_deployment(small_profile(), rates, SearchSpace(EngineSection().bits))
+        is_begun = (begun.cut, begun.bits, begun.staleness) == tuple(
+            planned[each] for each in ("cut", "bits", "staleness")
+        )
+        said = f"a run begins with {begun}"
+        assert is_begun != any(said in note for note in planned["notes"])
+
+
+def test_a_plan_gives_up_no_bits_and_no_steps_for_a_gain_that_nobody_notices(edge_agent, profile_path):
+    """At 10 Mbit/s up, encoding to 8 bits saves half a percent of what the device computes, and K = 3 hides the rest."""
+    profile = small_profile(
+        edge_seconds=(None, 1.0, 9.0, 9.0, 9.0),
+        cloud_seconds=(None, 0.001, 0.001, 0.001, 0.0),
+        feature_bytes=(None, 1e4, 1e4, 1e4, None),
+        gradient_bytes=(None, 1e3, 1e3, 1e3, None),
+        encode=LinearSeconds(0.0, 0.0),
+    )
+    profile_path.write_text(profile_to_json(profile))
+    asked = ("plan", "--profile", profile_path, *PLAN, "--bits", "2,8,32")
+    exact, fast = (json.loads(edge_agent(*asked, *more)[1]) for more in ((), ("--planner", "greedy")))
+    assert (exact["cut"], exact["bits"], exact["staleness"]) == (1, 32, 0)
+    assert fast["bits"] == 2 or fast["staleness"] > 0
+    assert exact["seconds_per_step"] <= 1.02 * fast["seconds_per_step"]
+    (note,) = [note for note in exact["notes"] if "more bits and a smaller K come first" in note]
+    assert "--planner greedy" in note
+    assert not any("come first" in note for note in fast["notes"])
 
 
 @pytest.mark.parametrize(
@@ -191,11 +260,11 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(edge_agent, profi
         {"max_staleness": -1},
         {"blocks": []},
         {"encode": 5},
-        {"schema": "isthmus.profile/v2"},
+        {"schema": "isthmus.profile/v3"},
     ],
 )
 def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_path, broken):
-    profile_path.write_text(json.dumps(json.loads(profile_path.read_text()) | broken))
+    profile_path.write_text(json.dumps(PAIR_FILE | broken))
     for arguments in (
         ("plan", "--profile", profile_path, *PLAN),
         ("simulate", "--profile", profile_path, "--trace", trace_path),

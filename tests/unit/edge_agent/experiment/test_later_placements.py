@@ -16,7 +16,7 @@ from tests.support.running import edge_config
 CNN = flags("cnn", "sgd", "data.batch_size=64")
 WORKERS = ["edge", "near", "far", "cloud"]
 TRAINERS = trainers_flag({name: f"{name}:1" for name in WORKERS}, WORKERS)
-PERMITTED = 'privacy.inputs_to=["near", "far", "cloud"]'
+PERMITTED = 'privacy={inputs_to=["near", "far", "cloud"], gradients_to=["far", "cloud"]}'
 RULES = {
     "edge": ["placement.edge=3:", "placement.near=0:1", "placement.far=1:2", "placement.cloud=2:3"],
     "cloud": ["placement.edge=0:1", "placement.near=1:2", "placement.far=2:3", "placement.cloud=3:"],
@@ -110,13 +110,13 @@ def test_a_cut_moves_where_the_labels_may_go_with_it(tmp_path, ranges, labels, c
 @pytest.mark.parametrize(("labels", "successor"), [([], "far"), (["placement.labels=cloud"], "edge")])
 def test_the_loss_goes_to_no_trainer_that_may_not_have_labels_when_another_is_left_out(labels, successor):
     here = experiment(*RULES["cloud"], *labels)
-    found = planned_around(here, here.placement, ["cloud"], {"far": [3]})
+    found = planned_around(here, here.placement, ["cloud"], {"near": [], "far": [3]})
     assert held_blocks(found, successor)[-1] == 3
 
 
 def test_a_trainer_can_be_left_out_while_codecs_follow_a_schedule():
     here = experiment(*RULES["cloud"], 'deployment.codec=[[0, "fp32"], [1, "uniform8"]]')
-    assert held_blocks(planned_around(here, here.placement, ["near"], {}), "far") == (1, 2)
+    assert held_blocks(planned_around(here, here.placement, ["near"], {"far": []}), "far") == (1, 2)
 
 
 def test_a_later_document_names_no_codec_where_codecs_follow_a_schedule():

@@ -24,7 +24,7 @@ from tests.support.running import edge_config
 
 TWO = 'trainers=[{name="near", address="a:1"}, {name="far", address="b:1"}]'
 CHAIN = (TWO, "placement.edge=0:1", "placement.near=1:2", "placement.far=2:")
-PERMITTED = 'privacy.inputs_to=["near", "far"]'
+PERMITTED = 'privacy={inputs_to=["near", "far"], gradients_to=["near", "far"]}'
 
 
 def workload(*more, experiment=("cnn", "sgd")):
@@ -140,6 +140,7 @@ def test_labels_that_stay_are_seen_by_nobody_else():
     report = reported(TWO, 'placement.edge=["0:1", "3:"]', "placement.near=1:3", "placement.labels=edge")
     sight = of(report, "near")[1]
     assert (sight.inputs, sight.labels, sight.outputs) == (False, False, False)
+    assert sight.gradients_tell == ("labels",), "no label crosses, but error gradients tell of them"
     assert (sight.features, sight.weights) == ((1,), (1, 2))
     assert not [one for one in report.transfers if one.crossing.cargo is Cargo.LABEL]
 
@@ -200,6 +201,12 @@ def test_of_any_placement_bytes_follow_the_rows_and_everybody_sees_what_comes_an
         own = {tile.first for tile in placement.tiles_of(worker)}
         assert sight.inputs == (worker == "edge" or (Cargo.FEATURE, 0) in coming)
         assert sight.labels == (worker == "edge" or (Cargo.LABEL, 4) in coming)
+        parts = {
+            one.crossing
+            for one in report.transfers
+            if one.crossing.receiver == worker and "weight" in one.crossing.cargo
+        }
+        assert ("inputs" in sight.gradients_tell) == (worker != "edge" and 0 in {one.index for one in parts})
         assert sight.outputs == any(tile.stop == 4 for tile in placement.tiles_of(worker))
         assert set(sight.features) == {index for cargo, index in coming if cargo is Cargo.FEATURE and index}
         assert set(sight.features) <= own

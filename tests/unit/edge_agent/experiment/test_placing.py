@@ -9,7 +9,7 @@ from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError, ModelError
 from shared.execution.model_facts import facts_of
-from shared.placement import Cargo, Route, Rows, Source, Tile
+from shared.placement import Cargo, Route, Rows, Source, Tile, crossings, loss_rows
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 
@@ -37,6 +37,13 @@ def test_the_short_form_and_its_ranges_are_one_placement(cut):
     if cut < 4:
         ranges = placed(GPU, f"placement.edge=0:{cut}", f"placement.gpu={cut}:", "deployment.staleness=2")
         assert ranges == short
+
+
+def test_with_all_blocks_here_so_is_the_loss_and_nothing_crosses():
+    whole = placed("deployment.cut=4", "trainer.name=gpu")
+    assert loss_rows(whole, "edge") == WHOLE
+    assert loss_rows(whole, "gpu") is None
+    assert crossings(whole) == ()
 
 
 def test_without_a_cut_half_of_the_blocks_run_here():

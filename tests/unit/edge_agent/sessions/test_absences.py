@@ -36,6 +36,8 @@ def trainers():
 def session(trainers):
     return SimpleNamespace(
         members={name: SimpleNamespace(client=client) for name, client in trainers.items()},
+        needed=list(trainers),
+        plan=SimpleNamespace(training=SimpleNamespace(links=()), evaluation=SimpleNamespace(links=())),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
         experiment=SimpleNamespace(
             config=SimpleNamespace(
@@ -44,7 +46,7 @@ def session(trainers):
                     SimpleNamespace(name="far", replace_after_seconds=2 * LIMIT_SECONDS),
                     SimpleNamespace(name="cloud", replace_after_seconds=None),
                 ]
-            )
+            ),
         ),
     )
 
@@ -72,7 +74,7 @@ async def _lasts(seconds, until):
 async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
     trainers["near"].says = trainers["far"].says = trainers["cloud"].says = UnreachableError("gone")
     with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
-        await Absences(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
+        await Absences(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
     assert absent.value.workers == ["near"]
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
     assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
@@ -80,7 +82,7 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
 
 async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    absences = Absences(session, lambda: 5)
+    absences = Absences(session, lambda: 5, lambda: False)
     assert await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
     with pytest.raises(AbsentError):
         await absences.bounded(_lasts(seconds, 1000.0))
@@ -90,7 +92,7 @@ async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, s
 @pytest.mark.parametrize("answer", [None, BusyError("later")])
 async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
-    absences = Absences(session, lambda: 5)
+    absences = Absences(session, lambda: 5, lambda: False)
     await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))
     trainers["near"].says = answer
     await absences.bounded(_lasts(seconds, LIMIT_SECONDS + 2 * LOOK_SECONDS))
@@ -100,14 +102,17 @@ async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(ses
 
 async def test_while_steps_get_done_nobody_is_asked(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    assert await Absences(session, lambda: seconds[0]).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert (
+        await Absences(session, lambda: seconds[0], lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS))
+        == "done"
+    )
     assert not trainers["near"].asked
 
 
 async def test_before_anything_is_shared_no_absence_is_too_long(session, trainers, seconds):
     session.stored.shared = None
     trainers["near"].says = UnreachableError("gone")
-    assert await Absences(session, lambda: 5).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert await Absences(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
 
 
 async def test_the_works_own_failure_is_what_ends_it(session):
@@ -115,4 +120,4 @@ async def test_the_works_own_failure_is_what_ends_it(session):
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        await Absences(session, lambda: 5).bounded(fails())
+        await Absences(session, lambda: 5, lambda: False).bounded(fails())

@@ -68,6 +68,8 @@ async def checkpointer(stored, trainers, boundary):
     session = SimpleNamespace(
         stored=stored,
         lineage=0,
+        placement=None,
+        holders=lambda _placement: [*trainers],
         fence=pb.Fence(session_term=1),
         members={name: SimpleNamespace(client=trainer, session_id=name) for name, trainer in trainers.items()},
         workers=SimpleNamespace(compute=inline, disk=inline),

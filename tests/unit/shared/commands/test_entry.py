@@ -1,5 +1,7 @@
 """How a command ends: an error with one line and its code, a defect with its traceback."""
 
+import json
+import subprocess
 import sys
 
 import pytest
@@ -7,7 +9,8 @@ import typer
 
 from shared import errors
 from shared.commands.entry import run_command
-from shared.errors import ExitCode, IsthmusError, ModelError
+from shared.errors import ConfigError, ExitCode, IsthmusError, ModelError
+from tests.support.running import ROOT
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, IsthmusError)]
 
@@ -64,3 +67,23 @@ def test_another_exit_is_left_alone(code, capsys):
         run_command("edge-agent", lambda: sys.exit(code))
     assert ended.value.code == code
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("failure", [ConfigError('key is "a"'), KeyboardInterrupt(), ZeroDivisionError("a defect")])
+def test_a_log_that_is_to_be_json_is_json_to_the_last_line(failure):
+    program = f"""
+from shared.commands.entry import run_command
+from shared.commands.process_log import process_log
+from shared.config import LogConfig
+from shared.errors import ConfigError
+def fails():
+    with process_log(LogConfig(format="json")):
+        raise {failure!r}
+run_command("edge-agent", fails)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    said = json.loads(line)
+    assert said["event"].startswith("edge-agent: ")
+    assert said["exit_code"] == done.returncode != 0
+    assert ("ZeroDivisionError" in said.get("exception", "")) == isinstance(failure, ZeroDivisionError)

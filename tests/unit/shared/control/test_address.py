@@ -1,12 +1,15 @@
 """Where the control services listen: on the machine itself, one process to a socket."""
 
+import socket
 import stat
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from edge_agent.config import EdgeConfig
 from shared.config import load_config
-from shared.control.address import control_target, held
+from shared.control.address import MOST_PROCESSES, control_targets, find_targets, held, held_first
 from shared.errors import ConfigError, ListenError
 
 
@@ -31,10 +34,12 @@ def test_and_from_nowhere_else(listen):
 
 def test_by_itself_a_service_has_its_socket_in_its_runtime_directory_and_a_user_in_his_state_directory():
     service = {"RUNTIME_DIRECTORY": "/run/edge-agent", "STATE_DIRECTORY": "/var/lib/edge-agent"}
-    assert control_target("auto", "edge-agent", service) == "unix:/run/edge-agent/control.sock"
+    assert control_targets("auto", "edge-agent", service)[0] == "unix:/run/edge-agent/control.sock"
     user = {"XDG_STATE_HOME": "/home/u/.local/state"}
-    assert control_target("auto", "edge-agent", user) == "unix:/home/u/.local/state/isthmus/edge-agent/control.sock"
-    assert control_target("127.0.0.1:7", "edge-agent", service) == "127.0.0.1:7"
+    first, second, *_ = control_targets("auto", "edge-agent", user)
+    assert first == "unix:/home/u/.local/state/isthmus/edge-agent/control.sock"
+    assert second == "unix:/home/u/.local/state/isthmus/edge-agent/control-2.sock"
+    assert control_targets("127.0.0.1:7", "edge-agent", service) == ("127.0.0.1:7",)
 
 
 def test_a_socket_is_one_processs_at_a_time_and_is_gone_with_it(tmp_path):
@@ -47,3 +52,32 @@ def test_a_socket_is_one_processs_at_a_time_and_is_gone_with_it(tmp_path):
     assert not path.exists()
     with held(target):
         pass
+
+
+def test_each_process_of_a_user_has_the_first_socket_that_is_free(tmp_path):
+    targets = control_targets("auto", "edge-agent", {"XDG_STATE_HOME": str(tmp_path)})
+    assert len(targets) == MOST_PROCESSES
+    with held_first(targets) as (one, _):
+        with held_first(targets) as (other, _):
+            assert (one, other) == targets[:2]
+        with held_first(targets) as (other, _):
+            assert other == targets[1]
+    with ExitStack() as stack:
+        taken = [stack.enter_context(held_first(targets))[0] for _ in targets]
+        assert taken == [*targets]
+        with pytest.raises(ListenError, match="another process is controlled at"), held_first(targets):
+            pass
+
+
+def test_what_a_killed_process_has_left_is_not_taken_for_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    paths = [Path(target.removeprefix("unix:")) for target in control_targets("auto", "edge-agent")[:2]]
+    paths[0].parent.mkdir(parents=True)
+    assert find_targets("auto", "edge-agent") == [f"unix:{paths[0]}"], "a command has to name something"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(paths[0]))
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(paths[1]))
+        living.listen()
+        assert find_targets("auto", "edge-agent") == [f"unix:{paths[1]}"]

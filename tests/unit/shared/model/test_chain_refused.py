@@ -335,6 +335,16 @@ def test_a_model_with_the_batch_nowhere_in_front_is_refused_with_the_reason():
         )
 
 
+@pytest.mark.parametrize(("samples", "weights"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_numbers_of_another_type_than_the_weights_are_named_with_the_way_out(samples, weights):
+    model = nn.Sequential(layer(), layer()).to(weights)
+    sample_type, weight_type = (str(each).removeprefix("torch.") for each in (samples, weights))
+    with pytest.raises(
+        ModelError, match=f"the input is {sample_type} and the weights are {weight_type}: let the dataset"
+    ):
+        build_chain(model, example().to(samples))
+
+
 def test_tied_weights_are_named_where_they_leave_no_cut():
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -358,5 +368,5 @@ def test_what_passes_beside_the_feature_is_named_where_it_leaves_no_cut():
         def forward(self, x: Tensor) -> Tensor:
             return F.interpolate(self.up(self.down(x).relu()), size=x.shape[-2:])
 
-    with pytest.raises(ModelError, match="in front of 'up' there pass 'relu' and the input"):
+    with pytest.raises(ModelError, match=r"in front of 'up' there pass 'relu' \(\S+\.py:\d+\) and the input"):
         build_chain(Resized(), example(4, 1, 8, 8))

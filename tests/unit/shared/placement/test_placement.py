@@ -22,18 +22,14 @@ from shared.placement import (
     Route,
     Rows,
     Source,
+    StepPlan,
     Tile,
     check,
     crossings,
     first_worker,
     held_blocks,
-    links,
-    program,
-    report_parents,
-    reports_heard,
     stages,
     two_workers,
-    waits_for_all,
 )
 from tests.support.placements import EVERYBODY, WORKERS, Step, models, placements
 
@@ -83,7 +79,7 @@ def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
         if one.cargo is Cargo.ERROR_GRADIENT:
             assert any(block.trainable for block in model.blocks[: one.index])
     needed = {tuple(sorted((one.sender, one.receiver), key=WORKERS.index)) for one in step.sent}
-    linked = {tuple(sorted(link, key=WORKERS.index)) for link in links(placement, model)}
+    linked = {tuple(sorted(link, key=WORKERS.index)) for link in StepPlan(placement, model).links}
     assert needed <= linked
     for link in linked - needed:
         alone = next(worker for worker in link if worker != first_worker(placement))
@@ -95,11 +91,12 @@ def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
 def test_whoever_dials_has_been_dialled_or_is_the_first(data):
     model = data.draw(models())
     placement = data.draw(placements(model))
-    every = links(placement, model)
+    plan = StepPlan(placement, model)
+    every = plan.links
     dialled = {link.listener for link in every} | {first_worker(placement)}
     assert {link.dialer for link in every} <= dialled, "who dials can tell somebody what becomes of its link"
     assert first_worker(placement) not in {link.listener for link in every}
-    parents = report_parents(placement, model)
+    parents = {worker: near for worker in WORKERS if (near := plan.report_parent(worker)) is not None}
     assert {(near, far) for far, near in parents.items()} <= set(every), "and that is on the way to the first"
 
 
@@ -116,12 +113,12 @@ def _joined(pairs):
 def test_who_has_to_know_how_far_all_are_hears_it_from_one_of_them_each(data, training):
     model = data.draw(models())
     placement = data.draw(placements(model))
-    busy = {worker for worker in placement.workers if program(placement, model, worker, training=training)}
-    linked = {frozenset(link) for link in links(placement, model, training=training)}
-    sources = {source.worker for source in placement.sources}
-    to_hear = {first_worker(placement)}
-    to_hear |= {one for one in sources if not waits_for_all(placement, model, one, training=training)}
-    heard = {worker: reports_heard(placement, model, worker, training=training) for worker in placement.workers}
+    plan = StepPlan(placement, model, training=training)
+    busy = {worker for worker in placement.workers if plan.program(worker)}
+    linked = {frozenset(link) for link in plan.links}
+    to_hear = {first_worker(placement)} | plan.unaware
+    assert plan.unaware <= {source.worker for source in placement.sources}
+    heard = {worker: plan.reports_heard(worker) for worker in placement.workers}
     for worker, by_peer in heard.items():
         names = [name for names in by_peer.values() for name in names]
         assert len(names) == len(set(names)), "a report comes once"
@@ -149,8 +146,9 @@ def test_what_programs_receive_may_arrive_and_nothing_else(data):
     model = data.draw(models())
     placement = data.draw(placements(model))
     worker = data.draw(st.sampled_from(WORKERS))
-    judge = Arrivals(placement, model, worker, first_step=5)
-    received = [one.crossing for one in program(placement, model, worker) if isinstance(one, Receive)]
+    plan = StepPlan(placement, model)
+    judge = Arrivals(plan, worker, first_step=5)
+    received = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
     assert set(judge.expected) == set(received)
     for crossing in received:
         accepted = judge.accept(crossing.sender, crossing.cargo, crossing.index, 5, placement.batch_size)
@@ -166,7 +164,7 @@ def test_what_programs_receive_may_arrive_and_nothing_else(data):
 @given(staleness=st.integers(0, 3))
 def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
     placement = two_workers("edge", "far", 2, 4, 8, staleness=staleness)
-    judge = Arrivals(placement, FOUR, "far", first_step=0)
+    judge = Arrivals(StepPlan(placement, FOUR), "far", first_step=0)
     for step in range(staleness + 1):
         judge.accept("edge", Cargo.FEATURE, 2, step, 8)
     with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
@@ -176,13 +174,14 @@ def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
 
 
 def test_all_parts_of_a_step_are_of_one_batch():
-    judge = Arrivals(two_workers("edge", "far", 2, 4, 8), FOUR, "far", first_step=0)
+    plan = StepPlan(two_workers("edge", "far", 2, 4, 8), FOUR)
+    judge = Arrivals(plan, "far", first_step=0)
     judge.accept("edge", Cargo.LABEL, 4, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 8 samples; it has 5"):
         judge.accept("edge", Cargo.FEATURE, 2, 0, 8)
     judge.accept("edge", Cargo.FEATURE, 2, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 9 samples; it has 1 to 8"):
-        Arrivals(two_workers("edge", "far", 2, 4, 8), FOUR, "far", 0).accept("edge", Cargo.LABEL, 4, 0, 9)
+        Arrivals(plan, "far", 0).accept("edge", Cargo.LABEL, 4, 0, 9)
 
 
 def test_labels_that_stay_cross_nowhere():
@@ -201,26 +200,26 @@ def test_an_edge_that_trains_alone_sends_nothing():
     placement = two_workers("edge", "far", 4, 4, 8)
     check(placement, FOUR, Permissions(labels_to=frozenset()))
     assert Step(placement, FOUR).run().sent == []
-    assert links(placement, FOUR) == ()
+    assert StepPlan(placement, FOUR).links == ()
 
 
 def test_a_chain_sends_features_straight_from_worker_to_worker():
     placement = stacked(("edge", 0, 1), ("near", 1, 2), ("far", 2, 4))
     features = [(one.sender, one.receiver, one.index) for one in crossings(placement) if one.cargo is Cargo.FEATURE]
     assert features == [("edge", "near", 1), ("near", "far", 2)]
-    assert links(placement, FOUR) == (Link("edge", "near"), Link("edge", "far"), Link("near", "far"))
+    assert StepPlan(placement, FOUR).links == (Link("edge", "near"), Link("edge", "far"), Link("near", "far"))
 
 
 def test_tiles_that_follow_each_other_on_the_same_samples_are_one_stage():
     placement = stacked(("edge", 0, 1), ("edge", 1, 2), ("far", 2, 4))
     assert stages(placement, "edge") == (Tile("edge", 0, 2, WHOLE),)
-    assert [one.stage.stop for one in program(placement, FOUR, "edge") if isinstance(one, Forward)] == [2]
+    assert [one.stage.stop for one in StepPlan(placement, FOUR).program("edge") if isinstance(one, Forward)] == [2]
 
 
 def test_a_frozen_edge_is_sent_no_gradient_and_computes_no_backward():
     frozen = ModelFacts((BlockFacts("b0", trainable=False), BlockFacts("b1", trainable=False), *FOUR.blocks[2:]))
     placement = two_workers("edge", "far", 2, 4, 8)
-    assert not any(isinstance(one, Backward | Receive) for one in program(placement, frozen, "edge"))
+    assert not any(isinstance(one, Backward | Receive) for one in StepPlan(placement, frozen).program("edge"))
 
 
 HALVES = (Tile("near", 0, 4, Rows(0, 4)), Tile("far", 0, 4, Rows(4, 8)))
@@ -279,9 +278,12 @@ def test_inputs_go_where_they_are_permitted_and_labels_only_where_they_may():
         check(stacked(("edge", 0, 2), ("far", 2, 4)), FOUR, Permissions(labels_to=frozenset({"near"})))
 
 
-def test_what_a_table_lookup_makes_of_samples_counts_as_samples():
-    lookup = replace(FOUR, raw_features=2)
-    with pytest.raises(ConfigError, match="raw samples would go from 'edge' to 'far'; leave the first 2 blocks"):
+def test_features_off_which_samples_can_be_read_count_as_samples():
+    lookup = replace(FOUR, why_raw=("behind block 'first' all can be read off",))
+    sentence = (
+        "raw samples would go from 'edge' to 'far': behind block 'first' all can be read off; leave the first 2 blocks"
+    )
+    with pytest.raises(ConfigError, match=sentence):
         check(stacked(("edge", 0, 1), ("far", 1, 4)), lookup, ALONE)
     check(stacked(("edge", 0, 2), ("far", 2, 4)), lookup, ALONE)
 

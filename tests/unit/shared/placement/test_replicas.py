@@ -84,6 +84,13 @@ def test_blocks_that_nobody_has_are_nowhere_but_those_that_training_leaves_as_th
     assert fetches(FOUR, FOUR, {**there, "far": OnDisk(False)}, range(4)).nowhere == [2]
 
 
+def test_what_trainers_have_comes_from_them_and_the_rest_from_the_device():
+    there = {AGENT: OnDisk(True, frozenset({2, 3})), "near": OnDisk(True), "far": OnDisk(False), "cloud": OnDisk(False)}
+    assert fetches(FOUR, FOUR, there, range(4)) == ({(AGENT, "far"): [2], (AGENT, "cloud"): [3]}, [])
+    there["near"] = OnDisk(True, frozenset({3}))
+    assert fetches(FOUR, FOUR, there, range(4)) == ({(AGENT, "far"): [2], ("near", "cloud"): [3]}, [])
+
+
 def test_of_a_shared_block_the_owner_needs_the_owners_state_and_who_shares_it_any():
     there = {AGENT: OnDisk(True), "far": OnDisk(True), "near": OnDisk(True)}
     assert fetches(DIVIDED, DIVIDED, there, range(2)) == ({}, [])

@@ -93,7 +93,7 @@ def test_no_planner_beats_the_bound(profile, link, bits, staleness):
         for result in compare(profile, link, SearchSpace(bits, staleness), SECONDS)
     }
     least = seconds.pop("lower-bound")
-    assert len(seconds) == 4
+    assert len(seconds) == 5
     assert all(each >= least / (1.0 + FLOAT_SLACK) for each in seconds.values())
 
 
@@ -116,8 +116,8 @@ def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
             assert found == pytest.approx(10_000.0 / each, rel=0.01)
 
 
-def test_edge_only_is_what_can_always_be_done():
+def test_over_a_dead_link_the_bound_is_edge_only_and_hardly_a_step_where_that_is_forbidden():
     dead = LinkTrace(Trace.constant(1.0), Trace.constant(1.0), 10.0)
     alone = edge_only(small_profile(), AT_8_MBIT).seconds_per_step
-    found = most_steps(small_profile(), dead, 10_000.0, SearchSpace(allow_edge_only=False))
-    assert found == pytest.approx(10_000.0 / alone, rel=0.01)
+    assert most_steps(small_profile(), dead, 10_000.0, SearchSpace()) == pytest.approx(10_000.0 / alone, rel=0.01)
+    assert most_steps(small_profile(), dead, 10_000.0, SearchSpace(allow_edge_only=False)) < 2.0

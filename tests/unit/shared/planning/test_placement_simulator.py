@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.planning.chains import chain_step, over_the_bound, random_chain
 from benchmarks.planning.mixes import mixes, most_over_the_bound
 from shared.errors import PlanError
-from shared.placement import BlockFacts, Link, ModelFacts, links, two_workers
+from shared.placement import BlockFacts, Link, ModelFacts, StepPlan, two_workers
 from shared.planning import (
     BlockCosts,
     BlockSeconds,
@@ -38,7 +38,7 @@ def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rou
     model = data.draw(models())
     placement = data.draw(placements(model))
     costs = data.draw(block_costs(model, WORKERS))
-    carried = {link: data.draw(rates) for link in links(placement, model)}
+    carried = {link: data.draw(rates) for link in StepPlan(placement, model).links}
     step = step_tasks(placement, model, costs, carried)
     steps = rounds * (placement.staleness + 1)
     run = simulate_placement(step, steps)

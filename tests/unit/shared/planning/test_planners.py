@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planner_names import CONTESTANT_NAMES, FIXED, GREEDY, PLANNER_NAMES
+from shared.planner_names import CONTESTANT_NAMES, EXACTNESS_MARGIN, FIXED, GREEDY, PLANNER_NAMES
 from shared.planning import (
     FLOAT32_BITS,
     PLANNERS,
@@ -20,6 +20,7 @@ from shared.planning import (
     Rates,
     SearchSpace,
     Trace,
+    accurate,
     candidates,
     compare,
     edge_only,
@@ -27,8 +28,9 @@ from shared.planning import (
     fixed,
     greedy,
     jointdnn,
+    pair_profile,
 )
-from tests.support.planning.cases import AT_8_MBIT, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, measured, profiles, rates, small_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
 each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
@@ -64,21 +66,18 @@ def exact_costs(profile, link, space, horizon, from_cut):
 
 
 def exact_phases(profile, cut, bits, up, down, *, serial):
-    edge = profile.edge_seconds[cut]
-    if serial and edge is not None and (profile.serial_edge_seconds or profile.edge_seconds)[cut] is not None:
-        edge = (profile.serial_edge_seconds or profile.edge_seconds)[cut]
+    edge, cloud = measured(profile, cut, serial=serial)
     if cut == len(profile.blocks):
         return None if edge is None else [Fraction(edge), Fraction(0), Fraction(0), Fraction(0), Fraction(edge)]
-    feature, gradient, cloud = (
-        entries[cut] for entries in (profile.feature_bytes, profile.gradient_bytes, profile.cloud_seconds)
-    )
+    feature, gradient = profile.feature_bytes[cut], profile.gradient_bytes[cut]
     if None in (edge, feature, gradient, cloud) or (bits < 32 and profile.encode is None):
         return None
     if profile.min_bits is not None and (profile.min_bits[cut] is None or bits < profile.min_bits[cut]):
         return None
     carried = Fraction(feature) * bits / 32 + Fraction(gradient)
-    late = Fraction(profile.overhead.seconds_per_byte) * carried + Fraction(profile.overhead.seconds)
-    overhead = Fraction(profile.serial_overhead_seconds) if serial else late
+    message = profile.workers[0].message
+    late = Fraction(message.seconds_per_byte) * carried + Fraction(message.seconds)
+    overhead = Fraction(message.waited_seconds) if serial else late
     encode = Fraction(0)
     if bits < 32:
         encode = Fraction(profile.encode.seconds_per_byte) * Fraction(feature) + Fraction(profile.encode.seconds)
@@ -105,6 +104,55 @@ def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
         float(costs[plan.deployment]), rel=1e-9
     )
     assert plan.evaluated >= len(costs)
+
+
+@given(profiles(), rates, spaces, st.integers(1, 500), st.data())
+def test_the_accurate_plan_is_the_most_exact_within_the_margin_of_the_best_of_all(profile, link, space, horizon, data):
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    costs = exact_costs(profile, link, space, horizon, from_cut)
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            accurate(profile, link, space, horizon, from_cut)
+        return
+    plan = accurate(profile, link, space, horizon, from_cut)
+    most = (1 + Fraction(EXACTNESS_MARGIN)) * min(costs.values())
+    rounding = Fraction(1, 10**9)
+    assert costs[plan.deployment] <= most * (1 + rounding)
+
+    def inexactness(deployment):
+        return (-deployment.bits, deployment.staleness)
+
+    chosen = inexactness(plan.deployment)
+    surely_within = [one for one, cost in costs.items() if cost <= most * (1 - rounding)]
+    assert all(inexactness(one) >= chosen for one in surely_within)
+    as_exact = [costs[one] for one in costs if inexactness(one) == chosen]
+    assert float(costs[plan.deployment]) == pytest.approx(float(min(as_exact)), rel=1e-9)
+    assert plan.evaluated >= len(costs)
+
+
+def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
+    """One cut, whose link bounds a step at 32 bits by so much more than the device does."""
+
+    def bits_where_32_take(share):
+        profile = flat_profile(
+            feature_bytes=(0.0, share, 0.0, 0.0, 0.0, 0.0), gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6
+        )
+        space = SearchSpace((2, 4, 8, 32), cut=1, staleness=7)
+        return accurate(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000).deployment.bits
+
+    assert bits_where_32_take(1.0 + EXACTNESS_MARGIN - 0.001) == 32
+    assert bits_where_32_take(1.0 + EXACTNESS_MARGIN + 0.001) == 8
+
+
+def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
+    """A batch is away for so much of a step, which any K hides."""
+
+    def staleness_where_away_for(share):
+        plain = flat_profile(feature_bytes=(0.0,) * 6, gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6)
+        return accurate(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False)).deployment.staleness
+
+    assert staleness_where_away_for(EXACTNESS_MARGIN - 0.001) == 0
+    assert staleness_where_away_for(EXACTNESS_MARGIN + 0.001) == 1
 
 
 @given(profiles(complete=True), rates, spaces)
@@ -159,7 +207,7 @@ def flat_profile(**changes) -> Profile:
         "max_staleness": 7,
     }
     fields |= {"encode": LinearSeconds(0.0, 0.0), "min_bits": None}
-    return Profile("flat", 1, tuple(ProfiledBlock(str(i), 0.0) for i in range(5)), **(fields | changes))
+    return pair_profile("flat", 1, tuple(ProfiledBlock(str(i), 0.0) for i in range(5)), **(fields | changes))
 
 
 def test_of_equals_it_takes_todays_cut_then_the_smallest():

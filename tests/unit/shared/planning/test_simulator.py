@@ -164,5 +164,5 @@ def test_a_step_that_takes_no_time_is_refused():
 
 
 def test_an_unknown_planner_is_refused():
-    with pytest.raises(PlanError, match='no planner "best"; there are greedy, jointdnn'):
+    with pytest.raises(PlanError, match='no planner "best"; there are accurate, greedy, jointdnn'):
         compare(small_profile(), STEADY, SearchSpace(), 10.0, ("best",))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planning.chains import chain_step
 from shared.errors import PlanError
-from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, Tile, links
+from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, StepPlan, Tile
 from shared.planning import (
     BlockCosts,
     BlockSeconds,
@@ -163,7 +163,7 @@ def test_nothing_gets_cheaper_by_slower_workers_or_slower_links(data):
     model = data.draw(models())
     placement = data.draw(placements(model))
     costs = data.draw(block_costs(model, WORKERS))
-    carried = {link: data.draw(rates) for link in links(placement, model)}
+    carried = {link: data.draw(rates) for link in StepPlan(placement, model).links}
     before = step_cost(step_tasks(placement, model, costs, carried))
     worker = data.draw(st.sampled_from(WORKERS))
     slow = tuple(

@@ -12,7 +12,8 @@ from torch import nn
 
 from shared.concurrency.threads import Worker
 from shared.errors import ModelError
-from shared.placement import AGENT, Placement, Rows, Source, Tile, held_blocks
+from shared.execution.model_facts import facts_of
+from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
 from shared.runtime.computing import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_run import Threads, WorkerRun
@@ -84,7 +85,8 @@ async def computing(
     placement = placed(len(chain.blocks))
     held = HeldBlocks(chain, recipe("sgd"), CPU, held_blocks(placement, AGENT))
     setup = WorkerSetup(AGENT, held, method("replay"), Threads(compute, compute), lambda _labels: None, heard)
-    worker = PlacedWorker(setup, placement)
+    worker = PlacedWorker(setup, PlacementPlan.of(placement, facts_of(chain)))
+    worker.start()
     try:
         yield worker.run
     finally:

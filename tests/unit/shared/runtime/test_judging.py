@@ -14,7 +14,7 @@ from shared.registry import codec_names
 from shared.runtime import ExpectedTensor, judge
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import TensorKey, chunks
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
 FEATURE = TensorSpec((4, 3), torch.float32)
 VERSION = 2
@@ -62,6 +62,25 @@ def test_what_is_not_due_is_refused(frame, sentence):
     with pytest.raises(ProtocolError, match=sentence) as refused:
         judge(frame, expected_tensor())
     assert isinstance(refused.value, OutOfTurnError) == ((frame, sentence) in OUT_OF_TURN)
+
+
+def absent(**told) -> Frame:
+    frame = next(chunks(to_wire(None, KEY, VERSION), 1 << 20))[0]
+    frame.tensor.MergeFrom(TensorHeader(**told))
+    return frame
+
+
+def test_an_error_gradient_may_be_absent_and_nothing_else_may():
+    assert judge(absent(), expected_tensor(may_be_absent=True)) is None
+    for frame, expected in (
+        (absent(), expected_tensor()),
+        (absent(encoded_bytes=1 << 40), expected_tensor(may_be_absent=True)),
+        (absent(codec="fp32", shape=(4, 3)), expected_tensor(may_be_absent=True)),
+    ):
+        with pytest.raises(ProtocolError, match="said to be absent"):
+            judge(frame, expected)
+    with pytest.raises(OutOfTurnError):
+        judge(absent(), expected_tensor(may_be_absent=True, key=KEY._replace(step=6)))
 
 
 @pytest.mark.parametrize("most", [47, 48])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError, ProtocolError
 from shared.model.random_state import generator_states
-from shared.placement import Cargo, Placement, Route, Rows, Source, Tile, crossings, first_worker, program
+from shared.placement import Cargo, Placement, Route, Rows, Source, StepPlan, Tile, crossings, first_worker
 from shared.training.step_log import StepLog, check_steps
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from tests.support.linked import drive
@@ -169,7 +169,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
 
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        run = session.workers["near"].evaluation(session.heard["near"])
+        run = await session.workers["near"].evaluation(session.heard["near"])
         assert {(one.role, one.block) for one in run.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
         assert not run.links["far"].position.awaited
         gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
@@ -181,7 +181,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
         await session.stop()
 
         session = PlacedSession(built("dropping"), halves, recipe("sgd"))
-        run = session.workers["near"].evaluation(session.heard["near"])
+        run = await session.workers["near"].evaluation(session.heard["near"])
         assert set(session.runs["near"].links) == {"edge", "far"}
         assert set(run.links) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
         with pytest.raises(ProtocolError, match="there is no link between 'near' and 'far'"):
@@ -289,7 +289,7 @@ def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, l
         run_virtually(lambda: main(folder, "plain", lambda: 0.0, []))
         run_virtually(lambda: main(folder, "disturbed", delays(seed), losses))
         for worker in ways[0].workers:
-            busy = [program(placement, MODEL_FACTS["dropping"], worker) for placement in ways]
+            busy = [StepPlan(placement, MODEL_FACTS["dropping"]).program(worker) for placement in ways]
             logs = [folder / f"{which}-{worker}.steps" for which in ("disturbed", "plain")]
             if all(busy):
                 assert check_steps(*logs) == STEPS * len(ways)

@@ -12,7 +12,7 @@ from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from shared.concurrency.threads import Worker
 from shared.execution.model_facts import facts_of
 from shared.execution.steps import Work
-from shared.placement import Link, ModelFacts, Placement, Rows, Source, Tile, links, program, segments
+from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.planning import (
     BlockCosts,
     BlockSeconds,
@@ -67,7 +67,7 @@ class Timed:
 
     @property
     def rates(self) -> dict[Link, Rates]:
-        each = {link: FEATURE_BITS / self._carried(link) for link in links(self.placement, self.model)}
+        each = {link: FEATURE_BITS / self._carried(link) for link in StepPlan(self.placement, self.model).links}
         return {link: Rates(rate, rate, self.round_trip) for link, rate in each.items()}
 
     @property
@@ -104,7 +104,7 @@ class Timed:
         return PlacementRun(done, done, self.step.ahead)
 
     def _pace(self, worker: str) -> Worker:
-        sent_first, whole = segments(program(self.placement, self.model, worker))
+        sent_first, whole = segments(StepPlan(self.placement, self.model).program(worker))
         tasks = self.step.workers[worker][bool(sent_first) :]
         return Paced([task.seconds for task, _ in zip(tasks, whole, strict=False)])
 

@@ -83,9 +83,10 @@ def of_tuples(step: int) -> tuple[Tensor, Tensor]:
     [Scheme(2), Scheme(2, "stash"), Scheme(3, codec="uniform4", downlink_codec="uniform8")],
     ids=["late", "stash", "compressed"],
 )
-def test_several_tensors_cross_at_once(cut, scheme):
-    """Floats with a gradient each and integers with none, late, and compressed each by itself."""
-    expected, batches = tupled(), [of_tuples(step) for step in range(STEPS)]
+@pytest.mark.parametrize("fickle", [False, True])
+def test_several_tensors_cross_at_once(cut, scheme, fickle):
+    """Floats with a gradient each, in some steps or in all, and integers with none, late, and compressed each by itself."""
+    expected, batches = tupled(fickle=fickle), [of_tuples(step) for step in range(STEPS)]
     session = trained(
         expected,
         at_cut(cut, scheme),

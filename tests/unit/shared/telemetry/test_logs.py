@@ -1,15 +1,23 @@
 """Logs: one shape whichever library wrote them, and who was bound when."""
 
+import asyncio
+import contextvars
 import io
 import json
 import logging
 import threading
 import warnings
 
+import numpy
 import pytest
 import structlog
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.telemetry.logs import bind_session, configure_logs
+from shared.concurrency.threads import Worker
+from shared.telemetry import logs
+from shared.telemetry.logs import bind_process_run, bind_run, configure_logs
 
 
 class Terminal(io.StringIO):
@@ -24,15 +32,15 @@ def json_lines(stream: io.StringIO) -> list[dict]:
 def test_both_ways_of_logging_write_the_same_shape():
     stream = io.StringIO()
     configure_logs("info", "auto", stream)
-    bind_session("s-1")
+    bind_run("r-1", "s-1")
     structlog.get_logger("ours").info("migrated", cut=3)
     logging.getLogger("theirs").info("port %d", 80, extra={"cut": 3})
     ours, theirs = json_lines(stream)
     assert ours.pop("timestamp").endswith("Z")
     assert theirs.pop("timestamp").endswith("Z")
     theirs.pop("message", None)  # left on the record by the handlers of pytest
-    assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1"}
-    assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1"}
+    assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1", "run": "r-1"}
+    assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1", "run": "r-1"}
 
 
 def test_a_line_below_the_level_is_not_written():
@@ -100,12 +108,56 @@ def test_a_warning_of_a_library_is_a_line_too():
     assert "odd" in line["event"]
 
 
-def test_another_thread_has_nothing_bound():
+def test_a_thread_has_what_its_caller_has_and_one_of_nobodys_what_the_process_has(monkeypatch):
+    monkeypatch.setattr(logs, "process_keys", {})
     stream = io.StringIO()
     configure_logs("info", "json", stream)
-    bind_session("s-1")
-    thread = threading.Thread(target=lambda: structlog.get_logger("ours").info("alone"))
-    thread.start()
-    thread.join()
-    (line,) = json_lines(stream)
-    assert "session" not in line
+    say = structlog.get_logger("ours").info
+
+    async def call(run):
+        bind_run(run)
+        await worker.run(say, "for somebody")
+
+    async def call_all():
+        await asyncio.gather(call("r-1"), call("r-2"))
+
+    worker = Worker("torch")
+    contextvars.Context().run(asyncio.run, call_all())
+    worker.close()
+    alone = threading.Thread(target=lambda: say("alone"))
+    alone.start()
+    alone.join()
+    bind_process_run("r-3")
+    later = threading.Thread(target=lambda: say("later"))
+    later.start()
+    later.join()
+    assert [line.get("run") for line in json_lines(stream)] == ["r-1", "r-2", None, "r-3"]
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=VALUES)
+def test_every_line_is_strict_json_whatever_is_logged(value):
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    structlog.get_logger("ours").info("seen", value=value, nested={"loss": (float("nan"), float("-inf"))})
+    (line,) = stream.getvalue().splitlines()
+    seen = json.loads(line, parse_constant=refuse)
+    assert seen["nested"] == {"loss": ["nan", "-inf"]}
+
+
+def test_numbers_of_other_libraries_are_strict_json_too():
+    stream = io.StringIO()
+    configure_logs("info", "json", stream)
+    structlog.get_logger("ours").info("seen", numpy=numpy.float64("inf"), torch=torch.tensor(float("nan")))
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line, parse_constant=refuse)["numpy"] == "inf"

@@ -20,7 +20,24 @@ def test_whatever_was_gone_back_from_the_rest_counts(lineages, last):
         done = min(done + forward, back)
         lines.append(f"back {done}")
     lines += lines_of(range(done, done + last))
-    assert applied_steps(lines) == [f"{step:016x}" for step in range(done + last)]
+    steps = applied_steps(lines)
+    assert steps.count == done + last
+    assert steps.hashes == {step: f"{step:016x}" for step in range(done + last)}
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 3)), min_size=1, max_size=4))
+def test_steps_without_a_part_are_one_line_however_many_they_are(turns):
+    lines, done, applied = [], 0, []
+    for passed, own in turns:
+        lines += [f"passed {done} {done + passed}", *lines_of(range(done + passed, done + passed + own))]
+        applied += range(done + passed, done + passed + own)
+        done += passed + own
+    steps = applied_steps(lines)
+    assert (steps.count, list(steps.hashes)) == (done, applied)
+    middle = turns[0][0] // 2
+    assert applied_steps([*lines, f"back {middle}", f"passed {middle} {done}"]).hashes == {}
+    with pytest.raises(StepLogError, match=f"step {done + 1} was passed where step {done} was expected"):
+        applied_steps([*lines, f"passed {done + 1} {done + 2}"])
 
 
 @given(st.integers(2, 20), st.data())
@@ -66,8 +83,18 @@ def test_a_folder_that_cannot_be_is_one_sentence(tmp_path):
         StepLog(tmp_path / "file", "s", "edge")
 
 
-@pytest.mark.parametrize("line", ["applied {} aa", "back {}"])
+@pytest.mark.parametrize("line", ["applied {} aa", "back {}", "passed 0 {}", "passed {} 9"])
 @pytest.mark.parametrize("step", ["9" * 5000, "9" * 20, "-1", "1.0", "²"])
 def test_a_step_that_is_no_number_of_a_step_is_no_line(line, step):
     with pytest.raises(StepLogError, match=r"^line 1: .* is no line of a step log$"):
         applied_steps([line.format(step)])
+
+
+def test_a_side_that_begins_with_a_checkpoint_has_had_no_part_in_the_steps_before_it(tmp_path):
+    log = StepLog(tmp_path, "session", "trainer")
+    log.rolled_back(30)
+    log.applied(30, memoryview(b"a"))
+    log.rolled_back(20)
+    log.passed_over(20, 25)
+    log.close()
+    assert check_steps(tmp_path / "session-trainer.steps") == 25

@@ -8,7 +8,8 @@ import torch
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.worker.building import build_worker
-from cloud_trainer.sessions.worker.judging import MAX_DOCUMENT_CHARACTERS, MAX_WORKERS
+from cloud_trainer.sessions.worker.judging import MAX_DOCUMENT_CHARACTERS
+from shared.bounds import MOST_WORKERS
 from shared.errors import IsthmusError
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile, document_of, two_workers
 from shared.training import block_state
@@ -52,8 +53,8 @@ def with_limits(**changes):
 def test_it_holds_the_blocks_of_its_worker_under_the_placement_that_was_sent():
     worker = built(DOCUMENT)
     assert worker.held.indices == (2, 3)
-    assert worker.placement.version == 3
-    assert worker.placement.tiles == CUT.tiles
+    assert worker.in_force.placement.version == 3
+    assert worker.in_force.placement.tiles == CUT.tiles
     assert worker.held.device == CPU
 
 
@@ -78,7 +79,7 @@ DEEP = "[" * 5000 + "]" * 5000
         (" " * (MAX_DOCUMENT_CHARACTERS + 1), f"at most {MAX_DOCUMENT_CHARACTERS} are taken"),
         (changed(owners={"9" * 5000: AGENT}), "must be a number in quotes"),
         (changed(workers=[AGENT, "other"], tiles=[tile(AGENT, 0, 2), tile("other", 2, 4)]), "is to be worker 'gpu'"),
-        (changed(workers=[AGENT, "gpu", *map(str, range(MAX_WORKERS))]), f"at most {MAX_WORKERS} are taken"),
+        (changed(workers=[AGENT, "gpu", *map(str, range(MOST_WORKERS))]), f"at most {MOST_WORKERS} are taken"),
         (changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 3)]), "nobody has block 3"),
         (changed(tiles=[tile("gpu", 0, 4)]), r"takes none \(server\.accept_inputs\)"),
         (changed(sources=[{"worker": "gpu", "samples": [0, BATCH]}]), "a trainer has none"),
@@ -116,6 +117,14 @@ def test_raw_samples_come_where_the_operator_takes_them():
     assert worker.held.indices == (0, 1, 2, 3)
 
 
+def test_gradients_that_tell_of_raw_samples_come_where_the_operator_takes_samples():
+    owned = changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 4)], owners={"0": "gpu"})
+    with pytest.raises(IsthmusError, match=r"the gradient of block 0, .* takes none \(server\.accept_inputs\)"):
+        built(owned)
+    assert built(owned, limits=with_limits(accept_inputs=True)).held.indices == (0, 2, 3)
+    assert built(changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 4)], owners={"1": "gpu"})).held.indices == (1, 2, 3)
+
+
 def test_what_other_trainers_may_have_is_not_for_this_one_to_say():
     tiles = [tile("near", 0, 2), tile("gpu", 2, 4)]
     assert built(changed(workers=[AGENT, "near", "gpu"], tiles=tiles)).held.indices == (2, 3)
@@ -130,8 +139,8 @@ def feature_bytes(samples=BATCH):
 
 def test_a_batch_counts_all_that_crosses_here_in_either_direction_as_it_travels_and_as_it_is():
     placed = built(DOCUMENT)
-    assert placed.judge.batches(CUT) == (1, 2 * feature_bytes()), "a feature, and its error gradient"
-    assert placed.judge.batches(CUT, training=False).each_bytes == feature_bytes()
+    assert placed.judge.judged(CUT).uses.trained == (1, 2 * feature_bytes()), "a feature, and its error gradient"
+    assert placed.judge.judged(CUT).uses.evaluated.each_bytes == feature_bytes()
     middle = Placement(
         0,
         BLOCKS,
@@ -141,10 +150,10 @@ def test_a_batch_counts_all_that_crosses_here_in_either_direction_as_it_travels_
         CUT.sources,
         staleness=3,
     )
-    assert placed.judge.batches(middle) == (4, 4 * feature_bytes()), "two of each, K + 1 times"
+    assert placed.judge.judged(middle).uses.trained == (4, 4 * feature_bytes()), "two of each, K + 1 times"
     codecs = {Route(AGENT, "gpu", Cargo.FEATURE): "fp16"}
     smaller = Placement(0, BLOCKS, BATCH, CUT.workers, CUT.tiles, CUT.sources, codecs=codecs)
-    assert placed.judge.batches(smaller).each_bytes <= 2 * feature_bytes()
+    assert placed.judge.judged(smaller).uses.trained.each_bytes <= 2 * feature_bytes()
 
 
 def test_a_shared_block_counts_with_its_gradient_and_its_weights():
@@ -152,10 +161,10 @@ def test_a_shared_block_counts_with_its_gradient_and_its_weights():
     placement = Placement(
         0, BLOCKS, BATCH, (AGENT, "near", "gpu"), tiles, (Source(AGENT, WHOLE),), owners={0: "gpu", 1: "near"}
     )
-    judge = built(document_of(placement)).judge
+    judge = built(document_of(placement), limits=with_limits(accept_inputs=True)).judge
     blocks, optimizer = judge.chain.blocks, recipe("adam").optimizer
     shared = 2 * 2 * 2 * block_state.max_serialized_bytes(blocks[0], optimizer)  # two that share it, there and back
-    assert judge.batches(placement).each_bytes == 2 * feature_bytes() + shared
+    assert judge.judged(placement).uses.trained.each_bytes == 2 * feature_bytes() + shared
 
 
 def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
@@ -170,9 +179,11 @@ def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
         )
     )
     replay, stash = (built(middle, backward=name).judge for name in ("replay", "stash"))
-    placement = built(middle).placement
-    assert stash.batches(placement).each_bytes > replay.batches(placement).each_bytes
-    assert stash.batches(CUT) == replay.batches(CUT), "from the last block the way goes straight back"
+    placement = built(middle).in_force.placement
+    assert stash.judged(placement).uses.trained.each_bytes > replay.judged(placement).uses.trained.each_bytes
+    assert stash.judged(CUT).uses.trained == replay.judged(CUT).uses.trained, (
+        "from the last block the way goes straight back"
+    )
 
 
 def test_it_takes_no_more_memory_than_a_session_may_have():
@@ -187,9 +198,25 @@ def test_it_takes_no_more_memory_than_a_session_may_have():
 
     least = bisect_left(range(1 << 18), True, key=is_taken)
     judge = built(document, limits=with_limits(session_bytes=least)).judge
-    each = judge.batches(CUT).each_bytes
+    each = judge.judged(CUT).uses.trained.each_bytes
     assert judge.memory.max_staleness(each) == 4
     assert built(document | {"staleness": 3}, limits=with_limits(session_bytes=least - each))
+
+
+def test_a_placement_with_which_it_could_train_and_not_evaluate_is_refused_when_it_is_judged():
+    uses = built(DOCUMENT).in_force.uses
+    train, evaluate = (each.in_flight * each.each_bytes for each in uses)
+    assert evaluate > train, "a few batches are evaluated at a time, also with K = 0"
+
+    def refusal(session_bytes):
+        try:
+            built(DOCUMENT, limits=with_limits(session_bytes=session_bytes))
+        except IsthmusError as refused:
+            return str(refused)
+        return ""
+
+    least = bisect_left(range(1 << 18), True, key=lambda count: not refusal(count))
+    assert f"{least - evaluate + train} bytes of memory to train and {least} to evaluate" in refusal(least - 1)
 
 
 def test_a_feature_larger_than_any_tensor_may_be_is_refused():

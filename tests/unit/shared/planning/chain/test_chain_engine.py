@@ -8,7 +8,7 @@ import pytest
 from shared.errors import PlanError
 from shared.planning import EngineConfig
 from shared.planning.chain import ChainEngine, DeviceFactors, Partition, Reason
-from tests.support.planning.chain_runs import BITS, ChainTraining, uniform_chain
+from tests.support.planning.chain_runs import BITS, ChainTraining, hops, uniform_chain
 
 CHAIN = uniform_chain()
 
@@ -64,8 +64,9 @@ def test_a_link_that_drops_to_a_tenth_is_followed_within_half_a_minute():
     training = ChainTraining(chain, staleness=5)
     training.run(60)
     before = training.engine.partition
-    slow = replace(chain.links[0], uplink=chain.links[0].uplink / 10, downlink=chain.links[0].downlink / 10)
-    training.rates = lambda _seconds: [slow, chain.links[1]]
+    first, second = hops(chain)
+    slow = replace(first, uplink=first.uplink / 10, downlink=first.downlink / 10)
+    training.rates = lambda _seconds: [slow, second]
     training.run(30)
     assert training.engine.partition.cuts[0] > before.cuts[0]
     assert {decision.reason for _, decision in training.decisions} == {Reason.LINK}
@@ -79,8 +80,8 @@ def test_a_link_that_oscillates_costs_little(period):
 
     def links(seconds: float):
         share = 10.0 if seconds // period % 2 else 1.0
-        first = chain.links[0]
-        return [replace(first, uplink=first.uplink / share, downlink=first.downlink / share), chain.links[1]]
+        first, second = hops(chain)
+        return [replace(first, uplink=first.uplink / share, downlink=first.downlink / share), second]
 
     followed = ChainTraining(chain, staleness=5, total_steps=2_000)
     followed.rates = links
@@ -149,7 +150,7 @@ def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
     training.run(100)
     assert training.engine.misfits == ("s1",)
     off = training.true_seconds(training.engine.partition) / training.best_seconds()
-    training.engine.measured_again("s1", training.true_chain().stages[1].seconds)
+    training.engine.measured_again(training.true_chain().worker("s1"))
     assert training.engine.misfits == ()
     training.run(60)
     assert training.engine.prediction_ratios == pytest.approx((1.0, 1.0, 1.0), rel=0.01)
@@ -178,10 +179,10 @@ def test_an_engine_with_nothing_to_choose_does_not_begin():
 
 
 def test_an_engine_does_not_begin_where_nothing_was_measured():
-    stage = CHAIN.stages[1]
-    holed = stage.seconds.copy()
+    worker = CHAIN.worker("s1")
+    holed = worker.replayed.copy()
     holed[4, 8] = float("nan")
-    chain = replace(CHAIN, stages=(CHAIN.stages[0], replace(stage, seconds=holed), CHAIN.stages[2]))
+    chain = CHAIN.with_worker(replace(worker, replayed=holed))
     with pytest.raises(PlanError, match="nothing measured for cuts 4, 8"):
         ChainEngine(chain, BITS, 4, Partition((4, 8), (32, 32)))
 

@@ -11,16 +11,17 @@ from shared.planning.chain import (
     Partition,
     chain_tasks,
     compare_chain,
-    parse_chain,
     plan_chain,
 )
+from shared.planning.profile import parse_profile
+from tests.support.planning.chain_runs import hops
 from tests.support.planning.chains import chain_document
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 10**6), st.sampled_from((0, 1, 2, 5)))
 def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness):
     stages = min(stages, blocks)
-    chain = parse_chain(chain_document(blocks, stages, seed), "chain")
+    chain = parse_profile(chain_document(blocks, stages, seed), "chain")
     plan = plan_chain(chain, (2, 4, 32), staleness)
     cost = step_cost(chain_tasks(chain, plan.partition, staleness))
     assert tuple(cost.workers[name] for name in plan.order) == pytest.approx(plan.cost.stage_seconds)
@@ -33,7 +34,7 @@ def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness
 def test_what_was_not_measured_has_no_tasks():
     document = chain_document(3, 2)
     document["stages"][1]["seconds"][1][3] = None
-    chain = parse_chain(document, "chain")
+    chain = parse_profile(document, "chain")
     with pytest.raises(PlanError, match="was not measured; choose other cuts or bits"):
         chain_tasks(chain, Partition((1,), (32,)), 0)
 
@@ -42,8 +43,8 @@ LIGHT_GRADIENTS = chain_document(6, 3, seed=7) | {"gradient_bytes": [1000.0] * 7
 
 
 def setting(*traces: Trace, staleness: int | None = 2, seconds: float = 600.0) -> ChainSetting:
-    chain = parse_chain(LIGHT_GRADIENTS, "chain")
-    links = [LinkTrace(trace, trace, link.round_trip_seconds) for trace, link in zip(traces, chain.links, strict=True)]
+    chain = parse_profile(LIGHT_GRADIENTS, "chain")
+    links = [LinkTrace(trace, trace, link.round_trip_seconds) for trace, link in zip(traces, hops(chain), strict=True)]
     return ChainSetting(chain, links, (2, 4, 32), staleness, seconds)
 
 

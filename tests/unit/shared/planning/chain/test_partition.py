@@ -1,14 +1,26 @@
 """The partition of a chain against trying every one, and both sides of each bound that decides it."""
 
 import itertools
+from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planning import Profile, Rates, SearchSpace, greedy
-from shared.planning.chain import Partition, parse_chain, plan_any_order, plan_chain
+from shared.planner_names import EXACTNESS_MARGIN
+from shared.planning import (
+    MeasuredLink,
+    MessageSeconds,
+    Profile,
+    Rates,
+    SearchSpace,
+    WorkerProfile,
+    greedy,
+)
+from shared.planning.chain import Partition, plan_any_order, plan_chain, plan_chain_accurately
+from shared.planning.profile import parse_profile
 from tests.support.planning.cases import profiles, rates
 from tests.support.planning.chains import best_by_trying, chain_document
 
@@ -17,7 +29,7 @@ WIDTHS = ((2, 4, 32), (2, 4, 8, 32), (32,), (4,), (8, 16))
 
 
 def check(document: dict, bits: tuple[int, ...], staleness: int | None) -> None:
-    chain, expected = parse_chain(document, "chain"), best_by_trying(document, bits, staleness)
+    chain, expected = parse_profile(document, "chain"), best_by_trying(document, bits, staleness)
     if expected is None:
         with pytest.raises(PlanError, match="no partition of the"):
             plan_chain(chain, bits, staleness)
@@ -51,10 +63,25 @@ def test_it_equals_trying_everything(data):
     if all(all(value is None for row in stage["seconds"] for value in row) for stage in document["stages"]):
         return
     try:
-        parse_chain(document, "chain")
+        parse_profile(document, "chain")
     except PlanError:  # nothing measured on some stage
         return
     check(document, data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(STALENESS)))
+
+
+@given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from(WIDTHS), st.sampled_from(STALENESS))
+def test_the_narrowest_link_has_as_many_bits_as_any_partition_within_the_margin(extra, links, seed, bits, staleness):
+    document = chain_document(links + extra, links + 1, seed, ties=seed % 2 == 0)
+    chain = parse_profile(document, "chain")
+    best = best_by_trying(document, bits, staleness)
+    if best is None:
+        return
+    plan = plan_chain_accurately(chain, bits, staleness)
+    most = (1 + EXACTNESS_MARGIN) * best[0]
+    assert plan.seconds_per_step <= most * (1 + 1e-9)
+    wider = [width for width in bits if width > min(plan.partition.bits)]
+    quickest = best_by_trying(document, tuple(wider), staleness) if wider else None
+    assert quickest is None or quickest[0] > most * (1 - 1e-9)
 
 
 def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
@@ -75,7 +102,7 @@ def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
 
 
 def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int | None = None) -> Partition:
-    return plan_chain(parse_chain(document, "chain"), bits, staleness).partition
+    return plan_chain(parse_profile(document, "chain"), bits, staleness).partition
 
 
 def test_of_equals_it_takes_the_smallest_cuts_and_then_the_most_bits():
@@ -104,7 +131,7 @@ def test_more_bits_are_taken_for_as_long_as_the_link_is_not_the_slowest_part():
 def test_encoding_counts_at_the_sender():
     slow = {"uplink": 8e6 / 9.0, "downlink": 8e9, "round_trip_seconds": 0.0}
     document = even_chain(feature_bytes=[1e6] * 5, links=[slow], encode={"seconds": 1.0, "seconds_per_byte": 0.0})
-    plan = plan_chain(parse_chain(document, "chain"), (4, 32))
+    plan = plan_chain(parse_profile(document, "chain"), (4, 32))
     assert plan.partition == Partition((1,), (4,))
     assert plan.cost.stage_seconds == (2.0, 3.0)
     assert plan.cost.link_seconds == ((pytest.approx(9.0 / 8), pytest.approx(1e-9)),)
@@ -112,7 +139,7 @@ def test_encoding_counts_at_the_sender():
 
 def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
     far = {"uplink": 8e12, "downlink": 8e12, "round_trip_seconds": 4.0}
-    chain = parse_chain(even_chain(links=[far]), "chain")
+    chain = parse_profile(even_chain(links=[far]), "chain")
     seconds = [plan_chain(chain, (32,), staleness).seconds_per_step for staleness in (0, 1, 3, 4, None)]
     assert seconds == pytest.approx([8.0, 4.0, 2.0, 2.0, 2.0])
 
@@ -120,16 +147,7 @@ def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
 @given(profiles(complete=True), rates, st.sampled_from((0, 1, 2, 5)))
 def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rates, staleness: int):
     """Alg. 2 over an endless run, without overhead and serial steps, which a chain does not know."""
-    plain = Profile(
-        **{
-            **{
-                name: getattr(profile, name)
-                for name in ("model", "batch_size", "blocks", "feature_bytes", "gradient_bytes")
-            },
-            **{name: getattr(profile, name) for name in ("edge_seconds", "cloud_seconds", "min_bits", "max_staleness")},
-            "encode": profile.encode,
-        }
-    )
+    plain = replace(profile, workers=tuple(bare(worker) for worker in profile.workers))
     if len(plain) < 2:
         return
     bits = (2, 4, 8, 32)
@@ -148,24 +166,12 @@ def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rat
     assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
 
 
-def two_stages(profile: Profile, link: Rates):
-    cuts = len(profile) + 1
-    nothing = [[None] * cuts for _ in range(cuts)]
-    near, far = [list(row) for row in nothing], [list(row) for row in nothing]
-    for cut in range(1, cuts - 1):
-        near[0][cut], far[cut][cuts - 1] = profile.edge_seconds[cut], profile.cloud_seconds[cut]
-    return parse_chain(
-        chain_document(len(profile), 2)
-        | {
-            "feature_bytes": list(profile.feature_bytes),
-            "gradient_bytes": list(profile.gradient_bytes),
-            "encode": {"seconds": profile.encode.seconds, "seconds_per_byte": profile.encode.seconds_per_byte},
-            "min_bits": None if profile.min_bits is None else list(profile.min_bits),
-            "stages": [{"name": "edge", "seconds": near}, {"name": "gpu", "seconds": far}],
-            "links": [{name: getattr(link, name) for name in ("uplink", "downlink", "round_trip_seconds")}],
-        },
-        "chain",
-    )
+def bare(worker: WorkerProfile) -> WorkerProfile:
+    return replace(worker, serial=np.full_like(worker.serial, np.nan), message=MessageSeconds())
+
+
+def two_stages(profile: Profile, link: Rates) -> Profile:
+    return profile.with_links({profile.names: MeasuredLink(*astuple(link))})
 
 
 @given(st.integers(0, 10**6), st.sampled_from(STALENESS), st.booleans())
@@ -191,7 +197,7 @@ def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
             found.append((best, tuple(stage["name"] for stage in stages)))
     least = min(best[0] for best, _ in found)
     best, order = next(each for each in found if each[0][0] <= least * (1 + 1e-12))
-    plan = plan_any_order(parse_chain(document, "chain"), (2, 32), staleness)
+    plan = plan_any_order(parse_profile(document, "chain"), (2, 32), staleness)
     assert plan.seconds_per_step == pytest.approx(best[0], rel=1e-11)
     assert (plan.order, plan.partition) == (order, Partition(*best[1:]))
 
@@ -206,16 +212,16 @@ def between(known: dict, near: str, far: str) -> dict:
 def test_an_order_needs_the_links_that_it_would_use():
     document = chain_document(4, 3)
     document["links_between"] = []
-    with pytest.raises(PlanError, match=r"nothing is known of a link from 's0' to 's2'.*links_between"):
-        plan_any_order(parse_chain(document, "chain"), (32,))
+    with pytest.raises(PlanError, match=r"nothing is known of the rates of a link from 's0' to 's2'"):
+        plan_any_order(parse_profile(document, "chain"), (32,))
 
 
 def test_more_stages_than_can_be_ordered_are_refused():
     with pytest.raises(PlanError, match="there are 9 stages, and orders are searched of 8 at most"):
-        plan_any_order(parse_chain(chain_document(9, 9), "chain"), (32,))
+        plan_any_order(parse_profile(chain_document(9, 9), "chain"), (32,))
 
 
 @pytest.mark.parametrize(("bits", "staleness"), [((), None), ((0,), None), ((33,), None), ((32,), -1)])
 def test_widths_and_staleness_that_cannot_be_are_refused(bits, staleness):
     with pytest.raises(PlanError, match=r"bit widths are|staleness is -1"):
-        plan_chain(parse_chain(chain_document(3, 2), "chain"), bits, staleness)
+        plan_chain(parse_profile(chain_document(3, 2), "chain"), bits, staleness)

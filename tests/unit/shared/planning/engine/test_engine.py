@@ -18,7 +18,8 @@ from shared.planning import (
     simulate,
     work_of,
 )
-from shared.planning.cost import Rates, steady_seconds
+from shared.planning.cost import steady_seconds
+from shared.planning.rates import Rates
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
 
@@ -63,7 +64,8 @@ def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replay
     _, run = both(REPLAYED, symmetric((900.0, 1000.0), (3000.0, 3.0)), start, 2700.0)
     assert run.switches[0].deployment.staleness == 0
     assert run.switches[-1].deployment.staleness == 3
-    measured_alike = dataclasses.replace(REPLAYED, serial_edge_seconds=None)
+    edge = REPLAYED.workers[0]
+    measured_alike = REPLAYED.with_worker(dataclasses.replace(edge, serial=edge.replayed))
     assert both(measured_alike, symmetric((1.0, 1000.0)), start, 1800.0)[1].switches == ()
 
 

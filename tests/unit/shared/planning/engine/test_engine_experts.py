@@ -9,7 +9,8 @@ from shared.planning import (
     SearchSpace,
     work_of,
 )
-from shared.planning.cost import Rates, steady_seconds
+from shared.planning.cost import steady_seconds
+from shared.planning.rates import Rates
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import QUICK, SPACE, best_for
 

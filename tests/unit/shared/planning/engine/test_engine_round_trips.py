@@ -1,13 +1,12 @@
 """The engine over a long way: batches in flight bridge it, and what is slow is put down to what is slow."""
 
-import dataclasses
-
 import pytest
 
 from shared.planning import (
     Engine,
     LinearSeconds,
     LinkTrace,
+    MeasuredLink,
     PlannedDeployment,
     ProfiledBlock,
     SearchSpace,
@@ -15,7 +14,7 @@ from shared.planning import (
     greedy,
     simulate,
 )
-from shared.planning.cost import Rates
+from shared.planning.rates import Rates
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.engine_cases import LIGHT, SPACE, watched
 
@@ -51,7 +50,7 @@ def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_wa
 
 
 def test_a_profile_that_knows_the_round_trip_is_believed_until_it_is_measured():
-    far = dataclasses.replace(WAITING, round_trip_seconds=0.04)
+    far = WAITING.with_links({WAITING.names: MeasuredLink(round_trip_seconds=0.04)})
     start = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE).deployment
     assert watched(Engine(WAITING, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0) is None
     decision = watched(Engine(far, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from shared.transport.auth.callers import Authenticator, Caller, PeerLink, PeerTicket, caller
-from shared.transport.auth.gate import Gate
+from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
 
@@ -28,7 +28,7 @@ class Door:
             Reloaded([self.book], lambda: read_tokens(self.book)), certificates=False, tickets={LINK: self.find}
         )
         scopes = {LINK: Scope.TRAIN, OTHER: Scope.TRAIN}
-        self.gate = Gate(authenticator, scopes, calls_per_second, 1, lambda *_: None)
+        self.gate = Gate(authenticator, scopes, GateLimits(calls_per_second, 1), lambda *_: None)
 
     def find(self, ticket):
         found = self.tickets.get(ticket)

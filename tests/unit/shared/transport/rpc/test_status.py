@@ -7,15 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import (
+    AccessError,
     BusyError,
     ConfigError,
     DamagedMessageError,
     ExitCode,
+    FailedError,
+    FencedError,
     ModelError,
+    NotStoredError,
     PlanError,
     ProtocolError,
     RefusedError,
+    SessionLostError,
     StoppedError,
+    TicketError,
     UnreachableError,
     one_line,
 )
@@ -23,6 +29,7 @@ from shared.transport.rpc.status import (
     StatusError,
     abort,
     error_of,
+    passed_on,
     retry_after_seconds,
     status_of,
 )
@@ -72,9 +79,9 @@ def test_an_error_of_the_trainer_has_its_status(error, code):
         (Code.CANCELLED, ExitCode.UNREACHABLE),
         (Code.UNIMPLEMENTED, ExitCode.PROTOCOL),
         (Code.FAILED_PRECONDITION, ExitCode.PROTOCOL),
-        (Code.DATA_LOSS, ExitCode.PROTOCOL),
-        (Code.INTERNAL, ExitCode.PROTOCOL),
-        (Code.UNKNOWN, ExitCode.PROTOCOL),
+        (Code.DATA_LOSS, ExitCode.FAILED),
+        (Code.INTERNAL, ExitCode.FAILED),
+        (Code.UNKNOWN, ExitCode.FAILED),
         (Code.INVALID_ARGUMENT, ExitCode.REFUSED),
         (Code.UNAUTHENTICATED, ExitCode.ACCESS),
         (Code.PERMISSION_DENIED, ExitCode.REFUSED),
@@ -155,3 +162,40 @@ def test_what_is_damaged_is_not_used():
 )
 def test_an_error_of_the_agents_has_its_status(error, code):
     assert status_of(error) is code
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_the_agent"),
+    [
+        (SessionLostError, SessionLostError),
+        (TicketError, SessionLostError),  # joining again gives another one
+        (NotStoredError, NotStoredError),
+        (FencedError, FencedError),
+        (RefusedError, RefusedError),
+        (ModelError, RefusedError),
+        (AccessError, AccessError),
+        (BusyError, BusyError),
+        (UnreachableError, UnreachableError),
+        (FailedError, FailedError),
+        (DamagedMessageError, FailedError),
+        (ProtocolError, ProtocolError),
+    ],
+)
+@pytest.mark.parametrize("workers_between", [1, 2, 3])
+async def test_a_failure_keeps_its_kind_and_its_words_through_any_number_of_workers(
+    kind, at_the_agent, workers_between
+):
+    failure = kind("it is so")
+    for number in range(workers_between):
+        with pytest.raises(AioRpcError) as ended:
+            await abort(Aborted(), passed_on(failure, f"the link to worker {number} cannot go on: {failure}"))
+        failure = error_of(ended.value, f"gpu:{number}")
+        assert type(failure) is at_the_agent
+    assert all(f"the link to worker {number} cannot go on" in str(failure) for number in range(workers_between))
+    assert str(failure).endswith("it is so")
+
+
+async def test_a_kind_that_nobody_knows_is_what_its_status_says():
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), StatusError(Code.FAILED_PRECONDITION, "it is so", kind="A_LATER_ONE"))
+    assert type(error_of(ended.value, "gpu:1")) is ProtocolError

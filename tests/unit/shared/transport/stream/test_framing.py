@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from shared.bounds import MOST_CLOCK_NANOSECONDS
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ProtocolError
 from shared.transport.stream.framing import (
@@ -71,7 +72,7 @@ def changed(frame, **fields):
     return copy
 
 
-@given(st.binary(max_size=300), st.integers(1, 310), keys, uint64, uint64)
+@given(st.binary(max_size=300), st.integers(1, 310), keys, uint64, st.integers(0, MOST_CLOCK_NANOSECONDS))
 def test_chunks_put_together_are_the_tensor(payload, chunk_bytes, key, version, nanoseconds):
     sent = tensor(payload, key, version, codec="fp32", shape=[len(payload)], strides=[1])
     frames = list(chunks(sent, chunk_bytes, nanoseconds))
@@ -261,6 +262,13 @@ def test_a_chunk_whose_key_has_changed_is_no_chunk_of_the_tensor(field, place):
     with pytest.raises(ProtocolError, match=f"a chunk at byte {frame.offset} came where byte 0 was expected"):
         assembled([*frames[:place], (other, payload)], memory=memory)
     assert memory.asked == [100], "nothing is taken for what was not announced"
+
+
+def test_a_moment_that_no_clock_shows_is_refused_before_memory_is_taken():
+    memory, (frame, payload) = Memory(), framed()[0]
+    with pytest.raises(ProtocolError, match="which no clock shows"):
+        assembled([(changed(frame, sender_nanoseconds=MOST_CLOCK_NANOSECONDS + 1), payload)], memory=memory)
+    assert memory.asked == []
 
 
 @pytest.mark.parametrize("field", ["placement_version", "sender_nanoseconds"])

@@ -5,11 +5,12 @@ It knows what such files have in common, and nothing of what a file as a whole m
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.errors import PlanError
-from shared.planning.measurements import FLOAT32_BITS, Entries, LinearSeconds, ProfiledBlock, is_bit_width
+from shared.planning.measurements import FLOAT32_BITS, Entries, Floats, LinearSeconds, ProfiledBlock, is_bit_width
+from shared.planning.profile.profile import no_times
 
 
 def shown(value: object) -> str:
@@ -24,13 +25,9 @@ def shown(value: object) -> str:
 class Reader:
     """Takes checked values out of the decoded object; every refusal names file and key."""
 
-    def __init__(self, decoded: object, where: str, what: str, schema: str) -> None:
-        """what: what such a file is called in a sentence. PlanError, beginning with `where`, for no object of this schema."""
-        if not isinstance(decoded, Mapping):
-            raise PlanError(f"{where}: a {what} is a JSON object, not {shown(decoded)}")
-        if decoded.get("schema") != schema:
-            raise PlanError(f'{where}: schema is {shown(decoded.get("schema"))}; this version reads "{schema}"')
-        self.mapping: Mapping[str, Any] = decoded
+    def __init__(self, decoded: Mapping[str, Any], where: str, what: str, schema: str) -> None:
+        """what: what such a file is called in a sentence. where: how every refusal begins."""
+        self.mapping = decoded
         self.where = where
         self._described = f"a {what} of schema {schema}"
 
@@ -138,3 +135,20 @@ class Reader:
                 allowed = f"an integer of 1 to {FLOAT32_BITS}, or null where it was not measured"
                 raise self.refuse(f"min_bits[{cut}]", value, allowed)
         return tuple(values)
+
+    def table(self, key: str, rows: object, cuts: int) -> Floats:
+        """The seconds of the blocks [i, j) at [i, j], NaN where they were not measured. Shape (cuts, cuts)."""
+        table = no_times(cuts - 1)
+        for first, row in enumerate(self.by_cut(key, rows, cuts)):
+            for stop, value in enumerate(self.by_cut(f"{key}[{first}]", row, cuts)):
+                if value is not None:
+                    table[first, stop] = self.number(
+                        f"{key}[{first}][{stop}]", value, ", or null where it was not measured"
+                    )
+        return table
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Refuse two workers of one name."""
+        for name in names:
+            if names.count(name) > 1:
+                raise PlanError(f"{self.where}: two stages are called {name!r}; each must have a name of its own")

@@ -1,0 +1,25 @@
+"""The judge of the numbers that an agent names in its calls: of checkpoints and of terms.
+
+What a session makes of them is judged there; here nothing passes that no session can have.
+"""
+
+from shared.bounds import MOST_STEPS, MOST_TERMS, is_step, is_term
+from shared.checkpoint import CheckpointName
+from shared.errors import ProtocolError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+def checkpoint_name(said: pb.CheckpointName) -> CheckpointName:
+    """The checkpoint that an agent names. Raises ProtocolError for one that there cannot be."""
+    name = CheckpointName(said.lineage, said.step)
+    if not is_term(name.lineage) or not is_step(name.step):
+        raise ProtocolError(
+            f"there can be no checkpoint {name}: its term is {MOST_TERMS} at most, and its step {MOST_STEPS} at most"
+        )
+    return name
+
+
+def check_term(term: int) -> None:
+    """Refuse a term that no session can come to. Raises ProtocolError."""
+    if not is_term(term):
+        raise ProtocolError(f"a session cannot be joined with term {term}; {MOST_TERMS} is the largest")

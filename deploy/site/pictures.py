@@ -1,0 +1,84 @@
+"""Draws the pictures of the pages into `docs/assets/`, each of what the program does:
+
+`python -m deploy.site.pictures` draws all that need no Prometheus, and with `dashboard` behind it the one that does.
+"""
+
+from typing import Annotated
+
+import typer
+
+from deploy.demo import demo
+from deploy.site import dashboard, session, step, terminal, watched
+
+ASSETS = demo.HERE.parents[1] / "docs" / "assets"
+STEP, SESSION, PLACEMENT = ASSETS / "step.svg", ASSETS / "session.svg", ASSETS / "placement.svg"
+TOP, TIMELINE = ASSETS / "top.svg", ASSETS / "timeline.png"
+SIMULATION, DASHBOARD = ASSETS / "simulate.png", ASSETS / "dashboard.png"
+WIDTH = 84
+"""Of a terminal, in characters."""
+
+
+def draw_step() -> None:
+    """Draw the way of a step through both processes."""
+    STEP.write_text(step.drawn(), encoding="utf-8")
+
+
+def draw_session() -> None:
+    """Draw a run of the demo."""
+    session.draw(SESSION)
+
+
+def draw_placement() -> None:
+    """Draw what `edge-agent placement` prints of the first placement of its page."""
+    arguments = ("placement", "--set", "deployment.cut=2")
+    printed = terminal.printed_by([demo.SCRIPTS / "edge-agent", *arguments], WIDTH)
+    terminal.draw(f"edge-agent {' '.join(arguments)}", printed.rstrip(), PLACEMENT, WIDTH)
+
+
+def draw_watched() -> None:
+    """Draw `edge-agent top` and the time line, of one run."""
+    watched.draw(TOP, TIMELINE)
+
+
+def draw_simulation() -> None:
+    """Draw the example of the decision engine's page."""
+    files = (f"--profile={demo.HERE / 'profile.json'}", f"--trace={demo.HERE / 'drop.csv'}", f"--png={SIMULATION}")
+    link = ("--downlink=50mbit", "--round-trip=40ms", "--planner=greedy")
+    terminal.printed_by([demo.SCRIPTS / "edge-agent", "simulate", *files, *link], WIDTH)
+
+
+def draw_dashboard() -> None:
+    """Draw the head of the edge's dashboard; needs Prometheus."""
+    dashboard.draw(DASHBOARD)
+
+
+COMMANDS = {
+    "step": (draw_step, (STEP,)),
+    "session": (draw_session, (SESSION,)),
+    "placement": (draw_placement, (PLACEMENT,)),
+    "watched": (draw_watched, (TOP, TIMELINE)),
+    "simulate": (draw_simulation, (SIMULATION,)),
+    "dashboard": (draw_dashboard, (DASHBOARD,)),
+}
+"""What draws, and the pictures that it makes."""
+WITHOUT_PROMETHEUS = [name for name in COMMANDS if name != "dashboard"]
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"{', '.join(COMMANDS)}; all that need no Prometheus when absent.")
+    ] = None,
+) -> None:
+    """Draw pictures of the pages."""
+    demo.end_on_sigterm()
+    for name in names or WITHOUT_PROMETHEUS:
+        if name not in COMMANDS:
+            raise typer.BadParameter(f"{name} is none of {', '.join(COMMANDS)}")
+        draw, pictures = COMMANDS[name]
+        draw()
+        for picture in pictures:
+            typer.echo(picture)
+
+
+if __name__ == "__main__":
+    typer.run(main)

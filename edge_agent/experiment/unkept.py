@@ -1,0 +1,89 @@
+"""What a model remembers and what nothing keeps: named before a run begins.
+
+Parameters and buffers move with their blocks and are in every checkpoint. The file of the results has what the module's own
+state dict has, so a buffer that is registered with `persistent=False` is not in it. A number in a plain attribute is kept
+nowhere: it stays behind where a block moves, and begins again where a run is resumed.
+"""
+
+from typing import NamedTuple
+
+import structlog
+import torch
+from torch import Tensor, nn
+
+from edge_agent.experiment.workload import Workload
+from shared.model.build import build_model
+from shared.model.random_state import random_state
+from shared.model.snapshot import same_bits, unchanged
+
+_log = structlog.get_logger(__name__)
+
+
+class Unkept(NamedTuple):
+    """What is lost, by names in the whole module."""
+
+    buffers: list[str]
+    """Those that are not in the state dict, and that training changes or another seed draws otherwise."""
+    attributes: list[str]
+    """The numbers in plain attributes that training changes."""
+
+
+def warn_of_unkept(workload: Workload) -> None:
+    """Say in the log what nothing keeps, where there is anything."""
+    found = unkept(workload)
+    if found.buffers:
+        _log.warning(
+            "model.safetensors will not hold all that the model computes with: these buffers are not in its state dict; "
+            "register them with persistent=True",
+            buffers=found.buffers,
+        )
+    if found.attributes:
+        _log.warning(
+            "the model counts in plain attributes, which move with no block and are in no checkpoint, and which K > 0 counts "
+            "twice; keep such numbers in buffers",
+            attributes=found.attributes,
+        )
+
+
+def unkept(workload: Workload) -> Unkept:
+    """Run the model once more, forward, in train mode, and compare; it is afterwards as it was."""
+    module = workload.chain.module
+    buffers, numbers = _unsaved(module), _numbers(module)
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    with unchanged(module), torch.no_grad(), random_state("unkept"):
+        module.train()
+        before = _numbers(module)
+        module(workload.example.example().to(device))
+        trained, counted = _unsaved(module), _numbers(module)
+    drawn = buffers
+    if buffers:
+        model, seed = workload.config.model, workload.config.training.seed
+        drawn = _unsaved(build_model(model.factory, model.kwargs, seed + 1))
+    return Unkept(
+        [
+            name
+            for name, value in buffers.items()
+            if not (_is(value, trained.get(name)) and _is(value, drawn.get(name)))
+        ],
+        [name for name in numbers if counted.get(name) != before.get(name)],
+    )
+
+
+def _unsaved(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of every buffer that the state dict leaves out, by name."""
+    saved = module.state_dict().keys()
+    return {name: value.detach().clone() for name, value in module.named_buffers() if name not in saved}
+
+
+def _numbers(module: nn.Module) -> dict[str, int | float]:
+    """The numbers in plain attributes, by name."""
+    return {
+        f"{path}.{attribute}" if path else attribute: value
+        for path, part in module.named_modules()
+        for attribute, value in vars(part).items()
+        if isinstance(value, int | float) and attribute != "training"
+    }
+
+
+def _is(value: Tensor, other: Tensor | None) -> bool:
+    return other is not None and same_bits(value, other.to(value.device))

@@ -1,0 +1,123 @@
+"""A recorded run once more, in one process on the CPU: all its workers, each in the order in which it computed then."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain as chained
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from edge_agent.experiment.start_weights import load_weights
+from edge_agent.experiment.workload import Workload
+from edge_agent.replaying.run_record import RunRecord, Stretch
+from shared.codec import FeedbackMode, codec_by_name
+from shared.errors import ConfigError, ReplayError
+from shared.execution.blocks import Method
+from shared.execution.simulation import Batch, Simulation
+from shared.model.chain import Chain
+from shared.model.snapshot import same_bits
+from shared.placement import Placement
+from shared.runtime.order import segments_of
+from shared.training.device import prepare_device
+from shared.training.losses import LossHead
+
+CPU = torch.device("cpu")
+
+
+def replay(record: RunRecord, model: Path, progressed: Callable[[int], object] = lambda _step: None) -> int:
+    """Do all recorded steps again, and compare what comes with the losses of the record and the weights of the file.
+
+    progressed: told after each stretch how many steps are done. Returns how many steps there are. Raises ReplayError with the
+    first step whose loss is another, or the first block whose weights are, and ConfigError for a run that cannot be repeated.
+    """
+    config = record.session.configuration
+    workload = Workload(config, record.session.schedule_steps)
+    try:
+        if workload.samples != record.session.samples or workload.start_digest != record.session.start_digest:
+            raise ConfigError(
+                "the samples, or the first weights (training.start_from), are not those of the recorded run"
+            )
+        prepare_device(CPU, deterministic=True)
+        replayed = _Replay(workload, record)
+        for stretch in record.stretches:
+            replayed.do(stretch)
+            progressed(stretch.stop_step)
+        replayed.compare(model)
+    finally:
+        workload.close()
+    return record.steps
+
+
+class _Replay:
+    """The workers of a run, and what they have done so far."""
+
+    def __init__(self, workload: Workload, record: RunRecord) -> None:
+        self._workload = workload
+        placements = [one.placement(len(workload.chain.blocks), workload.batch_size) for one in record.stretches]
+        if not placements:
+            raise ReplayError("no step was recorded")
+        if drawn := sorted(
+            {name for one in placements for name in one.codecs.values() if codec_by_name(name).spec.stochastic}
+        ):
+            raise ConfigError(f"codec {drawn[0]} rounds at random, so a run with it cannot be repeated")
+        self._workers = tuple(dict.fromkeys(chained.from_iterable(one.workers for one in placements)))
+        self._chains: dict[str, Chain] = {name: self._first_chain() for name in self._workers}
+        deployment, recipe = workload.config.deployment, workload.recipe
+        head = LossHead(recipe.loss, None)
+        method = Method(head, deployment.backward, FeedbackMode(deployment.feedback))
+        self._placement = self._of_all(placements[0])
+        self._simulation = Simulation(self._chains, self._placement, recipe, method, CPU)
+
+    def do(self, stretch: Stretch) -> None:
+        """The steps of one stretch. Raises ReplayError where a loss is not the record's."""
+        workload = self._workload
+        placement = self._of_all(stretch.placement(len(workload.chain.blocks), workload.batch_size))
+        if placement != self._placement:
+            self._simulation.change(placement)
+            self._placement = placement
+        steps = range(stretch.first_step, stretch.stop_step)
+        orders = {worker: list(self._order(stretch, worker, steps)) for worker in self._simulation.working}
+        found = self._simulation.follow(orders, steps.start, self._batches(steps))
+        for step in steps:
+            ours = sorted(part.loss.hex() for part in found[step])
+            theirs = sorted(loss.hex() for loss in stretch.losses[step])
+            if ours != theirs:
+                raise ReplayError(
+                    f"the replay parts from the run at step {step}: its loss is {float.fromhex(ours[0]):.9g}, and the run had "
+                    f"{float.fromhex(theirs[0]):.9g}"
+                )
+
+    def compare(self, model: Path) -> None:
+        """Compare the weights with those of a file. Raises ReplayError with the first block that has others."""
+        try:
+            theirs = safetensors.torch.load_file(model)
+        except (OSError, safetensors.SafetensorError) as cause:
+            raise ConfigError(f"{model} cannot be read: {cause}") from cause
+        for index in range(self._placement.blocks):
+            block = self._chains[self._placement.owner(index)].blocks[index]
+            for name, ours in (block.named_parameters() | block.named_buffers()).items():
+                if name in theirs and not same_bits(ours, theirs[name]):
+                    raise ReplayError(
+                        f"the replay ends with another {name!r}, of block {block.name!r}, than {model} holds"
+                    )
+
+    def _order(self, stretch: Stretch, worker: str, steps: range) -> Iterator[int]:
+        told: Mapping[int, list[int]] = stretch.orders.get(worker, {})
+        for step in steps:
+            yield from segments_of(told.get(step, ()), self._simulation.working[worker])
+
+    def _batches(self, steps: range) -> Iterator[Batch]:
+        return ((batch.inputs, batch.labels) for batch in self._workload.loader.iterate(steps.start, steps.stop))
+
+    def _of_all(self, placement: Placement) -> Placement:
+        """The placement, with the workers beside that have a part in another one."""
+        others = tuple(name for name in self._workers if name not in placement.workers)
+        return replace(placement, workers=placement.workers + others)
+
+    def _first_chain(self) -> Chain:
+        chain, path = self._workload.built_again(), self._workload.config.training.start_from
+        if path is not None:
+            load_weights(chain.module, path)
+        return chain

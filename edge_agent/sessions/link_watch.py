@@ -1,0 +1,47 @@
+"""Links between trainers that stay down although both trainers answer this device: nobody else would ever tell."""
+
+import time
+
+from edge_agent.sessions.links_between import links_between, missing_links
+from edge_agent.sessions.open_session import OpenSession
+from shared.concurrency.tasks import gathered
+from shared.errors import IsthmusError, UnreachableError
+from shared.placement import Link
+
+EVERY_SECONDS = 10.0
+"""How often the trainers are asked while no step gets done."""
+LONGEST_SECONDS = 120.0
+"""How long a link may be down between trainers that answer, without a step: longer than a network takes to find another way."""
+
+
+class LinkWatch:
+    """The links of one session, for as long as one thing is done. Used on the event loop."""
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+        self._down_since: dict[Link, float] = {}
+        """By the link, when it was found to be down first, by time.monotonic."""
+        self._asked_seconds = time.monotonic()
+
+    async def look(self, *, is_missed: bool) -> UnreachableError | None:
+        """What ends the run, if anything does. is_missed: whether steps should get done and do not; else nobody is asked."""
+        now_seconds = time.monotonic()
+        if not is_missed:
+            self._down_since.clear()
+            self._asked_seconds = now_seconds
+        if now_seconds - self._asked_seconds < EVERY_SECONDS:
+            return None
+        self._asked_seconds = now_seconds
+        session = self._session
+        wanted = links_between(session.plan)
+        try:
+            workers = {worker for link in wanted for worker in link}
+            await gathered(*(session.members[worker].client.check_serving() for worker in workers))
+            missing = await missing_links(session, wanted)
+        except (IsthmusError, KeyError):  # a trainer is away, or left out: that is what has to end first
+            missing = {}
+        self._down_since = {link: self._down_since.get(link, now_seconds) for link in missing}
+        for link, since in self._down_since.items():
+            if now_seconds - since >= LONGEST_SECONDS:
+                return UnreachableError(f"{missing[link]}; no step was done for {now_seconds - since:.0f} s")
+        return None

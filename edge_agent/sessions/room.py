@@ -1,0 +1,73 @@
+"""A look at the disks before a training: whether its results, and what is kept of it meanwhile, will find room.
+
+What it needs is known before the first step, and a run that comes to its end without room for its results has to be helped.
+"""
+
+import shutil
+from pathlib import Path
+
+import structlog
+
+from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.stored_session import StoredSession
+from shared.checkpoint import LocalFiles
+from shared.control.formatting import size
+from shared.errors import StorageError
+from shared.placement import AGENT, held_blocks
+from shared.training.optimizers import optimizer_bytes
+
+_log = structlog.get_logger(__name__)
+_OVERHEAD_BYTES = 256 * 1024
+"""Of what is no tensor: the summary, the record, manifests, names, folders."""
+
+
+def check_room(experiment: Experiment, folder: LocalFiles | None, stored: StoredSession | None) -> None:
+    """Raise StorageError where the results will have no room; warn where the checkpoints or the kept model will have none.
+
+    folder: where this agent keeps its sessions. stored: the one that goes on, whose files are there already.
+    """
+    config = experiment.config
+    model_bytes = sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
+    results_bytes = model_bytes + _OVERHEAD_BYTES
+    output = config.output.directory
+    if output is not None and (free_bytes := free_bytes_at(output)) < results_bytes:
+        raise StorageError(
+            f"output.directory: the disk of {output} has {size(free_bytes)} left, and the results will take "
+            f"{size(results_bytes)}; make room, or choose another folder"
+        )
+    if folder is None:
+        return
+    checkpoints_bytes = (config.checkpoints.keep + 1) * _part_bytes(experiment) + model_bytes + _OVERHEAD_BYTES
+    if stored is not None:
+        checkpoints_bytes -= stored.total_bytes()
+    if output is not None and _disk(output) == _disk(folder.path):
+        checkpoints_bytes += results_bytes
+    if (free_bytes := free_bytes_at(folder.path)) < checkpoints_bytes:
+        _log.warning(
+            "the disk of the checkpoints may become full, and what is not kept is lost with this process",
+            folder=str(folder.path),
+            free=size(free_bytes),
+            needed=size(checkpoints_bytes),
+        )
+
+
+def _part_bytes(experiment: Experiment) -> int:
+    """The device's part of one checkpoint, with the blocks that it has at first."""
+    blocks = [experiment.chain.blocks[index] for index in held_blocks(experiment.placement, AGENT)]
+    learning = [parameter for block in blocks for parameter in block.named_parameters().values()]
+    tensors = [*learning, *(buffer for block in blocks for buffer in block.named_buffers().values())]
+    return sum(tensor.nbytes for tensor in tensors) + optimizer_bytes(learning, experiment.recipe.optimizer)
+
+
+def free_bytes_at(path: Path) -> int:
+    """Bytes that are free on the disk of a path, which need not exist yet."""
+    return shutil.disk_usage(_existing(path)).free
+
+
+def _disk(path: Path) -> int:
+    return _existing(path).stat().st_dev
+
+
+def _existing(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that is there."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())

@@ -1,0 +1,56 @@
+"""A run whose training is done, and whose results could not be written: they are written now, and no trainer is needed."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+import structlog
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.training.result import TrainingResult
+from shared.client.credentials import trainer_access
+from shared.client.trainer import TrainerClient
+from shared.errors import IsthmusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult | None:
+    """The result of a session that has done all steps of `experiment`; None where some are left, or it is not whole.
+
+    The experiment's module then has its weights. Blocks. Raises StorageError.
+    """
+    if stored.finished_step != experiment.steps or (kept := stored.result()) is None:
+        return None
+    module = experiment.chain.module.to("cpu")
+    return TrainingResult.kept(module, kept.facts, kept.data)
+
+
+async def deliver(
+    result: TrainingResult,
+    experiment: Experiment,
+    stored: StoredSession,
+    on_result: Callable[[TrainingResult], object],
+) -> None:
+    """Hand the result to `on_result`, in a thread, and end the session on all sides. Raises what `on_result` raises."""
+    _log.info("training was done already; its results are written now", session=stored.record.session_id)
+    await asyncio.to_thread(on_result, result)
+    await asyncio.to_thread(stored.remove)
+    with suppress(
+        IsthmusError, TimeoutError
+    ):  # a trainer that does not hear of it forgets the session by itself, later
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await _close_at_trainers(experiment.config, stored)
+
+
+async def _close_at_trainers(config: EdgeConfig, stored: StoredSession) -> None:
+    async with AsyncExitStack() as stack:
+        for trainer in config.all_trainers:
+            if (session_id := stored.record.trainer_sessions.get(trainer.name)) is not None:
+                client = TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls))
+                stack.push_async_exit(client)
+                await client.close_session(session_id, pb.Fence(session_term=stored.session_term), resumable=False)

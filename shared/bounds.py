@@ -1,0 +1,64 @@
+"""The forms and bounds of what a peer, a record on disk or a command may say: ids, tickets, names, steps, times and rates.
+
+Whoever takes such a value asks here before it becomes a path, a header, a label, a length or a figure. Knows no message.
+"""
+
+import re
+
+MOST_STEPS = 2**48
+"""No run has more steps: one a microsecond would take nine years. Every number up to it is exact in JSON and in a float."""
+MOST_TERMS = 2**48
+"""No session is joined more often."""
+MOST_SECONDS = 1e6
+"""The longest that one piece of work may be said to take: eleven days."""
+MOST_CLOCK_NANOSECONDS = 2**62
+"""The latest that a monotonic clock may show: 146 years after its start."""
+MOST_BITS_PER_SECOND = 1e15
+"""The fastest that a link may be said to be."""
+MOST_WORKERS = 16
+"""Workers of one session: what crosses between them is looked at pair by pair."""
+
+_SESSION_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_TICKET = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_WORKER = re.compile(r"[A-Za-z0-9_-]{1,63}", re.ASCII)
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
+
+
+def is_session_id(text: str) -> bool:
+    """Whether this is what a session is called: 32 hexadecimal digits, of which an agent and each trainer make their own."""
+    return _SESSION_ID.fullmatch(text) is not None
+
+
+def is_ticket(text: str) -> bool:
+    """Whether this can be a ticket, which a header has to carry."""
+    return _TICKET.fullmatch(text) is not None
+
+
+def is_worker(text: str) -> bool:
+    """Whether this can be the name of a worker, which logs and tables show and metrics have as a label."""
+    return _WORKER.fullmatch(text) is not None
+
+
+def is_file_name(text: str) -> bool:
+    """Whether this names a file or folder inside another one, and leads nowhere else."""
+    return _FILE.fullmatch(text) is not None
+
+
+def is_step(number: int) -> bool:
+    """Whether a run can have this step, or end before it."""
+    return 0 <= number <= MOST_STEPS
+
+
+def is_term(number: int) -> bool:
+    """Whether a session can have been joined with this term; 0 is that of one which nobody has joined."""
+    return 0 <= number <= MOST_TERMS
+
+
+def is_duration(seconds: float) -> bool:
+    """Whether a piece of work can have taken so long. No comparison holds of what is no number."""
+    return 0 <= seconds <= MOST_SECONDS
+
+
+def is_rate(bits_per_second: float) -> bool:
+    """Whether a link can carry so much. No comparison holds of what is no number."""
+    return 0 < bits_per_second <= MOST_BITS_PER_SECOND

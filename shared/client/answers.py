@@ -1,0 +1,119 @@
+"""The judge of what a trainer answers: nothing of an answer is used before its form and its bounds are known here.
+
+Each method returns what it was given, or raises ProtocolError that names the trainer, the call and the field. What a field
+means to a session, as the digests of its blocks, is judged where that is known; tensors are judged by `shared.tensor_wire`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from shared.bounds import MOST_WORKERS, is_duration, is_rate, is_session_id, is_step, is_term, is_ticket, is_worker
+from shared.checkpoint import MAX_NAMED
+from shared.errors import ProtocolError, one_line
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+_SHOWN = 40
+"""How many characters of a wrong value an error shows."""
+
+
+class AnswerJudge:
+    """Judges what the trainer at one address answers."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def opened(self, answer: pb.OpenSessionResponse) -> pb.OpenSessionResponse:
+        """The id names the session from now on."""
+        self._demand("OpenSession", "session_id", answer.session_id, is_session_id, "32 hexadecimal digits")
+        return answer
+
+    def joined(self, answer: pb.JoinSessionResponse) -> pb.JoinSessionResponse:
+        """Steps, checkpoints and tickets."""
+        call = "JoinSession"
+        self._demand(call, "next_step", answer.next_step, is_step, "a step that a run can have")
+        self._few(call, "checkpoints", answer.checkpoints, MAX_NAMED)
+        self._few(call, "replicas", answer.replicas, MAX_NAMED)
+        for name in (*answer.checkpoints, *(kept.checkpoint for kept in answer.replicas)):
+            self._demand(call, "step of a checkpoint", name.step, is_step, "a step that a run can have")
+            self._demand(call, "lineage of a checkpoint", name.lineage, is_term, "a term that a session can have")
+        return self.with_tickets(call, answer)
+
+    def with_tickets(self, call: str, answer: M) -> M:
+        """The field `tickets`, which some answers have."""
+        tickets: Sequence[pb.Ticket] = answer.tickets  # type: ignore[attr-defined]
+        self._few(call, "tickets", tickets, MOST_WORKERS)
+        for one in tickets:
+            self._demand(call, "worker of a ticket", one.worker, is_worker, "the name of a worker")
+            self.ticket(call, one.ticket)
+        return answer
+
+    def ticket(self, call: str, ticket: str) -> str:
+        """What lets somebody dial or download; it travels on in a header."""
+        self._demand(call, "ticket", ticket, is_ticket, "up to 128 letters, digits, - and _")
+        return ticket
+
+    def measured_stage(self, answer: pb.MeasureStageResponse, repeats: int) -> list[float]:
+        """Seconds of each step, as many as were asked for."""
+        call = "MeasureStage"
+        self._demand(call, "count of seconds", len(answer.seconds), lambda count: count == repeats, str(repeats))
+        for seconds in answer.seconds:
+            self._demand(call, "seconds", seconds, is_duration, _DURATION)
+        return list(answer.seconds)
+
+    def peers_checked(self, answer: pb.CheckPeersResponse, asked: int) -> list[pb.PeerCheck]:
+        """One for each address, whose reason a terminal may show."""
+        self._demand("CheckPeers", "count of checks", len(answer.checks), lambda count: count == asked, str(asked))
+        return [pb.PeerCheck(allowed=check.allowed, reason=one_line(check.reason)) for check in answer.checks]
+
+    def measured_link(self, answer: pb.MeasureLinkResponse) -> pb.MeasureLinkResponse:
+        """Both rates and the round trip."""
+        call = "MeasureLink"
+        self._demand(call, "uplink", answer.uplink, is_rate, _RATE)
+        if answer.HasField("downlink"):
+            self._demand(call, "downlink", answer.downlink, is_rate, _RATE)
+        self._demand(call, "round_trip_seconds", answer.round_trip_seconds, is_duration, _DURATION)
+        return answer
+
+    def copy_timed(self, answer: pb.TrainCopyResponse) -> pb.CopyTiming:
+        """What a copy takes."""
+        call, told = "TrainCopy", answer.timing
+        for name, seconds in (
+            ("seconds_per_step", told.seconds_per_step),
+            ("seconds_per_judged_batch", told.seconds_per_judged_batch),
+        ):
+            self._demand(call, name, seconds, is_duration, _DURATION)
+        self._demand(call, "seconds_per_step", told.seconds_per_step, lambda seconds: seconds > 0, "above 0")
+        self._demand(call, "steps_per_epoch", told.steps_per_epoch, _is_some, "1 or more steps that a run can have")
+        self._demand(call, "judged_batches", told.judged_batches, is_step, "as many as a run can have steps")
+        return told
+
+    def copy_judged(self, answer: pb.TrainCopyResponse) -> pb.CopyJudged:
+        """What a copy gets right."""
+        judged = answer.judged
+        self._demand("TrainCopy", "samples", judged.samples, _is_some, "1 or more")
+        self._demand(
+            "TrainCopy", "correct", judged.correct, lambda right: right <= judged.samples, f"{judged.samples} or less"
+        )
+        return judged
+
+    def _few(self, call: str, field: str, values: Sequence[object], most: int) -> None:
+        self._demand(call, f"count of {field}", len(values), lambda count: count <= most, f"{most} or less")
+
+    def _demand(self, call: str, field: str, value: T, is_right: Callable[[T], bool], right: str) -> None:
+        if not is_right(value):
+            shown = repr(value[:_SHOWN]) if isinstance(value, str) else value
+            raise ProtocolError(
+                f"the trainer at {self._address} answers {call} with a {field} of {shown}; it must be {right}"
+            )
+
+
+_DURATION = "a number of seconds that work can take"
+_RATE = "a number of bits per second that a link can carry"
+
+
+def _is_some(count: int) -> bool:
+    return count > 0 and is_step(count)

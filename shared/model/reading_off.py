@@ -1,0 +1,248 @@
+"""How much of a sample can be read off features: how many of its numbers are each told by one number of a feature.
+
+A number of a feature tells a number of the sample where it follows from that one alone, or where small changes of all others
+together change it by less than a quarter as much. So do all maps of each number by itself (scaling, normalisation, activation,
+dropout, rounding, a table), rearrangements and selections of numbers (padding, cropping, the largest of several), and the raw
+numbers that a feature holds beside others.
+
+This is tried, and not read from the kinds of layers: half of the sample's numbers are changed, then the other half, for several
+halves. A number of a feature that always follows one half and not the other tells the number that was in all these halves.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from shared.model.behaviour import made_up_features, made_up_values
+from shared.model.features import Features, FeatureSpecs, call_module
+from shared.model.random_state import random_state
+
+NOTABLE_SHARE = 0.2
+"""From this share of a sample's numbers on, what can be read off counts as the raw sample. Above what the ends of a sequence
+are: a recurrent layer has seen nothing else there yet."""
+_OTHERS_CHANGED_LITTLE = 0.25
+"""The most that small changes of all other numbers may change one that tells, in relation to the number that it tells."""
+_OTHERS_EXCHANGED = 1e-3
+"""The same where numbers are exchanged for others: these change by amounts of their own."""
+_NOTICEABLE = 1e-6
+"""A share of the largest number of a feature; a smaller change is rounding."""
+_TRAINED_SAMPLES = 4
+"""Samples of a batch in train mode, so that what layers normalise over samples is as in training."""
+_COLOURS = 4
+"""Up to so many channels of a picture are its colours: a pixel then counts as one number, because the colours of a pixel mixed
+still show the picture."""
+_CODE_BITS = 4
+"""Halves beyond those that tell all numbers of a sample apart, so that two numbers seldom look like one."""
+_JITTER, _STEP = 0.3, 0.01
+"""Noise that parts equal numbers, and the changes, in standard deviations of the samples."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way in which samples are changed and blocks are run."""
+
+    samples: Features
+    """Inputs of one sample or more; what becomes of the first is looked at."""
+    changed: Features
+    """The same with other numbers, of which only some are put in place at a time."""
+    run: Callable[[nn.Module, Features], Features]
+    others: float
+    """The most that all other numbers may change a number that tells one, in relation to that one."""
+
+
+def readable_shares(blocks: Sequence[nn.Module], trials: Iterable[Trial]) -> tuple[float, ...]:
+    """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that is notable.
+
+    Behind blocks without parameters the features count as well, with whatever share there is: everybody can compute them.
+    Blocks are run on copies of buffers; the caller keeps modes. The last block is left out: nothing crosses behind it.
+    """
+    inner = blocks[:-1]
+    found = [0.0 for _ in itertools.takewhile(_has_no_parameters, inner)]
+    with torch.no_grad():
+        for trial in trials:
+            found = [max(pair) for pair in itertools.zip_longest(found, _shares(inner, trial), fillvalue=0.0)]
+    return tuple(found)
+
+
+def why_raw(name: str, share: float) -> str:
+    """What makes the features behind a block raw samples, in words. name: of the block. share: see `readable_shares`."""
+    if share < NOTABLE_SHARE:
+        return f"no block up to {name!r} has weights, so everybody can compute what it makes of a sample"
+    return f"behind block {name!r} {share:.0%} of a sample can be read off, each number of it from one number of the feature"
+
+
+def _has_no_parameters(block: nn.Module) -> bool:
+    return next(block.parameters(), None) is None
+
+
+def made_up_trials(inputs: FeatureSpecs, persistent: frozenset[int]) -> list[Trial]:
+    """Trials with made-up samples and weights, which every machine has alike. persistent: as for `behaviour_of`."""
+    values: dict[int, dict[str, Tensor]] = {}
+
+    def run(block: nn.Module, features: Features) -> Features:
+        block.train(False)
+        if id(block) not in values:
+            values[id(block)] = made_up_values(block, persistent)
+        return _run(block, features, values[id(block)])
+
+    samples = made_up_features(inputs, 1)
+    others = tuple(
+        sample if spec.differentiable else (1 - sample.long()).to(spec.dtype)
+        for sample, spec in zip(samples, inputs, strict=True)
+    )
+    return _trials(samples, others, run)
+
+
+def measured_trials(batch: Tensor) -> list[Trial]:
+    """Trials with samples and the weights that the blocks have now, in eval mode and in train mode."""
+
+    def run_in(training: bool) -> Callable[[nn.Module, Features], Features]:
+        def run(block: nn.Module, features: Features) -> Features:
+            block.train(training)
+            return _run(block, features, {})
+
+        return run
+
+    samples = batch[:_TRAINED_SAMPLES]
+    others = samples.clone()
+    for place in range(1, len(batch)):  # a number of another sample at the same place, where there is one that differs
+        others = torch.where(others == samples, batch[place : place + 1], others)
+    # Numbers that are measured are changed a little only: exchanging them shows what made-up weights have shown already.
+    return [
+        _trials((samples[:1],), (others[:1],), run_in(training=False))[-1],
+        _trials((samples,), (others,), run_in(training=True))[-1],
+    ]
+
+
+def _run(block: nn.Module, features: Features, values: dict[str, Tensor]) -> Features:
+    """The outputs with these parameters and buffers in place of the block's own, and with copies of all other buffers."""
+    buffers = {name: values.get(name, buffer).clone() for name, buffer in block.named_buffers()}
+    with random_state("reading off"):
+        return call_module(block, tuple(feature.clone() for feature in features), {**values, **buffers})
+
+
+def _trials(samples: Features, others: Features, run: Callable[[nn.Module, Features], Features]) -> list[Trial]:
+    """Numbers exchanged for others, which rounding cannot hide; measured ones changed a little, which shows what is selected.
+
+    others: valid numbers in the place of integers; measured ones are drawn.
+    """
+    draw = torch.Generator().manual_seed(1)
+    measured = [sample.is_floating_point() for sample in samples]
+    drawn = tuple(
+        sample.min() + (sample.max() - sample.min()) * torch.rand(sample.shape, generator=draw).to(sample)
+        if floats
+        else other
+        for sample, other, floats in zip(samples, others, measured, strict=True)
+    )
+    exchanged = Trial(samples, drawn, run, _OTHERS_EXCHANGED)
+    if not any(measured):
+        return [exchanged]
+    near = tuple(
+        _moved(sample, _JITTER, draw) if floats else sample for sample, floats in zip(samples, measured, strict=True)
+    )
+    moved = tuple(
+        (each + _step(sample, draw)) if floats else sample
+        for sample, each, floats in zip(samples, near, measured, strict=True)
+    )
+    return [exchanged, Trial(near, moved, run, _OTHERS_CHANGED_LITTLE)]
+
+
+def _moved(sample: Tensor, deviations: float, draw: torch.Generator) -> Tensor:
+    """Numbers with noise of at most so many standard deviations."""
+    return sample + _deviation(sample) * deviations * (2 * torch.rand(sample.shape, generator=draw) - 1).to(sample)
+
+
+def _step(sample: Tensor, draw: torch.Generator) -> Tensor:
+    """Changes of one size, up or down."""
+    return _deviation(sample) * _STEP * (torch.rand(sample.shape, generator=draw) - 0.5).sign().to(sample)
+
+
+def _deviation(sample: Tensor) -> float:
+    return float(sample.double().std(correction=0)) or 1.0
+
+
+def _shares(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
+    """The shares behind the first blocks in one trial, as long as they are notable. Mostly one block is enough to try."""
+    count = 1
+    while len(found := _shares_of_all(blocks[:count], trial)) == count < len(blocks):
+        count *= 2
+    return found
+
+
+def _shares_of_all(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
+    """The same for few blocks."""
+    differing = torch.cat(
+        [(one[0] != other[0]).reshape(-1) for one, other in zip(trial.samples, trial.changed, strict=True)]
+    )
+    count = int(differing.sum())
+    if not count:
+        return []
+    bits = count.bit_length() + _CODE_BITS
+    codes = torch.cat([_codes(one.shape[1:], bits) for one in trial.samples])
+    read = [_Readings() for _ in blocks]
+    opened, plain = len(blocks), [trial.samples]
+    for bit in range(bits):
+        half = (codes >> bit & 1).bool()
+        values = [_mixed(trial, half), _mixed(trial, ~half)]
+        for index in range(opened):
+            try:
+                if len(plain) == index + 1:
+                    plain.append(trial.run(blocks[index], plain[index]))
+                values = [trial.run(blocks[index], value) for value in values]
+            except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):  # only right numbers will do
+                opened = index
+                break
+            if read[index].add(bit, trial.others, *map(_of_first, (plain[index + 1], *values))) < NOTABLE_SHARE * count:
+                opened = index
+                break
+    shares = [each.share(codes[differing]) for each in read[:opened]]
+    return list(itertools.takewhile(lambda share: share >= NOTABLE_SHARE, shares))
+
+
+def _codes(shape: torch.Size, bits: int) -> Tensor:
+    """Which of each pair of halves every number of a sample is in, flat."""
+    picture = len(shape) > 2 and shape[0] <= _COLOURS
+    places = shape[1:] if picture else shape
+    drawn = torch.randint(0, 2**bits, places, generator=torch.Generator().manual_seed(bits))
+    return drawn.expand(shape).reshape(-1)
+
+
+def _mixed(trial: Trial, chosen: Tensor) -> Features:
+    """The samples with the changed numbers at the chosen places."""
+    sizes = [one[0].numel() for one in trial.samples]
+    return tuple(
+        torch.where(places.reshape(one.shape[1:]).to(one.device), other, one)
+        for one, other, places in zip(trial.samples, trial.changed, torch.split(chosen, sizes), strict=True)
+    )
+
+
+def _of_first(features: Features) -> Tensor:
+    """All numbers of a feature of the first sample."""
+    return torch.cat([each[:1].detach().cpu().reshape(-1).double() for each in features])
+
+
+class _Readings:
+    """What each number of a feature has followed until now."""
+
+    def __init__(self) -> None:
+        self._codes = self._telling = self._change = torch.empty(0)
+
+    def add(self, bit: int, others: float, plain: Tensor, half: Tensor, other_half: Tensor) -> int:
+        """Take in what two halves have changed; how many numbers may still tell one of the sample's."""
+        one, other = (half - plain).abs(), (other_half - plain).abs()
+        larger, smaller = torch.maximum(one, other), torch.minimum(one, other)
+        if not bit:
+            self._codes = torch.zeros(plain.shape, dtype=torch.int64)
+            self._telling = larger > _NOTICEABLE * plain.abs().max()
+            self._change = larger
+        # What follows one number alone changes as much every time.
+        self._telling &= torch.maximum(smaller, (larger - self._change).abs()) <= others * self._change
+        self._codes |= (one > other).long() << bit
+        return int(self._telling.sum())
+
+    def share(self, codes: Tensor) -> float:
+        """The share of the sample's numbers, by their codes, that some number tells."""
+        return float(torch.isin(codes, self._codes[self._telling]).double().mean())

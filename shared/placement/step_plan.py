@@ -1,0 +1,75 @@
+"""All that follows from a placement of a model for one step, worked out once, in time and memory that grow with its parts."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from shared.placement.derived import Crossing, first_worker, flow_of, links_of, steps_ahead
+from shared.placement.facts import ModelFacts
+from shared.placement.programs import Program, programs_of
+from shared.placement.reports import report_parents, reports_heard
+from shared.placement.segments import Waiting, segments
+from shared.placement.tiles import Placement
+
+
+class StepPlan:
+    """One step of training, or of an evaluation, of all workers of a valid placement. Frozen once it is made.
+
+    To make it takes a second for the largest placements (`check`), so it is made beside the event loop, and handed to all that
+    need anything of it.
+    """
+
+    def __init__(self, placement: Placement, model: ModelFacts, *, training: bool = True) -> None:
+        """training: False for an evaluation, which goes forward to the loss and no further."""
+        self.placement = placement
+        self.model = model
+        self.training = training
+        flow = flow_of(placement, model, training=training)
+        self.crossings = flow.everything
+        """All that crosses in a step: forward, then error gradients, then what concerns shared blocks."""
+        self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
+        for one in self.crossings:
+            self._between[one.sender, one.receiver].append(one)
+        self.ahead = steps_ahead(placement, flow, training=training)
+        """How many steps may have begun anywhere beyond the oldest that somebody still works on; see `steps_ahead`."""
+        self.links = links_of(placement, flow)
+        """Pairs of workers that need a stream; see `links_of`."""
+        self._programs = programs_of(placement, model, flow, training=training)
+        waiting = Waiting({name: segments(whole)[1] for name, whole in self._programs.items()})
+        self.unaware = frozenset(source.worker for source in placement.sources if not waiting.is_for_all(source.worker))
+        """The workers that begin steps and learn how far the others are by their reports alone."""
+        self._parents = report_parents(first_worker(placement), self.links)
+        to_hear = self.unaware | {first_worker(placement)}
+        self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}
+
+    def program(self, worker: str) -> Program:
+        """What a worker does in a step; empty where it has no part in it."""
+        return self._programs.get(worker, ())
+
+    def between(self, sender: str, receiver: str) -> tuple[Crossing, ...]:
+        """What one worker sends another in a step."""
+        return tuple(self._between.get((sender, receiver), ()))
+
+    def peers(self, worker: str) -> list[str]:
+        """The workers to which a worker has a link."""
+        return [peer for link in self.links if worker in link for peer in link if peer != worker]
+
+    def report_parent(self, worker: str) -> str | None:
+        """The next worker on the way to the first one, which hears all reports; None for the first one."""
+        return self._parents.get(worker)
+
+    def reports_heard(self, worker: str) -> dict[str, frozenset[str]]:
+        """By peer, the workers whose reports of steps that are done a worker hears from there; see `reports_heard`."""
+        return self._heard[worker]
+
+
+class PlacementPlan(NamedTuple):
+    """A placement with all that follows from it."""
+
+    placement: Placement
+    training: StepPlan
+    evaluation: StepPlan
+
+    @classmethod
+    def of(cls, placement: Placement, model: ModelFacts) -> "PlacementPlan":
+        """Of a valid placement. Computes."""
+        return cls(placement, StepPlan(placement, model), StepPlan(placement, model, training=False))

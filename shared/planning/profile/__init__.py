@@ -1,0 +1,31 @@
+"""What was measured of a model on its workers and links: one type, and the files that hold it.
+
+`isthmus.profile/v2` is what we write. Files of pairs (`isthmus.profile/v1`) and of chains (`isthmus.chain/v1`) are read too.
+"""
+
+from shared.planning.profile.files import load_profile, parse_profile
+from shared.planning.profile.pair_v1 import NO_OVERHEAD, pair_profile
+from shared.planning.profile.profile import (
+    DEFAULT_CODEC_FAMILY,
+    MeasuredLink,
+    MessageSeconds,
+    Profile,
+    WorkerProfile,
+    no_times,
+)
+from shared.planning.profile.v2 import SCHEMA, profile_to_json
+
+__all__ = [
+    "DEFAULT_CODEC_FAMILY",
+    "NO_OVERHEAD",
+    "SCHEMA",
+    "MeasuredLink",
+    "MessageSeconds",
+    "Profile",
+    "WorkerProfile",
+    "load_profile",
+    "no_times",
+    "pair_profile",
+    "parse_profile",
+    "profile_to_json",
+]

@@ -1,0 +1,32 @@
+"""A profile from a file, whichever of its schemas that has."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from shared.errors import PlanError
+from shared.files.json_file import read_json
+from shared.planning.profile import chain_v1, pair_v1, v2
+from shared.planning.profile.profile import Profile
+from shared.planning.profile.reader import shown
+
+_PARSERS: Mapping[str, Callable[[Mapping[str, object], str], Profile]] = {
+    v2.SCHEMA: v2.parse,
+    pair_v1.SCHEMA: pair_v1.parse,
+    chain_v1.SCHEMA: chain_v1.parse,
+}
+
+
+def load_profile(path: Path) -> Profile:
+    """The profile in a file. PlanError when it cannot be read or holds anything wrong."""
+    return parse_profile(read_json(path, "profile", PlanError), str(path))
+
+
+def parse_profile(decoded: object, where: str) -> Profile:
+    """The profile in a decoded JSON object; `where` begins every complaint."""
+    if not isinstance(decoded, Mapping):
+        raise PlanError(f"{where}: a profile is a JSON object, not {shown(decoded)}")
+    schema = decoded.get("schema")
+    if not isinstance(schema, str) or schema not in _PARSERS:
+        known = ", ".join(f'"{name}"' for name in _PARSERS)
+        raise PlanError(f"{where}: schema is {shown(schema)}; this version reads {known}")
+    return _PARSERS[schema](decoded, where)

@@ -1,0 +1,193 @@
+"""The profile: what was measured of a model on its workers and the links between them, as data.
+
+One type for two workers, chains and whatever else is planned (schema `isthmus.profile/v2`, paper 000, 5.2). It knows nothing of
+files, of what may be chosen, or of what the numbers are used for.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.planning.measurements import Entries, Floats, LinearSeconds, ProfiledBlock, at_bits, bytes_before
+from shared.planning.rates import Rates
+
+Hop = tuple[str, str]
+"""Two workers, the one nearer to the samples first."""
+
+DEFAULT_CODEC_FAMILY = "uniform"
+"""The family of a profile that names none."""
+
+
+class MessageSeconds(NamedTuple):
+    """Cost of a step on a worker for each link that it uses, beside computing and encoding: the stream, the handing over."""
+
+    seconds: float = 0.0
+    seconds_per_byte: float = 0.0
+    """By the bytes that it sends and receives."""
+    waited_seconds: float = 0.0
+    """The part that a batch waits for at K = 0; the worker does the rest while the batch is away."""
+
+
+NO_MESSAGE = MessageSeconds()
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerProfile:
+    """The times of one worker. Tables have the seconds per step of the blocks [i, j) at [i, j], shape (L + 1, L + 1)."""
+
+    name: str
+    replayed: Floats
+    """Forward, backward and update, with the forward done again where the backward waits. NaN where it was not measured."""
+    serial: Floats
+    """The same at K = 0, where nothing is done again. NaN: as `replayed`."""
+    message: MessageSeconds = NO_MESSAGE
+
+    def seconds(self, *, serial: bool) -> Floats:
+        """The table that counts at K = 0, or above."""
+        return np.where(np.isnan(self.serial), self.replayed, self.serial) if serial else self.replayed
+
+    def slowed(self, factor: float) -> "WorkerProfile":
+        """The same worker, each of its times so many times as long."""
+        return replace(self, replayed=self.replayed * factor, serial=self.serial * factor)
+
+
+class MeasuredLink(NamedTuple):
+    """A link between two workers as it was when it was measured; None where it was not."""
+
+    uplink: float | None = None
+    """Bits per second away from the samples."""
+    downlink: float | None = None
+    round_trip_seconds: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A model of L blocks on W workers. Lists by cut have L + 1 entries; index = blocks before the cut."""
+
+    model: str
+    batch_size: int
+    blocks: tuple[ProfiledBlock, ...]
+    feature_bytes: Entries
+    """Bytes of the float32 feature that crosses a cut forward."""
+    gradient_bytes: Entries
+    """Bytes of the float32 error gradient that crosses it backward."""
+    workers: tuple[WorkerProfile, ...]
+    """Nearest to the samples first."""
+    links: Mapping[Hop, MeasuredLink] = field(default_factory=dict)
+    """Between workers, each pair once."""
+    encode: LinearSeconds | None = None
+    """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits can be
+    planned with."""
+    codec_family: str = DEFAULT_CODEC_FAMILY
+    """The family of codecs that `encode` and `min_bits` were measured with; they say nothing of another."""
+    min_bits: tuple[int | None, ...] | None = None
+    """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
+    max_staleness: int | None = None
+    """Largest K within the accuracy budget; None where nobody has said so."""
+    links_stay: bool = False
+    """Whether links stay in their places when their workers change places, because nothing else is known of them."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the file beyond the schema, kept as they were."""
+
+    def __len__(self) -> int:
+        """L, the number of blocks."""
+        return len(self.blocks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workers' names."""
+        return tuple(worker.name for worker in self.workers)
+
+    def worker(self, name: str) -> WorkerProfile:
+        """The worker of a name. KeyError where there is none."""
+        return {worker.name: worker for worker in self.workers}[name]
+
+    @cached_property
+    def bytes_before(self) -> Floats:
+        """Bytes of the blocks [0, c), for each cut c. Shape (L + 1,)."""
+        return np.array(bytes_before(self.blocks))
+
+    def link(self, near: str, far: str) -> MeasuredLink | None:
+        """The link between two workers, up from the first; None where nothing is known of it."""
+        if (known := self.links.get((near, far))) is not None:
+            return known
+        turned = self.links.get((far, near))
+        return turned and MeasuredLink(turned.downlink, turned.uplink, turned.round_trip_seconds)
+
+    def rates(self, near: str, far: str) -> Rates:
+        """The same as rates. PlanError where they were not measured."""
+        link = self.link(near, far)
+        if link is None or link.uplink is None or link.downlink is None:
+            raise PlanError(
+                f"nothing is known of the rates of a link from {near!r} to {far!r}; measure it, or add it to the profile"
+            )
+        return Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
+
+    def round_trip_seconds(self, near: str, far: str) -> float:
+        """There and back between two workers; 0 where that was not measured."""
+        link = self.link(near, far)
+        return 0.0 if link is None else link.round_trip_seconds or 0.0
+
+    def with_gradient_bits(self, bits: int) -> "Profile":
+        """The same with error gradients of so many bits a number; the schema has float32 ones."""
+        return replace(self, gradient_bytes=at_bits(self.gradient_bytes, bits))
+
+    def with_worker(self, worker: WorkerProfile) -> "Profile":
+        """The same with other times of the worker of that name."""
+        workers = tuple(worker if one.name == worker.name else one for one in self.workers)
+        return replace(self, workers=workers)
+
+    def with_links(self, links: Mapping[Hop, MeasuredLink]) -> "Profile":
+        """The same with these links as they are here; the others stay."""
+        turned = {(far, near) for near, far in links}
+        return replace(self, links={hop: link for hop, link in self.links.items() if hop not in turned} | dict(links))
+
+    def ordered(self, names: Sequence[str]) -> "Profile":
+        """The same with its workers in another order. PlanError where nothing is known of a link between neighbours."""
+        workers = tuple(self.worker(name) for name in names)
+        if self.links_stay:
+            places = dict(zip(self.names, names, strict=True))
+            return replace(
+                self,
+                workers=workers,
+                links={(places[near], places[far]): link for (near, far), link in self.links.items()},
+            )
+        for hop in pairwise(names):
+            self.rates(*hop)
+        return replace(self, workers=workers)
+
+    def among(self, names: Collection[str]) -> "Profile":
+        """The same without the workers that are not named.
+
+        Where nothing is known of a link across one of those, what it had on both sides is passed: the least rates count.
+        """
+        kept = [worker.name for worker in self.workers if worker.name in names]
+        links = {hop: link for hop, link in self.links.items() if set(hop) <= set(kept)}
+        for near, far in pairwise(kept):
+            if self.link(near, far) is None and (passed := self._passed(near, far)) is not None:
+                links[near, far] = passed
+        return replace(self, workers=tuple(self.worker(name) for name in kept), links=links)
+
+    def _passed(self, near: str, far: str) -> MeasuredLink | None:
+        """The way from one worker to the next but one, and so on, through all between them."""
+        names = self.names[self.names.index(near) : self.names.index(far) + 1]
+        try:
+            hops = [self.rates(*hop) for hop in pairwise(names)]
+        except PlanError:
+            return None
+        return MeasuredLink(
+            min(hop.uplink for hop in hops),
+            min(hop.downlink for hop in hops),
+            sum(hop.round_trip_seconds for hop in hops),
+        )
+
+
+def no_times(blocks: int) -> Floats:
+    """A table in which nothing was measured."""
+    return np.full((blocks + 1, blocks + 1), math.nan)

@@ -1,0 +1,206 @@
+"""An agent, and a trainer that dials another one, against a trainer whose every answer may be a lie: what came of each run.
+
+The real trainers and the agent are in this process. Before the last trainer stands a proxy that rewords or damages one answer
+of a run, field by field from the contract's descriptors. Whatever it says, the run ends in time, with a result or a sentence.
+"""
+
+import asyncio
+import gc
+import os
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from edge_agent import run_training
+from shared.errors import IsthmusError
+from tests.fuzz.messages import bodies, reworded_message, sealed
+from tests.support.peers.lying_trainer import LyingTrainer, bytes_of, lying_trainer, message_of
+from tests.support.running import edge_config, running_trainer
+
+MIB = 1 << 20
+MAX_GROWTH_BYTES = 256 * MIB
+"""How far the resident memory of this process may rise above what it was after the first runs."""
+RUN_SECONDS = 60.0
+"""A run that has not ended by then hangs."""
+FIRST_RUNS, RUNS_A_TURN = 10, 50
+ANSWERS = (
+    "OpenSession",
+    "JoinSession",
+    "Link",
+    "Link",
+    "CheckpointWorker",
+    "JoinEvaluation",
+    "CommitPlacement",
+    "RestoreWorker",
+    "DownloadBlock",
+    "OfferBlocks",
+    "FetchBlocks",
+    "DialPeers",
+    "CloseSession",
+    "Check",
+)
+"""Those that such a run asks for; what a link says is most of it."""
+_FACTORY = '"tests.support.samples:FlatDigits"'
+_RUN = [
+    'model.factory="shared.model.zoo:mlp"',
+    f"data.train={{factory={_FACTORY}}}",
+    f"data.test={{factory={_FACTORY}}}",
+    "training.max_steps=6",
+    "checkpoints.every_steps=2",
+    "link.stall_seconds=2",
+    "deployment.staleness=[[0, 0], [3, 1]]",
+    'deployment.staleness_every="step"',
+]
+
+
+_PATIENCE = ("connect_timeout_seconds=2", "call_timeout_seconds=2", "give_up_seconds=1")
+
+
+@dataclass
+class AgentReport:
+    """runs: in all. ends: by what a run ended with. told: by the call whose answer was changed. grown_bytes: most memory."""
+
+    runs: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
+    grown_bytes: int = 0
+
+
+class _Lies:
+    """The lie of one run: one answer of one call is something else."""
+
+    def __init__(self, method: str, number: int, draw: st.DrawFn) -> None:
+        self._method, self._left, self._draw = method, number, draw
+        self.is_told = False
+        self.stopped: BaseException | None = None
+        """Why nothing could be drawn."""
+
+    def tell(self, method: str, data: bytes) -> bytes:
+        """See `Lie`."""
+        if method != self._method:
+            return data
+        self._left -= 1
+        if self._left >= 0:
+            return data
+        self._left = 10**9
+        try:
+            told = self._lie(method, data)
+        except BaseException as stopped:  # gRPC would keep for itself that there is nothing more to draw from
+            self.stopped = stopped
+            return data
+        self.is_told = told != data
+        return told
+
+    def _lie(self, method: str, data: bytes) -> bytes:
+        message = self._draw(reworded_message(message_of(method, data, request=False)))
+        streamed = "checksum" in message.DESCRIPTOR.fields_by_name
+        if self._draw(st.integers(0, 3)):
+            return bytes_of(message)
+        body = self._draw(bodies(message))
+        return sealed(body) if streamed and self._draw(st.booleans()) else body
+
+
+class _Fuzzing:
+    def __init__(self, lies: LyingTrainer, flags: list[str], report: AgentReport) -> None:
+        self._lies, self._flags, self._report = lies, flags, report
+        self._first_bytes = 0
+
+    async def run(self, method: str, number: int, draw: st.DrawFn) -> None:
+        """One run. Raises AssertionError for an end that may not be, and whatever is no IsthmusError."""
+        lie = _Lies(method, number, draw)
+        self._lies.of_answers = lie.tell
+        end = await self._end()
+        if lie.stopped is not None:
+            raise lie.stopped
+        self._report.runs += 1
+        self._report.ends[end] += 1
+        self._report.told[method] += lie.is_told
+        self._measure()
+
+    async def _end(self) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            trace = f"output.trace={Path(folder) / 'trace.json'}"
+            config = edge_config(*_RUN, *self._flags, f"checkpoints.location={folder}", trace)
+            try:
+                async with asyncio.timeout(RUN_SECONDS):
+                    await run_training(config)
+            except IsthmusError as failure:
+                end, sentence = type(failure).__name__, str(failure)
+            else:
+                return "result"
+        assert sentence.isprintable(), repr(sentence)
+        assert 0 < len(sentence) <= 4000, sentence
+        return end
+
+    def _measure(self) -> None:
+        gc.collect()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if self._report.runs <= FIRST_RUNS:
+            self._first_bytes = max(self._first_bytes, resident)
+        self._report.grown_bytes = max(self._report.grown_bytes, resident - self._first_bytes)
+        assert self._report.grown_bytes < MAX_GROWTH_BYTES, f"{self._report.grown_bytes} bytes more than at first"
+
+
+def fuzz_agent(runs: int, first_seed: int = 0) -> AgentReport:
+    """Make so many runs against lying trainers. Raises AssertionError, with the seed of the turn that did it."""
+    report = AgentReport()
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        fuzzings = runner.run(_begin(stack, report))
+        try:
+            for number in range(-(-runs // RUNS_A_TURN)):
+                _turn(runner, fuzzings, min(RUNS_A_TURN, runs - report.runs), first_seed + number)
+        finally:
+            runner.run(stack.aclose())
+    return report
+
+
+async def _begin(stack: AsyncExitStack, report: AgentReport) -> list[_Fuzzing]:
+    """Runs with one trainer, which lies, and with two, of which the farther one lies to the agent and to the nearer one."""
+    kept = stack.enter_context(tempfile.TemporaryDirectory())
+    near, far = [
+        await stack.enter_async_context(
+            running_trainer(
+                f"checkpoints.location={Path(kept) / name}", 'peers.allowed=["127.0.0.1:*"]', "server.max_sessions=100"
+            )
+        )
+        for name in ("near", "far")
+    ]
+    lies, address = await stack.enter_async_context(lying_trainer(far.address))
+    alone = [f"trainer.address={address}", "deployment.cut=1", *(f"trainer.{each}" for each in _PATIENCE)]
+    addresses = {"near": near.address, "far": address}
+    trainers = ", ".join(f'{{name="{name}", address="{at}", {", ".join(_PATIENCE)}}}' for name, at in addresses.items())
+    chain = [
+        f"trainers=[{trainers}]",
+        "placement.edge=0:1",
+        "placement.near=1:2",
+        "placement.far=2:",
+        "checkpoints.replicas=1",
+    ]
+    return [_Fuzzing(lies, flags, report) for flags in (alone, chain)]
+
+
+def _turn(runner: asyncio.Runner, fuzzings: list[_Fuzzing], runs: int, number: int) -> None:
+    @seed(number)
+    @settings(
+        max_examples=runs,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.sampled_from(fuzzings), st.sampled_from(ANSWERS), st.integers(0, 6), st.data())
+    def make(fuzzing: _Fuzzing, method: str, count: int, data: st.DataObject) -> None:
+        # Most calls are made once or twice; a link says much.
+        runner.run(fuzzing.run(method, count if method == "Link" else max(count - 4, 0), data.draw))
+
+    try:
+        make()
+    except BaseException as failure:
+        failure.add_note(f"runs of seed {number}")
+        raise

@@ -1,0 +1,139 @@
+"""A run that was recorded is repeated to the same bits, however late its gradients were; what is not the same is named."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from edge_agent import run_training
+from edge_agent.main import app
+from edge_agent.replaying.replay import replay
+from edge_agent.replaying.run_record import read_record, record_path
+from shared.errors import ConfigError, ExitCode, ReplayError
+from tests.integration.placements.test_changes import ALONE, Changing, document
+from tests.support.commands import command
+from tests.support.experiments import flags
+from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flags_of, permitted, running_trainers
+from tests.support.running import Listening, agent_process, edge_config, run_agent, trainer_process
+
+STEPS, K = 40, 3
+LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
+CASES = [
+    ("two workers", "fickle", "replay", LOSSY),
+    ("chain of three", "cnn", "replay", LOSSY),
+    ("chain of four", "mlp", "stash", ()),
+    ("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',)),
+    ("there and back", "cnn", "stash", LOSSY),
+    ("samples divided", "mlp", "replay", LOSSY),
+    ("three tiers", "fickle", "replay", ()),
+]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def recorded(model, folder, *more):
+    return [
+        *flags(model, "adamw"),
+        f"data.batch_size={BATCH_SIZE}",
+        f"training.max_steps={STEPS}",
+        "training.epochs=10",
+        f"deployment.staleness={K}",
+        "output.record=true",
+        f"output.directory={folder}",
+        "data.drop_last=false",
+        *more,
+    ]
+
+
+def record_of(folder):
+    (path,) = folder.glob("*.record.jsonl")
+    return path
+
+
+@pytest.mark.parametrize(("kind", "model", "backward", "codecs"), CASES)
+async def test_the_record_of_a_run_leads_to_the_same_bits(kind, model, backward, codecs, tmp_path):
+    out = tmp_path / "out"
+    async with running_trainers() as servers:
+        placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, model)]
+        config = edge_config(*recorded(model, out, *placed, *codecs, f'deployment.backward="{backward}"'))
+        result = await run_training(config, writing(out))
+    record = read_record(record_path(out, result.summary.session))
+    assert any(stretch.orders for stretch in record.stretches), "no worker was ever ahead, so nothing was repeated"
+    assert replay(record, out / "model.safetensors") == STEPS
+
+
+def writing(folder):
+    return Listening(finished=lambda result: result.write(folder))
+
+
+class ChangingAndWriting(Changing):
+    def __init__(self, placements, folder):
+        super().__init__(placements)
+        self.finished = lambda result: result.write(folder)
+
+
+async def test_changes_of_placement_are_repeated_where_they_were(tmp_path):
+    out, kinds = tmp_path / "out", ["chain of three", "two workers", "labels stay", "there and back"]
+    changing = ChangingAndWriting([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)], out)
+    async with running_trainers() as servers:
+        placed = flags_of("chain of four", addresses_of(servers), tmp_path)
+        await run_training(edge_config(*recorded("cnn", out, *placed, *LOSSY)), changing)
+    record = read_record(record_of(out))
+    assert len(record.stretches) == len(kinds) + 1
+    assert replay(record, out / "model.safetensors") == STEPS
+    assert f"{STEPS} steps, and the same weights" in command(app, "replay", str(out))
+
+
+def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp_path):
+    out, steps = tmp_path / "out", 400
+    kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=20", "compute.threads=1"]
+    chosen = [
+        *recorded("mlp", out, *kept, "deployment.cut=2", *LOSSY),
+        f"training.max_steps={steps}",
+        "training.epochs=50",
+    ]
+    with trainer_process("compute.threads=1", f"checkpoints.location={tmp_path / 'trainer'}") as (_, address):
+        chosen += [f"trainer.address={address}"]
+        with agent_process(*chosen) as (agent, said):
+            said.first_event("checkpoint at every worker", 60)
+            agent.kill()
+            agent.wait()
+        done = run_agent("run", "--resume", *(f"--set={flag}" for flag in chosen))
+        assert done.returncode == ExitCode.OK, done.stderr
+    assert '{"back":' in record_of(out).read_text()
+    assert f"{steps} steps, and the same weights" in command(app, "replay", str(out))
+
+
+async def test_what_is_not_the_same_is_named(tmp_path):
+    out = tmp_path / "out"
+    async with running_trainers() as servers:
+        placed = flags_of("chain of three", addresses_of(servers), tmp_path)
+        await run_training(edge_config(*recorded("mlp", out, *placed)), writing(out))
+    model, record = out / "model.safetensors", record_of(out)
+    weights, lines = load_file(model), record.read_text().splitlines()
+
+    name = next(iter(weights))
+    save_file({**weights, name: weights[name] + 1}, model)
+    with pytest.raises(ReplayError, match=f"ends with another '{name}'") as parted:
+        replay(read_record(record), model)
+    assert parted.value.exit_code == ExitCode.DIFFERENT
+    save_file(weights, model)
+
+    told = [json.loads(line) for line in lines]
+    at = next(number for number, line in enumerate(told) if isinstance(line, list) and line[0] == 20 and line[2])
+    told[at][2] = (float.fromhex(told[at][2]) * 1.5).hex()
+    record.write_text("".join(json.dumps(line) + "\n" for line in told))
+    with pytest.raises(ReplayError, match="parts from the run at step 20"):
+        replay(read_record(record), model)
+
+    in_turn = [[*line[:3], []] if isinstance(line, list) else line for line in map(json.loads, lines)]
+    record.write_text("".join(json.dumps(line) + "\n" for line in in_turn))
+    with pytest.raises(ReplayError):  # the order decides the weights, or equal weights would say nothing of it
+        replay(read_record(record), model)
+
+    del told[at]
+    record.write_text("".join(json.dumps(line) + "\n" for line in told))
+    with pytest.raises(ReplayError, match="says nothing of step 20"):
+        read_record(record)
+    record.unlink()
+    with pytest.raises(ConfigError, match=r"output\.record"):
+        read_record(record)

@@ -1,0 +1,158 @@
+"""Seeded runs whose decisions are kept: what an engine decided yesterday, it decides today.
+
+    python -m tests.support.planning.golden_runs        writes tests/support/planning/golden_runs.json again
+
+A run is a list of changes: the second, and what training went on with. Write them again only with a change that is meant to
+decide otherwise, and say so in its commit.
+"""
+
+import json
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.planning.flapping import random_case, random_profile
+from shared.planning import PROBE_SECONDS, Engine, EngineConfig, LinkTrace, PlannedDeployment, SearchSpace, simulate
+from shared.planning.chain import Partition
+from shared.planning.cost import steady_seconds, work_of
+from shared.planning.profile import Profile, parse_profile
+from shared.planning.rates import Rates
+from shared.planning.space import candidates
+from tests.support.planning.chain_runs import BITS, ChainTraining
+from tests.support.planning.chains import chain_document
+
+FILE = Path(__file__).with_suffix(".json")
+OSCILLATING_RUNS, WANDERING_RUNS, CHAIN_RUNS = 200, 100, 60
+RUN_SECONDS = 600.0
+WIDTHS = (2, 4, 8, 32)
+Change = list[object]
+"""The second, and the numbers of what training went on with."""
+
+
+def oscillating_run(seed: int) -> list[Change]:
+    """Two workers on a link that oscillates, with a round trip, in the simulator."""
+    draw = random.Random(10_000 + seed)
+    case = random_case(seed)
+    link = LinkTrace(case.link.uplink, case.link.downlink, draw.choice((0.0, 0.02, 0.1)))
+    space = SearchSpace(WIDTHS, allow_edge_only=draw.random() < 0.7)
+    start = _start(draw, case.profile, space)
+    engine = Engine(case.profile, space, start, total_steps=draw.choice((1e3, 1e4, 1e5)))
+    run = simulate(case.profile, link, start, RUN_SECONDS, engine, begin=PROBE_SECONDS)
+    return [_change(switch.seconds, switch.deployment) for switch in run.switches]
+
+
+def wandering_run(seed: int) -> list[Change]:
+    """Two workers whose link and devices wander, with noise, pins and moves that fail."""
+    draw = random.Random(20_000 + seed)
+    profile = random_profile(draw)
+    if draw.random() < 0.5:  # the replay is dear
+        edge = profile.workers[0]
+        serial = edge.replayed.copy()
+        for cut in range(1, len(profile) + 1):
+            serial[0, cut] *= draw.uniform(0.5, 1.0)
+        profile = profile.with_worker(replace(edge, serial=serial))
+    space = SearchSpace(WIDTHS)
+    start = _start(draw, profile, space)
+    engine = Engine(profile, space, start, EngineConfig(), total_steps=20_000)
+    mbit, edge_factor, cloud_factor = 10 ** draw.uniform(0, 2), 1.0, 1.0
+    changes: list[Change] = []
+    steps, busy_until, pending = 0.0, 0.0, None
+    for second in range(1, int(RUN_SECONDS)):
+        mbit = min(1000.0, max(0.1, mbit * 10 ** draw.gauss(0.0, 0.03 if draw.random() < 0.97 else 1.0)))
+        if draw.random() < 0.01:
+            edge_factor, cloud_factor = draw.uniform(0.7, 2.0), draw.uniform(0.7, 2.0)
+        if draw.random() < 0.005:
+            space = replace(SearchSpace(WIDTHS), staleness=draw.choice((None, 0, profile.max_staleness)))
+            engine.constrain(space)
+        rates = Rates(mbit * 1e6, 2 * mbit * 1e6, draw.choice((0.0, 0.01, 0.05)))
+        today = engine.deployment
+        serial = today.staleness == 0
+        work = work_of(profile, [today.cut], [today.bits])
+        phases = work.phases(rates, edge_factor, cloud_factor, serial=serial)
+        if second >= busy_until:
+            steps += draw.uniform(0.8, 1.05) / float(steady_seconds(phases, today.staleness)[0])
+        compute = (float(phases.edge[0]), float(phases.cloud[0])) if second % 3 else (None, None)
+        decision = engine.observe(
+            float(second), int(steps), rates.uplink, rates.downlink, rates.round_trip_seconds, *compute
+        )
+        if decision is not None:
+            busy_until = second + decision.migration_seconds
+            pending = today if draw.random() < 0.1 else decision.deployment
+        if pending is not None and second >= busy_until:
+            engine.note_deployed(float(second), pending)
+            changes.append(_change(second, pending))
+            pending = None
+    return changes
+
+
+def chain_run(seed: int) -> list[Change]:
+    """A chain whose devices, links and pins change."""
+    draw = random.Random(30_000 + seed)
+    stages = draw.randint(2, 4)
+    blocks = draw.randint(stages + 1, 14)
+    chain = _chain(draw, blocks, stages)
+    cuts = tuple(sorted(draw.sample(range(1, blocks), stages - 1)))
+    start = Partition(cuts, tuple(draw.choice(BITS) for _ in cuts))
+    training = ChainTraining(chain, draw.randint(0, 5), draw.choice((500, 5_000, 100_000)), start)
+    training.noise = draw.choice((0.0, 0.03, 0.08))
+    links = [chain.rates(*hop) for hop in pairwise(chain.names)]
+    training.rates = lambda _seconds: links
+    for _ in range(draw.randint(2, 5)):
+        training.run(draw.randint(20, 200))
+        event = draw.randrange(4)
+        if event == 0:
+            training.slowness[draw.randrange(stages)] = draw.choice((0.5, 1.0, 2.0, 4.0))
+        elif event == 1:
+            place = draw.randrange(stages - 1)
+            factor = draw.choice((0.1, 0.3, 3.0))
+            link = links[place]
+            links[place] = replace(link, uplink=link.uplink * factor, downlink=link.downlink * factor)
+        elif event == 2:
+            held = tuple(sorted(draw.sample(range(1, blocks), stages - 1))) if draw.random() < 0.7 else None
+            training.engine.pin(held)
+    training.run(draw.randint(60, 300))
+    return [
+        [round(seconds, 3), str(decision.reason), list(decision.partition.cuts), list(decision.partition.bits)]
+        for seconds, decision in training.decisions
+    ]
+
+
+def _chain(draw: random.Random, blocks: int, stages: int) -> Profile:
+    document = chain_document(blocks, stages, draw.randrange(10**6))
+    document["min_bits"] = None
+    for block in document["blocks"]:
+        block["bytes"] = draw.choice((1e3, 1e5, 1e6))
+    return parse_profile(document, "golden")
+
+
+def _start(draw: random.Random, profile: Profile, space: SearchSpace) -> PlannedDeployment:
+    work = candidates(profile, space)
+    row = draw.randrange(len(work.cuts))
+    return PlannedDeployment(int(work.cuts[row]), draw.choice(space.best_staleness(profile)), int(work.bits[row]))
+
+
+def _change(seconds: float, deployment: PlannedDeployment) -> Change:
+    return [round(seconds, 3), deployment.cut, deployment.staleness, deployment.bits]
+
+
+KINDS = {
+    "oscillating": (oscillating_run, OSCILLATING_RUNS),
+    "wandering": (wandering_run, WANDERING_RUNS),
+    "chain": (chain_run, CHAIN_RUNS),
+}
+
+
+def main() -> None:
+    """Run all, and write what was decided: a run a line."""
+    kept = {kind: [run(seed) for seed in range(count)] for kind, (run, count) in KINDS.items()}
+    lines = [
+        f'"{kind}": [\n' + ",\n".join(json.dumps(changes, separators=(",", ":")) for changes in runs) + "\n]"
+        for kind, runs in kept.items()
+    ]
+    FILE.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    print({kind: (len(runs), sum(map(len, runs))) for kind, runs in kept.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What is refused by default, simple attacks succeed on; what is permitted resists those that do not know the weights."""
+
+import functools
+
+import pytest
+
+from benchmarks.privacy import measured
+
+
+@functools.cache
+def rows():
+    return measured()
+
+
+def test_attacks_succeed_on_what_is_refused_by_default():
+    refused = [row for row in rows() if not row.permitted]
+    assert {row.attack for row in refused} == {
+        "reading off",
+        "correlation, median",
+        "nearest row, with known weights",
+        "counting tokens",
+        "rows over bias",
+        "smallest of the bias",
+    }
+    for row in refused:
+        assert row.found >= 0.5, row
+
+
+@pytest.mark.parametrize("attack", ["reading off", "rows over bias"])
+def test_what_is_permitted_by_default_resists_attacks_without_the_weights(attack):
+    permitted = [row for row in rows() if row.permitted and row.attack == attack]
+    assert permitted
+    for row in permitted:
+        assert row.found <= 0.1, row
+
+
+def test_with_known_weights_more_is_found_and_deeper_features_say_less():
+    """The page on security says so; were it otherwise, it would have to say something else."""
+    texts = [row.found for row in rows() if row.permitted and row.attack.startswith("nearest row")]
+    assert texts == sorted(texts, reverse=True)
+    assert texts[0] > 0.9
+    assert all(row.found > 0.9 for row in rows() if row.attack.startswith(("inversion", "least squares")))

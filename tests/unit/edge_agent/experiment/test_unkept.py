@@ -1,0 +1,89 @@
+"""What a model remembers and nothing keeps is named before training begins: buffers that the file lacks, and plain numbers."""
+
+import json
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edge_agent.experiment.unkept import unkept
+from edge_agent.experiment.workload import Workload
+from tests.support.plain import assert_same_bits
+from tests.support.running import edge_config
+
+
+class Beside(nn.Linear):
+    """A linear layer that adds what it keeps in buffers of each kind."""
+
+    def __init__(self, inputs: int, outputs: int, kind: str) -> None:
+        super().__init__(inputs, outputs)
+        drawn = torch.rand(inputs) if kind == "drawn" else torch.full((inputs,), 0.5)
+        self.register_buffer("kept", drawn, persistent=kind == "persistent")
+        self.kind = kind
+
+    def forward(self, value: Tensor) -> Tensor:
+        if self.training and self.kind in ("written", "persistent"):
+            self.kept.add_(1.0)
+        if self.training and self.kind == "replaced":
+            self.kept = self.kept + 1.0
+        return super().forward(value + self.kept)
+
+
+def beside(kind: str) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 8), Beside(8, 8, kind), nn.Linear(8, 10))
+
+
+def workload(factory: str, **kwargs: str) -> Workload:
+    digits = 'data.train={factory="tests.support.samples:FlatDigits"}'
+    arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in kwargs.items())
+    return Workload(edge_config(f'model.factory="{factory}"', f"model.kwargs={{{arguments}}}", digits))
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("written", ["1.kept"]),
+        ("replaced", ["1.kept"]),
+        ("drawn", ["1.kept"]),
+        ("constant", []),
+        ("persistent", []),
+    ],
+)
+def test_what_training_changes_or_the_factory_draws_is_named_and_stays_as_it_was(kind, named):
+    built = workload(f"{__name__}:beside", kind=kind)
+    before = {name: value.clone() for name, value in built.chain.module.named_buffers()}
+    assert unkept(built).buffers == named
+    assert unkept(built).attributes == [], "what a mode switches is no count"
+    assert_same_bits(before, dict(built.chain.module.named_buffers()))
+
+
+def test_of_several_blocks_all_are_named():
+    assert unkept(workload("tests.support.models.remembering:remembering")).buffers == [
+        "1.mean",
+        "1.seen",
+        "2.mean",
+        "2.seen",
+    ]
+
+
+class Counting(nn.Linear):
+    """A linear layer that is scaled by how often it was trained."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.count, self.most = 0, 10
+
+    def forward(self, value: Tensor) -> Tensor:
+        if self.training:
+            self.count += 1
+        return super().forward(value) / (1 + min(self.count, self.most))
+
+
+def counting() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 8), Counting(8, 8), nn.Linear(8, 10))
+
+
+def test_a_number_that_training_changes_in_a_plain_attribute_is_named_and_stays_as_it_was():
+    built = workload(f"{__name__}:counting")
+    assert unkept(built).attributes == ["1.count"]
+    assert built.chain.module[1].count == 0

@@ -1,0 +1,128 @@
+"""What a peer says of steps that are done counts once it can be so, whoever says it."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_SECONDS
+from shared.errors import ProtocolError
+from shared.placement import AGENT, StepPlan, parse_placement
+from shared.runtime.reports_heard import MOST_REPORT_BYTES, ReportsHeard
+from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
+from tests.support.placed import MODEL_FACTS
+
+BATCH, BEGUN = 8, 3
+FACTS = MODEL_FACTS["dropping"]
+BLOCKS = len(FACTS.blocks)
+
+
+def placed(*parts):
+    tiles = [{"worker": worker, "blocks": [first, stop]} for worker, first, stop in parts]
+    document = {"schema": "isthmus.placement/v1", "workers": [AGENT, "near", "far"], "tiles": tiles, "staleness": 2}
+    return parse_placement(document, "here", BLOCKS, BATCH)
+
+
+CHAIN = placed((AGENT, 0, 1), ("near", 1, 2), ("far", 2, BLOCKS))
+"""Labels go from the edge to who has the loss, so each reports by a link of its own."""
+THERE_AND_BACK = placed(("near", 0, 1), ("far", 1, 2), ("near", 2, 3), (AGENT, 3, BLOCKS))
+"""The near one passes on what the far one has done."""
+
+
+def hearing(worker=AGENT, placement=THERE_AND_BACK):
+    return ReportsHeard(StepPlan(placement, FACTS), worker, 0)
+
+
+def report(worker="far", step=0, **changes):
+    rates = [LinkRate(to="near", bits_per_second=1e6)]
+    return StepDone(**{"worker": worker, "step": step, "compute_seconds": 0.1, "rates": rates, **changes})
+
+
+def loss(samples=BATCH, value=1.0, correct=None):
+    return {"samples": samples, "loss": value} | ({} if correct is None else {"correct": correct})
+
+
+RIGHT = [
+    {},
+    loss(),
+    loss(0, 0.0),
+    loss(value=math.nan),
+    loss(value=math.inf),
+    loss(correct=0),
+    loss(correct=BATCH),
+    {"compute_seconds": 0.0},
+    {"compute_seconds": MOST_SECONDS},
+    {"compute_start_nanoseconds": MOST_CLOCK_NANOSECONDS},
+    {"rates": []},
+    {"rates": [LinkRate(to="near", bits_per_second=MOST_BITS_PER_SECOND)]},
+    {"order": [0, 1, 1, 1]},
+    {"no_gradient": True},
+]
+WRONG = [
+    loss(BATCH + 1),
+    loss(2**32 - 1),
+    loss(correct=BATCH + 1),
+    {"correct": 1},
+    *({"compute_seconds": seconds} for seconds in (math.nan, math.inf, -math.inf, -1e-9, MOST_SECONDS * 1.01)),
+    {"compute_start_nanoseconds": MOST_CLOCK_NANOSECONDS + 1},
+    *(
+        {"rates": [LinkRate(to="near", bits_per_second=rate)]}
+        for rate in (math.nan, math.inf, -1.0, 0.0, MOST_BITS_PER_SECOND * 1.01)
+    ),
+    *({"rates": [LinkRate(to=to, bits_per_second=1.0)]} for to in ("", "nobody", "far", AGENT, "x" * 100_000)),
+    {"rates": [LinkRate(to="near", bits_per_second=1.0)] * 2},
+    *({"order": order} for order in ([0], [0, 0], [0, 2**31], [1, 1, 0], [0, 1] * 3000)),
+]
+
+
+@pytest.mark.parametrize("figures", RIGHT)
+def test_figures_that_a_worker_can_have_count(figures):
+    heard = hearing(placement=CHAIN)
+    assert heard.take(report(**figures), "far", BEGUN)
+    assert heard.take(report(step=1), "far", BEGUN)
+
+
+def test_who_computes_no_loss_has_none():
+    with pytest.raises(ProtocolError, match="the loss of 8 samples; it has 0 at most"):
+        hearing().take(report(**loss()), "near", BEGUN)
+
+
+@pytest.mark.parametrize("figures", WRONG)
+@pytest.mark.parametrize("worker", [AGENT, "near"])
+def test_figures_that_it_cannot_have_are_refused_on_every_worker_and_count_nothing(worker, figures):
+    heard, peer = hearing(worker), "near" if worker == AGENT else "far"
+    with pytest.raises(ProtocolError, match=rf"^'{peer}' reports of step 0 at 'far': ") as refused:
+        heard.take(report(**figures), peer, BEGUN)
+    assert len(str(refused.value)) < 200
+    assert heard.take(report(), peer, BEGUN), "the step is still the next"
+
+
+def test_what_nobody_knows_of_a_report_is_not_kept_with_it():
+    unknown = StepDone.FromString(report().SerializeToString() + b"\xa2\x06\xff\x7f" + bytes(0x3FFF))
+    assert unknown.ByteSize() > MOST_REPORT_BYTES
+    with pytest.raises(ProtocolError, match="a report has 4096 at most"):
+        hearing().take(unknown, "near", BEGUN)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["near", "far"]), st.integers(0, 6)), max_size=30))
+def test_each_worker_ends_its_steps_in_order_and_none_that_has_not_begun(said):
+    heard, next_steps = hearing(), {"near": 0, "far": 0}
+    for worker, step in said:
+        may_be = step == next_steps[worker] and step < BEGUN
+        if may_be:
+            assert heard.take(report(worker, step, rates=[]), "near", BEGUN)
+            next_steps[worker] += 1
+        else:
+            with pytest.raises(ProtocolError, match=f"{worker!r} has done step {step}"):
+                heard.take(report(worker, step, rates=[]), "near", BEGUN)
+        assert heard.oldest(99) == min(next_steps.values())
+
+
+def test_who_passes_nothing_on_shows_only_how_far_it_is_itself():
+    heard = hearing("far")
+    assert not heard.take(report("near", rates=[]), "near", 0)
+    for wrong in (report("near", 0), report("near", 2**63), report(AGENT, 0), report("x" * 100_000, 0)):
+        with pytest.raises(ProtocolError) as refused:
+            heard.take(wrong, "near", 0)
+        assert len(str(refused.value)) < 200
