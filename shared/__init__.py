@@ -3,5 +3,5 @@
 import os
 
 # Here, because gRPC looks at it once, when it is imported. Its sockets then wake a process when the rest of a frame is there,
-# and not for every packet or two (docs/architecture.md, "Where a step's processor time goes").
+# and not for every packet or two (docs/architecture.md, "Threads").
 os.environ.setdefault("GRPC_EXPERIMENTS", "tcp_frame_size_tuning,tcp_rcv_lowat")
