@@ -78,13 +78,17 @@ async def observed(door, address):
 
 
 def as_markdown(table):
-    """A row for all calls of one service and scope that answer alike, in their order."""
+    """A row for all calls of one service and scope that answer alike, and a column for all kinds that are answered alike."""
+    columns = {}
+    for kind in KINDS:
+        columns.setdefault(tuple(cells[kind] for cells in table.values()), []).append(kind)
     rows = {}
     for method, cells in table.items():
         service, _, call = method.split(".")[-1].rpartition("/")
-        answers = (service, SCOPES[method] or "none", *(cells[kind] for kind in KINDS))
+        answers = (service, SCOPES[method] or "none", *(cells[kinds[0]] for kinds in columns.values()))
         rows.setdefault(answers, []).append(call)
-    lines = ["| calls | scope | " + " | ".join(KINDS) + " |", "|---" * (len(KINDS) + 2) + "|"]
+    heads = ["calls", "scope", *map(", ".join, columns.values())]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for (service, *answers), calls in rows.items():
         lines.append(f"| {service}: {', '.join(calls)} | " + " | ".join(answers) + " |")
     return "\n".join(lines)
