@@ -11,6 +11,9 @@ from pathlib import Path
 
 import grpc
 import structlog
+
+# Counting what a model takes of memory needs torch's compiler: 800 modules and a second, in which others train already.
+import torch._dynamo  # noqa: F401
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 

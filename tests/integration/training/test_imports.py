@@ -1,5 +1,5 @@
 """What training does not need it does not import: torch's compiler and sympy take 71 MB and a second, scikit-learn 78 MB,
-cryptography 8 MB."""
+cryptography 8 MB. What a trainer needs it imports before anybody trains there."""
 
 import subprocess
 import sys
@@ -29,6 +29,26 @@ def test_training_on_the_device_imports_nothing_dear(optimizer):
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == ""
+
+
+FIRST_SESSION = """
+import asyncio, sys
+from tests.support.running import running_trainer
+from tests.support.wire import RawPeer
+
+async def main():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        before = set(sys.modules)
+        await peer.open_and_join()
+        print(*sorted(set(sys.modules) - before))
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_session_of_a_trainer_imports_nothing_but_its_model():
+    done = subprocess.run([sys.executable, "-c", FIRST_SESSION], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "shared.model.zoo"
 
 
 @pytest.mark.parametrize("module", ["cloud_trainer.main", "cloud_trainer.server", "edge_agent.run"])
