@@ -32,7 +32,6 @@ from edge_agent.observability.timeline import Timeline
 from edge_agent.profiling.timers import measure_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, resume_session
 from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
@@ -46,6 +45,7 @@ from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.training_loop import TrainingLoop
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
@@ -259,16 +259,6 @@ async def _connect(prepared: _Prepared, clients: Mapping[str, TrainerClient], st
                 await client.wait_until_connected()
 
 
-async def _check_links(session: OpenSession) -> None:
-    """Find out before the first step that a trainer cannot dial another one. Raises the IsthmusError that says so."""
-    try:
-        await check_links(session, session.plan)
-    except BaseException:
-        await session.abandon()
-        await session.workers.disk.run(session.stored.remove)
-        raise
-
-
 class _Runs:
     """The runs of one agent: one, and another from the start where nothing of it was on both sides when it was lost."""
 
@@ -333,12 +323,19 @@ class _Runs:
         retry = Retry(min(limits, default=None), self._observer.waits)
         step_log, disk = config.checkpoints.step_log, workers.disk
         pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
-        if stored is None:
-            session = await open_session(clients, experiment, workers, retry, folder, step_log)
-            await _check_links(session)
-        else:
+        if stored is not None:
             session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
-        return TrainingRun(session, pause, observer, statistics)
+            training = await TrainingLoop.made(session, pause, observer, statistics)
+            return TrainingRun(session, training, pause, observer, statistics)
+        session = await open_session(clients, experiment, workers, retry, folder, step_log)
+        try:
+            await check_links(session, session.plan)  # before the first step, or it would be found out at that
+            training = await TrainingLoop.made(session, pause, observer, statistics)
+        except BaseException:
+            await session.abandon()
+            await disk.run(session.stored.remove)
+            raise
+        return TrainingRun(session, training, pause, observer, statistics)
 
     async def _train_in(
         self,

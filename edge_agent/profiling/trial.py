@@ -86,16 +86,16 @@ async def _train(
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
     stop_step = WARM_UP_STEPS + steps + staleness
-    watch = _Watch()
+    watch, boundary = _Watch(), StepBoundary()
     session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
     try:
-        tally = Tally(watch, _ignore, _ignore)
-        worker = session.make_worker(tally)
+        tally = Tally(watch, _ignore, boundary)
+        worker = await session.make_worker(tally)
         try:
             await rejoin(session, worker, is_whole=True)
             tally.begin(session.plan.training, 0)
             watch.run = worker.run
-            stretches = Stretches(session, worker, tally, StepBoundary())
+            stretches = Stretches(session, worker, tally, boundary)
             async with (
                 Links(session, worker.run, watch) as links,
                 stretches.batches_from(0, stop_step) as batches,

@@ -103,8 +103,8 @@ class OpenSession:
         """The step that training goes on with, as far as this device knows before it has joined."""
         return 0 if self.stored.shared is None else self.stored.shared.step
 
-    def make_worker(self, listener: WorkerListener) -> PlacedWorker:
-        """This device's worker, under the placement in force and from the first step. Called on the event loop."""
+    async def make_worker(self, listener: WorkerListener) -> PlacedWorker:
+        """This device's worker, under the placement in force and from the first step; it has begun to compute."""
         experiment, deployment = self.experiment, self.experiment.config.deployment
         chain, loss = experiment.chain, experiment.recipe.loss
         setup = WorkerSetup(
@@ -116,7 +116,7 @@ class OpenSession:
             listener,
             self.step_log,
         )
-        worker = PlacedWorker(setup, self.plan, self.first_step)
+        worker = await self.workers.compute.run(PlacedWorker, setup, self.plan, self.first_step)
         worker.start()
         return worker
 

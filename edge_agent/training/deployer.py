@@ -145,16 +145,19 @@ class Deployer:
 
         Raises ConfigError for a placement that cannot be, and DataError for one under which something leaves that may not.
         """
-        before = self.placement
-        self._want(self._session.experiment.placed(document, before))
+        self._want(self._session.experiment.placed(document, self.placement))
         return self.placement
 
     async def placed(self, document: object) -> Placement:
-        """The same, and wait until it is in force; returns it as it is.
+        """The same, judged beside the event loop, and wait until it is in force; returns it as it is.
 
         Raises StoppedError where something else is wanted before, or the run ends, RefusedError where it cannot be.
         """
-        self.place(document)
+        session, before = self._session, None
+        while before is not self.placement:  # what another wish changes meanwhile, the document may leave as it is
+            before = self.placement
+            wanted = await session.workers.compute.run(session.experiment.placed, document, before)
+        self._want(wanted)
         if (last := self._wish or self._changing) is None:
             return self._session.placement
         came: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from edge_agent.training.listener import RunListener, StepReport
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import IsthmusError
 from shared.placement import AGENT, Backward, StepPlan
 from shared.runtime.worker_listener import WorkerListener
@@ -19,16 +20,16 @@ _log = structlog.get_logger(__name__)
 class Tally(WorkerListener):
     """Listens to this device's worker, by which the reports of all others come. Used on the event loop."""
 
-    def __init__(
-        self, listener: RunListener, check_loss: Callable[[int, float], None], on_stopping: Callable[[str], None]
-    ) -> None:
+    def __init__(self, listener: RunListener, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
         """check_loss: raises an IsthmusError for the loss of a step that ends the run.
 
-        on_stopping: told which trainer is about to stop.
+        boundary: requested when a trainer is about to stop.
         """
         self._listener = listener
         self._check_loss = check_loss
-        self._on_stopping = on_stopping
+        self._boundary = boundary
+        self.trainer_stops = False
+        """Whether a trainer is about to stop, and nothing was done about it."""
         self._names: tuple[str, ...] = ()
         self._learns = False
         """Whether an error gradient goes back through blocks of this device in every step."""
@@ -103,7 +104,9 @@ class Tally(WorkerListener):
     def peer_stops(self, worker: str, /) -> None:
         """A trainer is about to stop."""
         if worker != AGENT:
-            self._on_stopping(worker)
+            _log.info("a trainer is about to stop", trainer=worker)
+            self.trainer_stops = True
+            self._boundary.request()
 
     def _end(self, reports: Sequence[StepDone]) -> None:
         step = self.done_step

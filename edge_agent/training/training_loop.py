@@ -27,6 +27,7 @@ from edge_agent.training.statistics import Statistics
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
+from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 
 _log = structlog.get_logger(__name__)
@@ -45,8 +46,28 @@ class _End(Enum):
 class TrainingLoop:
     """Trains in one session. Made and used on the event loop; `close` ends it."""
 
-    def __init__(self, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics) -> None:
-        """pause: an operator's; knows the shutdown and the step boundary too. statistics: what goes with checkpoints."""
+    @classmethod
+    async def made(
+        cls, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics
+    ) -> "TrainingLoop":
+        """Make one, and this device's worker for it beside the event loop.
+
+        pause: an operator's; knows the shutdown and the step boundary too. statistics: what goes with checkpoints.
+        """
+        on_nan = session.experiment.config.training.on_nan
+        tally = Tally(listener, LossCheck(on_nan).check, pause.boundary)
+        return cls(session, await session.make_worker(tally), tally, pause, listener, statistics)
+
+    def __init__(
+        self,
+        session: OpenSession,
+        worker: PlacedWorker,
+        tally: Tally,
+        pause: Pause,
+        listener: RunListener,
+        statistics: Statistics,
+    ) -> None:
+        """worker: this device's, to which `tally` listens. See `made`."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment
@@ -60,8 +81,8 @@ class TrainingLoop:
         """Where the placement was to change last: until that step is done, no other change stops the run again."""
         self.deployer = Deployer(session, boundary, listener, self._may_change)
         self._evaluator = Evaluator(session, listener)
-        self._tally = Tally(listener, LossCheck(config.training.on_nan).check, self._note_stopping)
-        self._worker = session.make_worker(self._tally)
+        self._tally = tally
+        self._worker = worker
         self._tally.begin(session.plan.training, session.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
@@ -74,7 +95,6 @@ class TrainingLoop:
         self._resumes = False
         """Whether the next checkpoint that is restored is an earlier process's."""
         self._links: Links | None = None
-        self._trainer_stops = False
         self._taken_in: list[str] = []
         """The trainers that were taken in for the change that is wanted."""
 
@@ -225,8 +245,8 @@ class TrainingLoop:
     async def _at_boundary(self) -> _End | None:
         """Do what was waiting for a moment with nothing in flight. Returns why the links have to end, where they have to."""
         self._boundary.clear_request()  # what is asked for from here on may not be seen here
-        if self._pause.shutdown.requested or self._trainer_stops:
-            self._trainer_stops = False
+        if self._pause.shutdown.requested or self._tally.trainer_stops:
+            self._tally.trainer_stops = False
             await self._take_last_checkpoint()
             return _End.STOP
         if self.checkpointer.due(self.step):
@@ -346,8 +366,3 @@ class TrainingLoop:
                 if is_refusal(failure):
                     raise failure from None
                 raise gone from failure
-
-    def _note_stopping(self, worker: str) -> None:
-        _log.info("a trainer is about to stop", trainer=worker)
-        self._trainer_stops = True
-        self._boundary.request()

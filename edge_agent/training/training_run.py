@@ -25,10 +25,17 @@ _log = structlog.get_logger(__name__)
 class TrainingRun:
     """Runs the steps of an experiment, in one open session. Made and used on the event loop."""
 
-    def __init__(self, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics) -> None:
-        """pause: an operator's; knows the shutdown and the step boundary too. statistics: of this run, for the summary."""
+    def __init__(
+        self,
+        session: OpenSession,
+        training: TrainingLoop,
+        pause: Pause,
+        listener: RunListener,
+        statistics: Statistics,
+    ) -> None:
+        """training: in this session. The rest is as for `TrainingLoop.made`; statistics are for the summary, too."""
         self.session = session
-        self.training = TrainingLoop(session, pause, listener, statistics)
+        self.training = training
         self.checkpointer = self.training.checkpointer
         self.deployer = self.training.deployer
         self._boundary = pause.boundary

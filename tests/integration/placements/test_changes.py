@@ -1,13 +1,17 @@
 """Placements that change while training goes on, from any kind to any other: the weights stay those of one process."""
 
+import asyncio
+import threading
 from contextlib import AsyncExitStack
 
 import pytest
 
 from edge_agent import run_training
+from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError
-from shared.placement import parse_range
+from shared.placement import StepPlan, parse_range
+from shared.runtime.worker_run import WorkerRun
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (
     ACCEPTS_INPUTS,
@@ -79,6 +83,36 @@ async def test_any_kind_may_follow_any_other(model, optimizer, edge_metrics, tmp
     assert {one.labels["worker"] for one in lost} == set(WORKERS) - {"edge"}
     assert not any(one.value for one in lost), "links that end with a placement are not lost"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+async def test_the_agent_works_out_no_placement_on_its_event_loop(monkeypatch, tmp_path):
+    on_loop = []
+
+    def noted(function):
+        def call(*args, **kwargs):
+            if threading.current_thread() is threading.main_thread():
+                on_loop.append(function.__qualname__)
+            return function(*args, **kwargs)
+
+        return call
+
+    for holder, name in [(StepPlan, "__init__"), (WorkerRun, "__init__"), (Experiment, "placed")]:
+        monkeypatch.setattr(holder, name, noted(getattr(holder, name)))
+    asked = []
+
+    def ask(progress):
+        if progress.steps and not asked:
+            asked.append(asyncio.ensure_future(deployers[0].placed(document(ALONE))))
+
+    deployers = []
+    chosen = [*flags("cnn", "sgd"), *steps_of(6)]
+    async with running_trainers() as servers:
+        placed = flags_of_document(document(RANGES["two workers"]), addresses_of(servers), tmp_path)
+        listening = Listening(progressed=ask, session_opened=deployers.append)
+        result = await run_training(edge_config(*chosen, *placed), listening)
+    assert {block.worker for block in result.summary.blocks} == {"edge"}
+    assert asked[0].result().version == 1
+    assert not on_loop
 
 
 async def test_blocks_that_were_shared_end_at_one_worker_as_their_owner_had_them(tmp_path):
