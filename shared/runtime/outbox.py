@@ -1,5 +1,6 @@
 """What one end of a link has to send, in the order in which it goes, kept until the peer needs it no more."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from shared.codec import Encoded
@@ -37,6 +38,10 @@ class Outbox:
         self._labelled = labelled
         ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
         self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer() for crossing in ordered}
+        self._ordered = tuple(ordered)
+        self._ranks = {crossing: rank for rank, crossing in enumerate(ordered)}
+        self._ready: list[int] = []
+        """The ranks of the crossings of which something waits, rising: a link may have thousands, and few that wait."""
         self._to_send = dict.fromkeys(ordered, first_step)
         self._next_step = dict.fromkeys(ordered, first_step)
         """Of each crossing, the step that is put in next."""
@@ -61,12 +66,13 @@ class Outbox:
             item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
         self._items[outgoing.crossing].keep(outgoing.step, item)
         self._next_step[outgoing.crossing] = outgoing.step + 1
+        self._look_at(outgoing.crossing)
 
     def next(self) -> tuple[Item, ...]:
         """What goes next and goes together: of what is there, the kind that goes first; labels with their feature."""
-        for crossing in self._items:
-            if (item := self._waiting(crossing)) is None:
-                continue
+        for rank in self._ready:
+            if (item := self._waiting(self._ordered[rank])) is None:
+                continue  # the peer has waited again for what it had, and that is forgotten since
             if not item.waits or self._labelled is None:
                 return (item,)
             feature = self._waiting(self._labelled)
@@ -79,9 +85,20 @@ class Outbox:
     def _waiting(self, crossing: Crossing) -> Item | None:
         return self._items[crossing].first_from(self._to_send[crossing])
 
+    def _look_at(self, crossing: Crossing) -> None:
+        """Count a crossing among those of which something waits, or among them no more."""
+        rank = self._ranks[crossing]
+        at = bisect_left(self._ready, rank)
+        was_ready, is_ready = self._ready[at : at + 1] == [rank], self._waiting(crossing) is not None
+        if is_ready and not was_ready:
+            self._ready.insert(at, rank)
+        elif was_ready and not is_ready:
+            del self._ready[at]
+
     def note_sent(self, item: Item) -> None:
         """All of an item has been handed to the link."""
         self._to_send[item.crossing] = item.step + 1
+        self._look_at(item.crossing)
 
     def resume(self, crossing: Crossing, step: int) -> None:
         """A new stream begins: send of this crossing from the step that the peer waits for.
@@ -95,6 +112,7 @@ class Outbox:
                 f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {next_step} can be sent"
             )
         self._to_send[crossing] = step
+        self._look_at(crossing)
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one."""

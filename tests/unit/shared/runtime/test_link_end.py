@@ -43,6 +43,10 @@ def frame(
     return announced
 
 
+AWAITED = [Awaited(role=Role.ROLE_FEATURE, block=3), Awaited(role=Role.ROLE_ERROR_GRADIENT, block=1)]
+"""What the other end of `near_end` waits for."""
+
+
 def near_end():
     """The trainer's end of the link, in a session that has not begun."""
 
@@ -113,6 +117,7 @@ async def test_why_a_stream_is_refused_is_heard_before_a_position_can_be_written
         (LinkPosition(placement_version=1), "holds placement 1; 2 is in force"),
         (LinkPosition(placement_version=2), "waits for something else"),
         (LinkPosition(placement_version=2, dones_received=1), "waits for something else"),
+        (LinkPosition(placement_version=2, awaited=[*AWAITED, AWAITED[0]]), "waits for something else"),
     ],
 )
 def test_a_position_that_cannot_be_is_refused(position, says):

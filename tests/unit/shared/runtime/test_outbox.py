@@ -6,6 +6,7 @@ import torch
 from shared.execution.steps import Outgoing
 from shared.placement import Cargo, Crossing, Rows
 from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
+from shared.runtime.resend_buffer import ResendBuffer
 
 WHOLE = Rows(0, 4)
 LABELS, FEATURE = Crossing("edge", "gpu", Cargo.LABEL, 4, WHOLE), Crossing("edge", "gpu", Cargo.FEATURE, 1, WHOLE)
@@ -21,6 +22,26 @@ def put(box: Outbox, crossing: Crossing, step: int, size: int = 8) -> None:
 
 def next_of(box: Outbox) -> list[tuple[Crossing, int]]:
     return [(item.crossing, item.step) for item in box.next()]
+
+
+def test_what_goes_next_is_found_without_a_look_at_all_that_crosses(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(
+        ResendBuffer,
+        "first_from",
+        lambda buffer, step, found=ResendBuffer.first_from: looked_at.append(step) or found(buffer, step),
+    )
+    several = tuple(Crossing("edge", "gpu", Cargo.FEATURE, block, WHOLE) for block in range(1000))
+    box = Outbox(several, 0)
+    for block in (700, 300):
+        put(box, several[block], 0)
+    order = []
+    while items := box.next():
+        order += [item.crossing.index for item in items]
+        for item in items:
+            box.note_sent(item)
+    assert order == [300, 700]
+    assert len(looked_at) < 10
 
 
 def test_small_labels_go_with_their_feature():
