@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
@@ -34,7 +35,8 @@ class SessionCheckpointer:
         """Copy the session's state; returns then, and the writing goes on.
 
         tell: called with whether it is written, at once with False while another checkpoint is being written. Raises
-        ProtocolError where the session is at another step than the one that is wanted.
+        ProtocolError where the session is at another step than the one that is wanted, StatusError where it has no memory for
+        the copy.
         """
         name = checkpoint_name(wanted.name)
         pinned = [checkpoint_name(wanted.shared)] if wanted.HasField("shared") else []
@@ -45,12 +47,17 @@ class SessionCheckpointer:
         if session.id in self._saving:
             await tell(False)
             return
-        facts, state = await self._threads.compute_lane(session.id).aside(session.copy)
+        with ExitStack() as copied:
+            blocks = session.needed_of_checkpoint(session.placement)
+            copied.enter_context(session.memory.copying(blocks, session.uses))
+            facts, state = await self._threads.compute_lane(session.id).aside(session.copy)
+            held = copied.pop_all()
 
         async def save() -> None:
             written = False
             try:
-                written = await self._store.save(session.id, name, facts, state, pinned)
+                with held:
+                    written = await self._store.save(session.id, name, facts, state, pinned)
             finally:  # the loop reports a defect; the edge must not wait for this checkpoint
                 del self._saving[session.id]
                 await tell(written)

@@ -14,8 +14,8 @@ from cloud_trainer.sessions.limits import Limits
 from shared.transport.rpc.status import StatusError
 
 MOST_COPYING = 8
-"""Calls of one session at one time that copy blocks, to send or to measure them. An edge has four under way, and those of
-a connection that was lost are held until that is noticed."""
+"""Copies of blocks of one session at one time, to send, to measure or to store them. An edge has four under way beside a
+checkpoint, and those of a connection that was lost are held until that is noticed."""
 COPIES = 2
 """A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
 UPLOADS = 2
@@ -87,8 +87,8 @@ class SessionMemory:
 
     @contextmanager
     def copying(self, blocks: Iterable[int], uses: Uses) -> Iterator[None]:
-        """A call copies blocks of the model, and holds the copy for as long as its caller takes. Raises StatusError."""
-        _check_limit(self._copying, MOST_COPYING, "calls that copy blocks")
+        """Blocks of the model are copied, and the copy is held while the body runs. Raises StatusError."""
+        _check_limit(self._copying, MOST_COPYING, "copies of blocks")
         count = sum(self._block_bytes[block] for block in blocks)
         self._check_room(count, uses)
         self._copying += 1

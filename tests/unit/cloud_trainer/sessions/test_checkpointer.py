@@ -1,0 +1,76 @@
+"""A trainer's part of a checkpoint: its copy counts to the session's memory for as long as it is being written."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from cloud_trainer.sessions.checkpointer import SessionCheckpointer
+from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
+from shared.transport.rpc.status import StatusError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.virtual import InlineWorker
+
+MODEL, STATE = 1000, 100
+NOTHING = Uses(Batches(0, 0), Batches(0, 0))
+WANTED = pb.CheckpointWorkerRequest(name=pb.CheckpointName(lineage=0, step=3))
+
+
+class SlowStore:
+    """Writes a checkpoint when it is told to."""
+
+    def __init__(self):
+        self.may_write = asyncio.Event()
+
+    async def save(self, *_what):
+        """See `SessionStore`."""
+        await self.may_write.wait()
+        return True
+
+
+def session_with(room):
+    """At step 3, with four blocks, and so many bytes beyond what the model takes."""
+    limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + room)
+    return SimpleNamespace(
+        id="s",
+        lineage=0,
+        next_step=3,
+        placement=None,
+        uses=NOTHING,
+        memory=SessionMemory(limits, MODEL, [STATE // 4] * 4),
+        needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
+        copy=lambda: ({}, {}),
+    )
+
+
+def checkpointer(store):
+    return SessionCheckpointer(store, SimpleNamespace(compute_lane=lambda _session: InlineWorker()))
+
+
+async def test_the_copy_is_held_until_it_is_written():
+    session, store, told = session_with(room=0), SlowStore(), []
+
+    async def tell(written):
+        told.append(written)
+
+    taking = checkpointer(store)
+    await taking.take(session, WANTED, tell)
+    with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
+        session.memory.begin_upload(1, NOTHING)
+    store.may_write.set()
+    await taking.wait_for_all()
+    session.memory.begin_upload(STATE, NOTHING)
+    assert told == [True]
+
+
+async def test_no_copy_is_made_where_the_session_has_no_memory_for_it():
+    session, told = session_with(room=0), []
+    session.memory.begin_upload(1, NOTHING)
+    taking = checkpointer(SlowStore())
+    with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
+        await taking.take(session, WANTED, told.append)
+    await taking.wait_for_all()
+    assert not told
+    session.memory.end_upload(1)
+    session.memory.begin_upload(STATE, NOTHING)
