@@ -101,11 +101,20 @@ class ServerTlsConfig(Section):
         return self
 
 
+class PeerTlsConfig(ClientTlsConfig):
+    ca: Path | None = Field(default=None, examples=["/etc/cloud-trainer/ca.pem"])
+    """Certificates in PEM that sign the other trainers'. Left out, the public authorities that come with gRPC."""
+    certificate: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.pem"])
+    """This trainer's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
+    key: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.key"])
+    """Its private key in PEM, without a passphrase, closed to other users."""
+
+
 class PeersConfig(Section):
     allowed: tuple[AddressPattern, ...] = ()
     """Other trainers that an agent may have this one dial, so that features, and blocks that move, go straight from trainer to
     trainer: each address as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
-    tls: ClientTlsConfig = ClientTlsConfig()
+    tls: PeerTlsConfig = PeerTlsConfig()
     """How the connections to these trainers are encrypted, and who has to prove their identity. This trainer shows them tickets
     that it has from the agent, and no token."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from cloud_trainer.config import TrainerConfig
 from edge_agent.config import EdgeConfig
-from shared.config import load_config
+from shared.config import example_toml, load_config
 from shared.errors import ConfigError
 
 
@@ -14,6 +14,13 @@ def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
         ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 4_259_840"
     ):
         load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
+
+
+def test_the_example_names_no_file_of_another_program():
+    for kind, own in [(TrainerConfig, "/etc/cloud-trainer/"), (EdgeConfig, "/etc/edge-agent/")]:
+        paths = [word for word in example_toml(kind).split('"') if word.startswith("/etc/")]
+        assert paths
+        assert all(path.startswith(own) for path in paths)
 
 
 def test_only_factories_and_packages_can_be_allowed():
