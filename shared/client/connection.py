@@ -1,6 +1,7 @@
 """The connections to one trainer: made, replaced where they have gone wrong, and their failures turned into our errors."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -189,9 +190,13 @@ class TrainerConnection:
             self._connect()
         return error
 
-    def idle_timeout(self, call: str, repeats: int = 1) -> AbstractAsyncContextManager[IdleTimeout]:
+    def idle_timeout(
+        self, call: str, repeats: int = 1, most_seconds: float = math.inf
+    ) -> AbstractAsyncContextManager[IdleTimeout]:
         """Limit how long the trainer may make no progress inside the block. Raises UnreachableError out of it.
 
-        repeats: how many times the work is asked for at once; the trainer may take so many times as long.
+        repeats: how many times the work is asked for at once; the trainer may take so many times as long. most_seconds: see
+        `idle_timeout`.
         """
-        return idle_timeout(self.address, call, self.call_timeout_seconds * repeats, self.call_timeout_key)
+        seconds = self.call_timeout_seconds * repeats
+        return idle_timeout(self.address, call, seconds, self.call_timeout_key, most_seconds)

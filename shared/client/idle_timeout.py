@@ -1,22 +1,32 @@
 """A limit on how long the trainer may make no progress: it starts again with every sign of progress."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from shared.errors import UnreachableError
 
+MOST_SECONDS_OF_WORK = 24 * 3600.0
+"""The longest that a trainer may say that it is at something: above what any blocks take on their way, or a copy to train."""
+
 
 class IdleTimeout:
     """The limit on a block that is under way."""
 
-    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
+    def __init__(self, limit: asyncio.Timeout, seconds: float, most_seconds: float) -> None:
         self._limit = limit
         self._seconds = seconds
+        self._deadline = asyncio.get_running_loop().time() + most_seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the block has taken all the time that it may, whatever progress there was."""
+        return asyncio.get_running_loop().time() >= self._deadline
 
     def renew(self) -> None:
         """There was progress: the time starts again."""
-        self._limit.reschedule(asyncio.get_running_loop().time() + self._seconds)
+        self._limit.reschedule(min(asyncio.get_running_loop().time() + self._seconds, self._deadline))
 
     def pause(self) -> None:
         """Nobody waits for the trainer: until `renew` there is no limit."""
@@ -24,15 +34,24 @@ class IdleTimeout:
 
 
 @asynccontextmanager
-async def idle_timeout(trainer: str, call: str, seconds: float, key: str) -> AsyncIterator[IdleTimeout]:
+async def idle_timeout(
+    trainer: str, call: str, seconds: float, key: str, most_seconds: float = math.inf
+) -> AsyncIterator[IdleTimeout]:
     """Limit a block. Raises UnreachableError out of it after so many seconds without progress.
 
-    trainer: its address, for the error. call: the name of the call. key: as for `unanswered`.
+    trainer: its address, for the error. call: the name of the call. key: as for `unanswered`. most_seconds: the longest that
+    the block may take with all progress.
     """
+    limited: IdleTimeout | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
-            yield IdleTimeout(limit, seconds)
+            limited = IdleTimeout(limit, seconds, most_seconds)
+            yield limited
     except TimeoutError as cause:
+        if limited is not None and limited.is_spent:
+            raise UnreachableError(
+                f"the trainer at {trainer} was not done after {most_seconds:g} s ({call}), though it said that it went on"
+            ) from cause
         raise unanswered(trainer, call, seconds, key) from cause
 
 

@@ -3,6 +3,7 @@
 Knows nothing of models or data.
 """
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
@@ -15,7 +16,7 @@ from shared.client.answers import AnswerJudge
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
-from shared.client.idle_timeout import IdleTimeout
+from shared.client.idle_timeout import MOST_SECONDS_OF_WORK, IdleTimeout
 from shared.client.methods import method_path
 from shared.client.stream_call import METHOD, LinkCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
@@ -111,7 +112,7 @@ class TrainerClient:
         return self._judge.copy_judged(await self._train_copy(request))
 
     async def _train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
-        """The last answer. The trainer may take long, but not be silent for long."""
+        """The last answer. The trainer may take long, though not for ever, and not be silent for long."""
         method: Any = self._connection.control.unary_stream(
             method_path("TrainCopy"),
             request_serializer=pb.TrainCopyRequest.SerializeToString,
@@ -120,7 +121,7 @@ class TrainerClient:
         call = method(request, metadata=self._connection.metadata())
         end: pb.TrainCopyResponse | None = None
         try:
-            async with self._connection.idle_timeout("TrainCopy") as idle_timeout:
+            async with self._connection.idle_timeout("TrainCopy", most_seconds=MOST_SECONDS_OF_WORK) as idle_timeout:
                 while (answer := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
                     idle_timeout.renew()
                     end = answer
@@ -197,8 +198,10 @@ class TrainerClient:
                 return
             raise ProtocolError(f"the trainer at {self.address} did not take part in the evaluation")
 
-    async def _answers(self, name: str, request: Message, answer: type[M]) -> AsyncGenerator[M]:
-        """The answers of a call; each has to come in time. Leaving ends the call."""
+    async def _answers(
+        self, name: str, request: Message, answer: type[M], most_seconds: float = math.inf
+    ) -> AsyncGenerator[M]:
+        """The answers of a call; each has to come in time, and the last before `most_seconds`. Leaving ends the call."""
         method: Any = self._connection.control.unary_stream(
             method_path(name),
             request_serializer=type(request).SerializeToString,
@@ -206,7 +209,7 @@ class TrainerClient:
         )
         call = method(request, metadata=self._connection.metadata())
         try:
-            async with self._connection.idle_timeout(name) as idle_timeout:
+            async with self._connection.idle_timeout(name, most_seconds=most_seconds) as idle_timeout:
                 while (message := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
                     idle_timeout.pause()  # what takes time now is the caller's
                     yield message
@@ -248,7 +251,7 @@ class TrainerClient:
 
     async def fetch_blocks(self, request: pb.FetchBlocksRequest) -> None:
         """Wait until the trainer has downloaded blocks from another one. See `TrainerService.FetchBlocks`."""
-        answers = self._answers("FetchBlocks", request, pb.FetchBlocksResponse)
+        answers = self._answers("FetchBlocks", request, pb.FetchBlocksResponse, MOST_SECONDS_OF_WORK)
         async with aclosing(answers):
             async for _still_coming in answers:
                 pass
