@@ -3,6 +3,7 @@
 from torch import nn
 
 from shared.model.chain import Block, Chain
+from shared.model.spec import CROSSING_DTYPES
 from shared.placement import BlockFacts, ModelFacts
 
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
@@ -16,6 +17,12 @@ def facts_of(chain: Chain) -> ModelFacts:
         integer_features=frozenset(
             index for index, boundary in enumerate(chain.features) if not any(spec.differentiable for spec in boundary)
         ),
+        unsent_types={
+            index: str(spec.dtype).removeprefix("torch.")
+            for index, boundary in enumerate(chain.features)
+            for spec in boundary
+            if spec.dtype not in CROSSING_DTYPES
+        },
     )
 
 

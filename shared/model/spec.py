@@ -16,20 +16,20 @@ from shared.model.random_state import derive_seed
 _ANY_VOCABULARY = 2
 """Bound of integer examples where none is given: 0 and 1 are valid in every vocabulary and every label set."""
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-    )
-}
+_NUMBERS = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+)
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMBERS}
+CROSSING_DTYPES = frozenset({*_NUMBERS, torch.bool})
+"""What a tensor may consist of that goes from worker to worker: the contract has a name for each of these."""
 _EXAMPLE = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>[a-z]+\d*)(<(?P<high>[1-9]\d*))?)?", re.ASCII)
 
 

@@ -1,6 +1,7 @@
 """What a placement has to know of a model and of what its people permit. Numbers and names only."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -30,6 +31,8 @@ class ModelFacts:
     """In words, for features 1 and on that count as raw samples too, why they do: these can be read off them."""
     integer_features: frozenset[int] = frozenset()
     """Features without a tensor of floats: no error gradient is defined there."""
+    unsent_types: Mapping[int, str] = field(default_factory=dict)
+    """For features with numbers that cannot be sent, as complex ones, of which type these are."""
 
     @property
     def raw_features(self) -> int:

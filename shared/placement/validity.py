@@ -15,7 +15,7 @@ MAX_SHARED_PARTS = 4096
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
     """Raises ConfigError with the first rule that the placement breaks, and what would be right."""
     check_size(placement)
-    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes):
+    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes, _types):
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
@@ -126,6 +126,18 @@ def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:
             yield f"a codec is named for the way from {route.sender!r} to {route.receiver!r}; it joins two workers"
         if route.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             yield f"a codec is named for the cargo {route.cargo}; only features and error gradients are sent by a codec"
+
+
+def _types(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    if not model.unsent_types:
+        return
+    for one in crossings(placement):
+        if one.cargo is Cargo.FEATURE and (name := model.unsent_types.get(one.index)):
+            what = f"what enters block {one.index} ({model.blocks[one.index].name})"
+            yield (
+                f"{what} would go from {one.sender!r} to {one.receiver!r} and holds numbers of type {name}, which cannot be "
+                "sent; let one worker have that block and what comes before it"
+            )
 
 
 def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:

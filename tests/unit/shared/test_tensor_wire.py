@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shared.codec import aligned_buffer, codec_by_name
 from shared.errors import DataError, IsthmusError, ProtocolError
+from shared.model.spec import CROSSING_DTYPES
 from shared.registry import codec_names
 from shared.tensor_wire import check_announcement, from_wire, to_wire, torch_dtype, transmitted_shape, wire_dtype
 from shared.transport.stream.framing import Assembler, TensorKey, chunks
@@ -213,6 +214,7 @@ def test_the_sentence_names_tensor_and_step():
 
 def test_every_element_type_of_the_contract_is_torchs_and_back():
     assert {wire_dtype(dtype) for dtype in DTYPES.values()} == set(DTYPES)
+    assert set(DTYPES.values()) == CROSSING_DTYPES
 
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.complex64])

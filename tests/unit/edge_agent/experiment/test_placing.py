@@ -17,6 +17,7 @@ CNN = flags("cnn", "sgd")
 """Four blocks, the first three with batch-norm."""
 GPU = 'trainers=[{name="gpu", address="gpu.example.org:50051"}]'
 TWO = 'trainers=[{name="near", address="a:1"}, {name="far", address="b:1"}]'
+FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
 WHOLE = Rows(0, 32)
 
 
@@ -155,6 +156,13 @@ def test_a_training_set_smaller_than_a_batch_is_the_whole_batch():
     few = 'data.train={factory="tests.support.samples:FewDigits", kwargs={count=20}}'
     small = placed(few, "data.drop_last=false", experiment=flags("mlp", "sgd"))
     assert (small.batch_size, small.tiles[0].rows) == (20, Rows(0, 20))
+
+
+def test_a_feature_of_complex_numbers_cannot_be_sent():
+    spectral = ['model.factory="tests.support.models.spectral:spectral"', FLAT_DIGITS]
+    assert placed("deployment.cut=1", experiment=spectral)
+    with pytest.raises(ConfigError, match=r"what enters block 2 \(2\) would go .* numbers of type complex64"):
+        placed("deployment.cut=2", experiment=spectral)
 
 
 def test_the_facts_of_a_chain_are_those_of_its_blocks():

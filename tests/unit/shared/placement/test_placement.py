@@ -288,6 +288,14 @@ def test_features_off_which_samples_can_be_read_count_as_samples():
     check(stacked(("edge", 0, 2), ("far", 2, 4)), lookup, ALONE)
 
 
+def test_a_feature_that_cannot_be_sent_stays_with_one_worker():
+    model = replace(FOUR, unsent_types={2: "complex64"})
+    check(stacked(("edge", 0, 1), ("near", 1, 4)), model, ALONE)
+    sentence = r"what enters block 2 \(b2\) would go from 'edge' to 'near' and holds numbers of type complex64"
+    with pytest.raises(ConfigError, match=sentence):
+        check(stacked(("edge", 0, 2), ("near", 2, 4)), model, ALONE)
+
+
 @pytest.mark.parametrize(("samples", "valid"), [(1, False), (2, True)])
 def test_a_part_below_what_its_blocks_need_is_refused(samples, valid):
     norm = replace(FOUR, blocks=(replace(FOUR.blocks[0], min_samples=2), *FOUR.blocks[1:]))
