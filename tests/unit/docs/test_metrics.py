@@ -89,9 +89,9 @@ def documented() -> dict[str, dict[str, tuple[str, frozenset[str]]]]:
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         if line.startswith("## "):
             rows = sections.setdefault(line.removeprefix("## "), {})
-        elif row := re.fullmatch(r"\| `(\w+)` \| (\w+) \| ?([\w, ]*) \| .+\. \|", line):
+        elif row := re.fullmatch(r"\| `([a-z_]+)` \| (\w+)(?: by ([\w, ]+))? \| .+\. \|", line):
             assert row[1] not in rows
-            rows[row[1]] = (row[2], frozenset(filter(None, row[3].replace(" ", "").split(","))))
+            rows[row[1]] = (row[2], frozenset(row[3].split(", ") if row[3] else ()))
         elif re.match(r"\| `[a-z]", line):
             pytest.fail(f"a row that is not one: {line}")
     return sections
