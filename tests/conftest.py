@@ -8,6 +8,8 @@ import hypothesis
 import pytest
 import torch
 
+from tests.support import forked
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -16,6 +18,11 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 hypothesis.settings.register_profile("random", deadline=None)
 hypothesis.settings.register_profile("the same", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("the same")
+
+
+def pytest_configure() -> None:
+    """Be ready to fork our programs, while this process has talked to nobody."""
+    forked.prepare(ROOT)
 
 
 @pytest.fixture(scope="session")

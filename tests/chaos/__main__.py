@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
 from tests.chaos.run import Outcome, disturbed_run, expected_states
+from tests.support import forked
+from tests.support.running import ROOT
 
 FAULTS_PER_RUN = 12
 STALENESS = (0, 0, 5)
@@ -62,6 +64,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    forked.prepare(ROOT)
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
     outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder))
     print(table(outcomes))

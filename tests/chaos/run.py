@@ -24,6 +24,7 @@ from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
 from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes
+from tests.support.forked import Forked
 from tests.support.plain import plain_state
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import ALLOWED, edge_config, held_port
@@ -97,7 +98,7 @@ class _Side:
         self._target, self._arguments, self._planned = target, arguments, planned
         self._folder, self._name, self._fired = folder, name, folder / f"{name}.fired"
         self.starts = 0
-        self.process: Any = None
+        self.process: Forked | None = None
 
     @property
     def fired(self) -> list[tuple[Fault, str]]:
@@ -109,19 +110,18 @@ class _Side:
     def start(self) -> None:
         self.starts += 1
         left = self._planned[len(self.fired) :]
-        self.process = sides.CONTEXT.Process(target=self._target, args=(*self._arguments, left, self._folder))
-        self.process.start()
+        self.process = Forked(self._target, *self._arguments, left, self._folder)
 
     async def ended(self) -> int:
+        assert self.process is not None
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_reader(self.process.sentinel, ended.set)
+        loop.add_reader(self.process, ended.set)
         try:
             await ended.wait()
         finally:
-            loop.remove_reader(self.process.sentinel)
-        self.process.join()
-        return int(self.process.exitcode)
+            loop.remove_reader(self.process)
+        return self.process.wait()
 
     def lose_disk(self) -> None:
         """Die, and have nothing of what was written when it is started again."""
@@ -129,9 +129,9 @@ class _Side:
         shutil.rmtree(self._folder / self._name, ignore_errors=True)
 
     def kill(self) -> None:
-        if self.process is not None and self.process.is_alive():
+        if self.process is not None:
             self.process.kill()
-            self.process.join()
+            self.process.wait()
 
 
 async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: int, faults: int) -> Outcome:

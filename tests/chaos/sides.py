@@ -1,9 +1,6 @@
-"""Agent and trainer as processes that start in a moment, because all that they import was imported before: they are forked
-from a server process that has talked to nobody."""
+"""What the processes of an agent and of a trainer do."""
 
 import asyncio
-import multiprocessing
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,22 +8,13 @@ from typing import Any
 import torch
 
 import cloud_trainer.server
-import edge_agent.data
 import edge_agent.run
-import tests.support.imported
-import tests.support.samples  # noqa: F401
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
 from tests.chaos.faults import Planned, Saboteur
 from tests.chaos.order import record
-from tests.support.running import ROOT, Listening
-
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT), os.environ.get("PYTHONPATH", "")]
-)  # the server looks nowhere else
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__])
+from tests.support.running import Listening
 
 
 def _log_to(path: Path) -> None:

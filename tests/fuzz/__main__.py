@@ -17,6 +17,8 @@ from tests.fuzz.agent import fuzz_agent
 from tests.fuzz.files import kinds, read_damaged
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, MIB, Report, fuzz_trainer
+from tests.support import forked
+from tests.support.running import ROOT
 
 
 def table(report: Report) -> str:
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("--placements", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    forked.prepare(ROOT)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     warnings.simplefilter("ignore", HypothesisWarning)  # of the length of what is drawn
     torch.set_num_threads(1)  # as the trainer, or the last bits differ

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from shared.transport.rpc.call_status import CallStatus
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from tests.fuzz.messages import Call, calls
+from tests.support.forked import Forked
 from tests.support.peers.strangers import CONTROL
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process
@@ -141,7 +141,7 @@ class _Peer(RawPeer):
 
 
 class _Fuzzing:
-    def __init__(self, peer: _Peer, process: subprocess.Popen[str], report: Report) -> None:
+    def __init__(self, peer: _Peer, process: Forked, report: Report) -> None:
         self._peer, self._process, self._report = peer, process, report
         self._session: str | None = None
         self._beside: asyncio.Task[Any] | None = None

@@ -1,15 +1,14 @@
 """The commands as a user runs them, and how they must end when something is wrong."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
 import typer
 from typer.testing import CliRunner
 
-from tests.support.running import ROOT, run_agent
+from tests.support import forked
+from tests.support.running import run_agent
 
 MLP = [
     'model.factory="shared.model.zoo:mlp"',
@@ -47,22 +46,14 @@ def agent_fails(
 ) -> str:
     """Run an agent that has to end so; returns all that it said on standard error."""
     flags = [*MLP, "trainer.connect_timeout_seconds=20", *flags]
-    environment = {**os.environ, **(environ or {})}
-    done = run_agent("run", f"--trainer={trainer}", *(f"--set={flag}" for flag in flags), env=environment)
+    done = run_agent("run", f"--trainer={trainer}", *(f"--set={flag}" for flag in flags), environ=environ)
     assert_one_sentence("edge-agent", done, code, *says)
     return done.stderr
 
 
 def trainer_fails(code: int, *says: str, flags: Sequence[str]) -> None:
     """Start a trainer that has to end so."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in flags)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = forked.run("cloud_trainer.main", "serve", *(f"--set={flag}" for flag in flags), timeout_seconds=120)
     assert_one_sentence("cloud-trainer", done, code, *says)
 
 

@@ -1,10 +1,21 @@
-"""What most tests import, in seconds. A process that has imported this, and has talked to nobody, is forked for each suite of
-tests, and for each agent and trainer of the chaos tests."""
+"""What most tests import, in seconds: a process that has imported this, and has talked to nobody, is forked for each suite of
+tests, and for agents and trainers."""
 # ruff: noqa: F401
 
+import gc
+
+import hypothesis
 import torch
 import torch._dynamo  # what an optimizer imports when it is first made
 
+import cloud_trainer.main
 import cloud_trainer.server
+import edge_agent.commands.results_folders
+import edge_agent.commands.service
+import edge_agent.commands.terminal
 import edge_agent.data
+import edge_agent.main
 import edge_agent.run
+import shared.commands.process_log
+
+gc.freeze()  # what modules consist of lives as long as the process

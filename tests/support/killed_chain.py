@@ -12,6 +12,7 @@ from shared.config import LinkConfig
 from tests.chaos import sides
 from tests.support.commands import command
 from tests.support.experiments import flags
+from tests.support.forked import Forked
 from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.running import ALLOWED, HASTE, agent_process, held_port
 
@@ -59,12 +60,11 @@ class Chain:
         own = [f"server.listen=127.0.0.1:{self._ports[name]}", f"checkpoints.location={self.folder / name}"]
         more = [PEERS_ALLOWED, f"models.allowed={ALLOWED}", "control.listen=none", "compute.threads=1"]
         arguments = ([*own, *more, "compute.device=cpu", HASTE, *settings], name, list(faults), self.folder)
-        self._trainers[name] = sides.CONTEXT.Process(target=sides.trainer, args=arguments)
-        self._trainers[name].start()
+        self._trainers[name] = Forked(sides.trainer, *arguments)
 
     def kill(self, name):
         self._trainers[name].kill()
-        self._trainers[name].join()
+        self._trainers[name].wait()
 
     def document(self, placed=None):
         """What places blocks so. placed: as in the beginning, where it is left out."""
@@ -78,7 +78,7 @@ class Chain:
         return self._ports[name]
 
     def wait_until_dead(self, name):
-        self._trainers[name].join()
+        self._trainers[name].wait()
 
     def flags(self):
         after = "" if self._after is None else f", replace_after_seconds={self._after}"

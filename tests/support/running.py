@@ -1,6 +1,7 @@
 """A trainer in this process, and trainers and agents as processes of their own."""
 
 import json
+import os
 import queue
 import signal
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
 from edge_agent import EdgeConfig, TrainingListener, TrainingResult, run_training
 from shared.config import load_config
+from tests.support import forked
+from tests.support.forked import Forked, program
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -78,7 +81,7 @@ async def train_with(server: TrainerServer, *overrides: str) -> TrainingResult:
 class StandardError:
     """What a process writes there, read as it comes: nobody's full pipe may stop the process. Its last lines are kept."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self._process = process
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.last_lines: deque[str] = deque(maxlen=50)
@@ -127,21 +130,22 @@ class StandardError:
 
 
 @contextmanager
-def trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def trainer_process(*overrides: str) -> Iterator[tuple[Forked, str]]:
     """A real trainer process and its address. An error on the way out says what the trainer said last."""
     with heard_trainer_process(*overrides) as (process, address, _):
         yield process, address
 
 
 @contextmanager
-def heard_trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str], str, StandardError]]:
+def heard_trainer_process(*overrides: str) -> Iterator[tuple[Forked, str, StandardError]]:
     """The same, and what the trainer says."""
     flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "log.format=json", HASTE]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in [*flags, *overrides])],
-        cwd=ROOT,
+    process = Forked(
+        program,
+        "cloud_trainer.main",
+        "serve",
+        *(f"--set={flag}" for flag in [*flags, *overrides]),
         stderr=subprocess.PIPE,
-        text=True,
     )
     said = StandardError(process)
     try:
@@ -158,17 +162,22 @@ def heard_trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[st
 @contextmanager
 def agent_process(
     *overrides: str, output: Path | None = None, under: Sequence[str] = ()
-) -> Iterator[tuple[subprocess.Popen[str], StandardError]]:
+) -> Iterator[tuple[subprocess.Popen[str] | Forked, StandardError]]:
     """A real agent process that trains, and what it says; ended on the way out, if it has not. under: as of `run_agent`."""
     flags = [f"--set={flag}" for flag in ["log.format=json", *overrides]]
     place = [] if output is None else [f"--output={output}"]
-    process = subprocess.Popen(
-        [*under, sys.executable, "-m", "edge_agent.main", "run", *flags, *place],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = ["run", *flags, *place]
+    process: subprocess.Popen[str] | Forked
+    if under:
+        process = subprocess.Popen(
+            [*under, sys.executable, "-m", "edge_agent.main", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    else:
+        process = Forked(program, "edge_agent.main", *arguments, stderr=subprocess.PIPE)
     said = StandardError(process)
     try:
         yield process, said
@@ -181,8 +190,15 @@ def agent_process(
         said.join()
 
 
-def run_agent(*arguments: str, under: Sequence[str] = (), **kwargs: Any) -> subprocess.CompletedProcess[str]:
-    """A real agent process, run to its end, started by the command that it is to run under."""
+def run_agent(
+    *arguments: str, under: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """An agent, run to its end. under: the command that it is to run under. environ: what its environment has besides.
+
+    With either it is a process that Python began.
+    """
+    if not under and not environ:
+        return forked.run("edge_agent.main", *arguments, timeout_seconds=240)
     return subprocess.run(
         [*under, sys.executable, "-m", "edge_agent.main", *arguments],
         cwd=ROOT,
@@ -190,7 +206,7 @@ def run_agent(*arguments: str, under: Sequence[str] = (), **kwargs: Any) -> subp
         text=True,
         timeout=240,
         check=False,
-        **kwargs,
+        env={**os.environ, **(environ or {})},
     )
 
 

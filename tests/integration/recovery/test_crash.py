@@ -154,7 +154,7 @@ def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
     agent.end()
     ours = f"--set=checkpoints.location={pair.folder / 'edge'}"
     # With a control address it would ask whichever agent of this machine runs.
-    listed = run_agent("sessions", ours, "--set=control.listen=none", env={"COLUMNS": "200", **ENV})
+    listed = run_agent("sessions", ours, "--set=control.listen=none", environ={"COLUMNS": "200"})
     assert "can be resumed" in listed.stdout, listed
     again = pair.agent()
     assert again.until("went back to a checkpoint")["step"] >= 14
