@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from tests.support import forked
+from tests.support.examples import MOST
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 # An example's deadline would be a test of what else this machine has to do. The examples are the same every time, so that
 # a commit that passed passes again; `pytest --hypothesis-profile=random` draws others, and `make fuzz` and `make chaos` many.
-hypothesis.settings.register_profile("random", deadline=None)
-hypothesis.settings.register_profile("the same", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("the same")
+hypothesis.settings.register_profile("random", deadline=None, max_examples=MOST)
+hypothesis.settings.register_profile("many", deadline=None, max_examples=MOST, derandomize=True)
+hypothesis.settings.register_profile("few", deadline=None, max_examples=MOST // 5, derandomize=True)
+hypothesis.settings.load_profile("few")
 
 
 def pytest_configure() -> None:

@@ -2,8 +2,8 @@
 
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
 that came and went before must not be a later test's business. The processes are forked from one that has imported what
-takes seconds. Suites that measure rates or shares of a core run alone, after the others. Suites that take minutes are slow:
-they run with `--slow`, together with the rest or by themselves.
+takes seconds. Suites that measure rates or shares of a core run alone, after the others. Tests that are marked as slow run
+with `--slow`, and so do all properties, with more examples. A suite that is named runs whole.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,32 +43,17 @@ FIRST = (
     Path("tests/chaos"),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
-SLOW = tuple(
-    INTEGRATION / f"{name}.py"
-    for name in (
-        "recovery/test_crash",
-        "adaptation/test_calibration",
-        "adaptation/test_decisions",
-        "adaptation/test_golden_runs",
-        "training/test_fair_compute",
-        "peers/test_fuzz_frames",
-        "recovery/test_resuming",
-        "recovery/test_interruptions",
-        "placements/test_replacement",
-        "commands/test_pages",
-        "commands/test_demo_chain",
-        "commands/test_extending",
-        "benchmarks/test_peer",
-        "benchmarks/test_shaped_link",
-        "benchmarks/test_simulation_agrees",
-        "peers/test_large_placements",
-        "peers/test_worst_claims",
-    )
-)
-"""What `make test` leaves to `make test-slow`."""
+MANY_EXAMPLES = "--hypothesis-profile=many"
+QUICK = ("-m", "not slow")
+SLOW = ("-m", "slow or hypothesis", MANY_EXAMPLES)
+WHOLE = (MANY_EXAMPLES,)
+"""What pytest is told of which tests to run, and on how many examples."""
+SLOWEST = 20
+"""So many suites are in the closing table."""
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.support.imported"])
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
+_FAILURES = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,29 +72,33 @@ class Outcome:
         return Counter({kind: int(count) for count, kind in _COUNTS.findall(last)})
 
     @property
-    def failed(self) -> bool:
-        """Whether anything went wrong, an empty suite included."""
-        return self.status != 0
+    def failures(self) -> list[str]:
+        """What went wrong: tests by their names, or the suite itself. Nothing did where none of its tests was to run."""
+        if self.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return []
+        return _FAILURES.findall(self.output) or [f"{self.suite} ended with status {self.status}"]
 
 
-def run(suite: Path) -> Outcome:
-    """Run one suite to its end."""
+def run(suite: Path, told: Sequence[str]) -> Outcome:
+    """Run one suite to its end. told: arguments of pytest."""
     began = time.monotonic()
     with tempfile.NamedTemporaryFile("r") as printed:
-        process = _PROCESSES.Process(target=_run_here, args=(suite, printed.name))
+        process = _PROCESSES.Process(target=_run_here, args=(suite, told, printed.name))
         process.start()
         process.join()
         outcome = Outcome(suite, printed.read(), process.exitcode or 0, time.monotonic() - began)
-    print(f"== {suite}: {outcome.seconds:.0f} s\n{outcome.output}", flush=True)
+    if outcome.status != pytest.ExitCode.NO_TESTS_COLLECTED:
+        print(f"== {suite}: {outcome.seconds:.0f} s\n{outcome.output}", flush=True)
     return outcome
 
 
-def _run_here(suite: Path, output: str) -> None:
+def _run_here(suite: Path, told: Sequence[str], output: str) -> None:
     """Be the process of a suite, which prints into a file."""
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(file, standard)
-    sys.exit(pytest.main(["-rs", str(suite)]))
+    imported = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # hypothesis was, before the fork
+    sys.exit(pytest.main(["-rsfE", "-W", imported, *told, str(suite)]))
 
 
 def every_suite() -> list[Path]:
@@ -118,47 +108,45 @@ def every_suite() -> list[Path]:
     return [*FIRST, *(suite for suite in rest if suite not in FIRST)]
 
 
-def run_all(suites: Sequence[Path], at_once: int) -> list[Outcome]:
-    """Run suites side by side, and then those that have to be alone."""
+def run_all(suites: Sequence[Path], told: Sequence[str], at_once: int) -> list[Outcome]:
+    """Run suites side by side, and then those that have to be alone. told: arguments of pytest."""
+    running = partial(run, told=told)
     with ThreadPoolExecutor(at_once) as pool:
-        outcomes = list(pool.map(run, [suite for suite in suites if suite not in ALONE]))
-    return outcomes + [run(suite) for suite in suites if suite in ALONE]
+        outcomes = list(pool.map(running, [suite for suite in suites if suite not in ALONE]))
+    return outcomes + [running(suite) for suite in suites if suite in ALONE]
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """A line a suite, the slowest first, and a closing line with all counts."""
-    rows = sorted(outcomes, key=lambda outcome: -outcome.seconds)
+    """The slowest suites, all counts, and what went wrong."""
+    rows = sorted(outcomes, key=lambda outcome: -outcome.seconds)[:SLOWEST]
     lines = [
         f"{row.seconds:7.1f} s  {row.suite}  {', '.join(f'{count} {kind}' for kind, count in row.counts.items())}"
-        + (f"  FAILED (status {row.status})" if row.failed else "")
         for row in rows
     ]
     total = sum((outcome.counts for outcome in outcomes), Counter[str]())
-    broken = sum(outcome.failed and not outcome.counts["failed"] for outcome in outcomes)
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
     lines.append(f"{len(outcomes)} suites in {seconds / 60:.1f} minutes")
-    lines.append(
-        f"{total['passed']} passed, {total['failed'] + total['error'] + broken} failed, {total['skipped']} skipped"
-    )
-    return "\n".join(lines)
+    lines.append(f"{total['passed']} passed, {len(failures)} failed, {total['skipped']} skipped")
+    return "\n".join([*lines, *(f"FAILED {failure}" for failure in failures)])
 
 
 def main() -> int:
     """Returns 0 when every suite passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "suites", nargs="*", type=Path, help="files or folders of tests; all but the slow ones if none is named"
+        "suites", nargs="*", type=Path, help="files or folders of tests, which run whole; all if none is"
     )
-    parser.add_argument("--slow", action="store_true", help="the slow suites instead")
+    parser.add_argument("--slow", action="store_true", help="the slow tests instead, and all properties")
     parser.add_argument(
         "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="suites side by side (%(default)s)"
     )
     arguments = parser.parse_args()
-    quick = [suite for suite in every_suite() if suite not in SLOW]
-    suites = arguments.suites or (list(SLOW) if arguments.slow else quick)
+    told = SLOW if arguments.slow else WHOLE if arguments.suites else QUICK
     began = time.monotonic()
-    outcomes = run_all(suites, arguments.at_once)
+    outcomes = run_all(arguments.suites or every_suite(), told, arguments.at_once)
+    outcomes = [outcome for outcome in outcomes if outcome.status != pytest.ExitCode.NO_TESTS_COLLECTED]
     print(summary(outcomes, time.monotonic() - began))
-    return int(any(outcome.failed for outcome in outcomes))
+    return int(any(outcome.failures for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks
+from tests.support.examples import examples
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer
@@ -34,7 +35,7 @@ async def train_and_move(moves, *chosen):
         return await run_training(config, Listening(on_progress, deployers.append))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(sorted(MODELS)),
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),

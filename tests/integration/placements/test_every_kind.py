@@ -16,6 +16,7 @@ from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.chain import build_chain
 from shared.placement import AGENT, Permissions, Rows, Source, check
+from tests.support.examples import examples
 from tests.support.experiments import MODELS, flags
 from tests.support.models.tied import tied
 from tests.support.placement_kinds import (
@@ -114,7 +115,7 @@ def placements_of_an_agent(draw):
     return placement
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(placement=placements_of_an_agent())
 def test_any_placement_equals_one_process_that_runs_the_same_tiles(placement):
     async def trained(folder):

@@ -14,6 +14,7 @@ from cloud_trainer.rpc.link_rpc import LinkRpc
 from edge_agent import run_training
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ProtocolError, RefusedError, UnreachableError
+from tests.support.examples import examples
 from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer
@@ -54,7 +55,7 @@ def sample(server, name):
     return server.metrics.registry.get_sample_value(name)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(["cnn", "mlp"]),
     cut=st.sampled_from([1, 3]),

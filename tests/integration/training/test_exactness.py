@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from shared.registry import OPTIMIZERS as REGISTERED
+from tests.support.examples import examples
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
@@ -57,7 +58,7 @@ def test_two_processes_equal_one(model, tmp_path):
     assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_training_equals_one_process(data):
     import asyncio

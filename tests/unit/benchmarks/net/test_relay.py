@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.net.relay import Fault, Relay, TokenBucket
+from tests.support.examples import examples
 from tests.support.virtual import VirtualLoop, VirtualSelector
 
 LATENESS = 0.005
@@ -177,7 +178,7 @@ def test_the_rate_may_change_under_way():
     in_virtual_time(body)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(delay=st.floats(0.0, 2.0), size=st.integers(1, 1000))
 def test_a_byte_arrives_after_the_delay_and_not_before(delay, size):
     async def body() -> None:
@@ -201,7 +202,7 @@ def test_delay_does_not_lower_the_rate():
     in_virtual_time(body)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(pieces=st.lists(st.binary(min_size=1, max_size=40_000), max_size=12), megabits=st.floats(5, 500))
 def test_bytes_arrive_intact_in_order_and_counted_and_so_does_the_end(pieces, megabits):
     async def body() -> None:
@@ -327,7 +328,7 @@ def test_over_a_frozen_link_nobody_learns_of_a_peer_that_left(reset, upwards_onl
 
 
 @given(size=st.integers(1, 5000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_corruption_flips_one_bit_once_in_the_lane_named(size):
     async def body() -> None:
         async with joined() as (relay, client, served):

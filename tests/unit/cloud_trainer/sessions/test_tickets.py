@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cloud_trainer.sessions.tickets import Tickets
 from shared.transport.auth.callers import BlockOffer, PeerLink
+from tests.support.examples import examples
 
 WORKERS = ["near", "far", "farthest"]
 LINKS = st.builds(
@@ -154,5 +155,5 @@ class Issuing(RuleBasedStateMachine):
             assert shown.link == link
 
 
-Issuing.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+Issuing.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)
 TestIssuing = Issuing.TestCase

@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,24 +60,45 @@ async def test_what_is_copied_from_memory_is_read_where_it_is_taken(loader):
     assert not any(await prefetched(loader, [], Reading.AT_ONCE))
 
 
-async def test_what_shows_to_be_quick_is_read_where_it_is_taken_from_then_on(loader):
-    ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS)
+class Clock:
+    """What time it is for who reads batches, however busy this machine is."""
+
+    def __init__(self):
+        self._processor_seconds = self._seconds = 0.0
+
+    def work(self, seconds):
+        self._processor_seconds += seconds
+        self._seconds += seconds
+
+    def wait(self, seconds):
+        self._seconds += seconds
+
+    def monotonic(self):
+        return self._seconds
+
+    def thread_time(self):
+        return self._processor_seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(prefetch, "time", clock)
+    return clock
+
+
+async def test_what_shows_to_be_quick_is_read_where_it_is_taken_from_then_on(loader, clock):
+    ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: clock.work(QUICK_SECONDS / 2))
     assert all(ahead[:TRIED])
     assert not any(ahead[-TRIED:])
 
 
-def work(seconds):
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-
-
-async def test_what_takes_time_is_never_read_where_it_is_taken(loader):
-    assert all(await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: work(2 * QUICK_SECONDS)))
+async def test_what_takes_time_is_never_read_where_it_is_taken(loader, clock):
+    assert all(await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: clock.work(2 * QUICK_SECONDS)))
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(10 * QUICK_SECONDS, TRIED), (1.1 * MOST_SECONDS, 1)])
-async def test_what_takes_time_there_is_fetched_ahead_again(loader, seconds, most):
+async def test_what_takes_time_there_is_fetched_ahead_again(loader, clock, seconds, most):
     """As from a disk: it costs the loader's thread no processor time, and whoever takes it would wait."""
     reads, slow = [], threading.Event()
 
@@ -87,7 +106,7 @@ async def test_what_takes_time_there_is_fetched_ahead_again(loader, seconds, mos
         if reads and reads[-1] != "load":
             slow.set()
         if slow.is_set():
-            time.sleep(seconds)
+            clock.wait(seconds)
 
     ahead = await prefetched(loader, reads, Reading.AS_IT_SHOWS, before=wait)
     assert all(ahead[:TRIED])
@@ -132,15 +151,9 @@ async def test_who_leaves_it_waits_for_the_batch_that_is_read(loader):
     await leaving
 
 
-async def test_it_says_when_others_had_better_not_wait_for_a_batch(loader, monkeypatch):
-    now = 0.0
-
-    def pass_by(step):
-        nonlocal now
-        now += (0.5 if step == 0 else 1.5) * LONG_SECONDS
-
-    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=lambda: now, thread_time=lambda: now))
-    async with Prefetcher(numbered([], before=pass_by), loader, lambda: None, Reading.AT_ONCE) as batches:
+async def test_it_says_when_others_had_better_not_wait_for_a_batch(loader, clock):
+    source = numbered([], before=lambda step: clock.wait((0.5 if step == 0 else 1.5) * LONG_SECONDS))
+    async with Prefetcher(source, loader, lambda: None, Reading.AT_ONCE) as batches:
         for is_long in (False, False, True):
             assert batches.reads_long == is_long
             assert await asyncio.to_thread(batches.make_ready)

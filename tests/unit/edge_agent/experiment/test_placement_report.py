@@ -18,6 +18,7 @@ from shared.execution.shared_blocks import part_of, weights_of
 from shared.placement import Cargo, document_of
 from shared.training.block_state import serialize
 from shared.training.losses import narrowed
+from tests.support.examples import examples
 from tests.support.experiments import flags
 from tests.support.placements import placements
 from tests.support.running import edge_config
@@ -174,7 +175,7 @@ def perceptron():
     return workload(TWO, "placement.edge=0:", PERMITTED, experiment=("mlp", "adam"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_of_any_placement_bytes_follow_the_rows_and_everybody_sees_what_comes_and_no_more(data, tmp_path, perceptron):
     placement = data.draw(placements(facts_of(perceptron.chain)))

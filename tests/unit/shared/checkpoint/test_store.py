@@ -18,6 +18,7 @@ from shared.checkpoint import (
 )
 from shared.checkpoint.store import FORMAT
 from shared.errors import StorageError
+from tests.support.examples import examples
 
 NAMES = st.builds(CheckpointName, st.integers(0, 3), st.integers(0, 2**40))
 
@@ -35,7 +36,7 @@ def test_a_checkpoint_comes_back_as_it_went(files):
         store.load(CheckpointName(0, 8))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAMES, unique=True, max_size=8), keep=st.integers(1, 4), data=st.data())
 def test_pruning_leaves_the_newest_and_the_pinned(tmp_path_factory, names, keep, data):
     store = CheckpointStore(LocalFiles(tmp_path_factory.mktemp("store")), keep)
@@ -47,7 +48,7 @@ def test_pruning_leaves_the_newest_and_the_pinned(tmp_path_factory, names, keep,
     assert len(store.files.names()) == 2 * len(store.names()), "no file is left without its manifest"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_is_noticed_and_the_one_before_counts(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("store")

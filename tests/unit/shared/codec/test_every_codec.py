@@ -12,6 +12,7 @@ from shared.codec import Encoded, aligned_buffer, check_layout, codec_by_name
 from shared.codec.layout import MAX_DIMS
 from shared.errors import ConfigError, ProtocolError
 from shared.registry import codec_names
+from tests.support.examples import examples
 from tests.support.tensors import (
     FLOATS,
     LOSSLESS,
@@ -244,7 +245,7 @@ def test_booleans_are_zero_or_one():
 
 
 @each_family
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     data=st.data(),
     dtype=st.sampled_from(FLOATS + OTHERS),
@@ -276,7 +277,7 @@ def test_whatever_a_peer_claims_the_answer_is_a_tensor_or_a_protocol_error(
 def test_the_strategy_makes_tensors_with_gaps_and_without():
     seen = set()
 
-    @settings(deadline=None, max_examples=200, database=None)
+    @settings(deadline=None, max_examples=examples(200), database=None)
     @given(tensor=tensors())
     def look(tensor):
         seen.add((is_dense(tensor), tensor.is_contiguous()))

@@ -14,6 +14,7 @@ from edge_agent.data.named import load_dataset
 from shared.codec import Encoded, aligned_buffer, codec_by_name
 from shared.errors import ProtocolError
 from shared.model.build import build_model
+from tests.support.examples import examples
 from tests.support.tensors import carried
 
 BITS = (2, 3, 4)
@@ -114,7 +115,7 @@ def test_it_is_nearer_than_uniform_of_that_width(kind, bits, count):
 
 @each_kind
 @given(seed=seeds, count=st.integers(100, 3000))
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 def test_more_bits_are_nearer(kind, seed, count):
     numbers = SHAPES_OF_NUMBERS[kind](normal(count, seed))
     errors = [squared_error(f"mbq{bits}", numbers) for bits in BITS]
@@ -350,7 +351,7 @@ def test_a_damaged_head_is_refused(bits):
 
 
 @given(bits=bit_widths, parameters=st.lists(st.floats(width=32), min_size=5, max_size=5), filling=st.binary(min_size=6))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_any_coefficients_and_levels_decode_to_finite_numbers_or_are_refused(bits, parameters, filling):
     encoded = codec_by_name(f"mbq{bits}").encode(normal(12))
     sent = np.array(parameters[: 1 + bits], np.float32)

@@ -13,6 +13,7 @@ from shared.codec import Encoded, aligned_buffer, codec_by_name, seed_stochastic
 from shared.codec.bitpack import pack, packed_bytes, unpack
 from shared.errors import ProtocolError
 from shared.registry import codec_names
+from tests.support.examples import examples
 from tests.support.tensors import carried
 
 BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -355,7 +356,7 @@ def test_a_range_that_is_never_sent_is_refused(name, low, high):
         codec_by_name(name).decode(Encoded(name, encoded.dtype, encoded.shape, encoded.strides, payload))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     bits=bit_widths,
     ending=endings,

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.concurrency.fair_queue import MOST_WAIT_SECONDS, FairQueue, Wait
+from tests.support.examples import examples
 
 
 @dataclass
@@ -69,7 +70,7 @@ def test_a_quick_one_beside_a_slow_one_keeps_two_fifths_of_its_pace():
     assert share(slow, 60.0) >= 0.4, "nor does the slow one starve"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     job=st.floats(0.001, 0.02),
     absent=st.floats(0.0, 0.05),
@@ -82,7 +83,7 @@ def test_however_quick_one_is_and_however_many_lanes_the_slow_one_has(job, absen
     assert share(quick, 40.0) >= 0.4
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(jobs=st.lists(st.floats(0.001, 1.0), min_size=2, max_size=6))
 def test_those_who_ask_all_the_time_use_the_same_time_but_for_a_job_each(jobs):
     askers = {f"{number}": Asker(seconds, 0.0, 2) for number, seconds in enumerate(jobs)}
@@ -91,7 +92,7 @@ def test_those_who_ask_all_the_time_use_the_same_time_but_for_a_job_each(jobs):
     assert max(used) - min(used) <= 2 * max(jobs) + 1e-6
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     jobs=st.lists(st.tuples(st.floats(0.001, 1.0), st.floats(0.0, 2.0)), min_size=1, max_size=5),
 )

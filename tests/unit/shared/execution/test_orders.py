@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.registry import POLICIES
+from tests.support.examples import examples
 from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
@@ -21,7 +22,7 @@ ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 """Chains, labels that stay, and shared blocks."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ANY, st.sampled_from(sorted(POLICIES)), st.randoms(use_true_random=False))
 def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     told, module = recipe("adam"), built("dropping")
@@ -37,7 +38,7 @@ def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     assert_same_bits(state_of(replayed, placement), state_of(session.chains, placement))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(chains(), st.randoms(use_true_random=False))
 def test_without_staleness_the_order_decides_nothing(placement, dice):
     placement = replace(placement, staleness=0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shared.placement import held_blocks, moves
 from shared.registry import OPTIMIZERS
+from tests.support.examples import examples
 from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import placements, valid_placements
 from tests.support.plain import assert_same_bits
@@ -31,7 +32,7 @@ def cases(draw):
     return name, draw(valid(name, st.integers(3, 8)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(cases(), st.sampled_from(sorted(OPTIMIZERS)), st.sampled_from([None, 0.5]), st.data())
 def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optimizer, clip_norm, data):
     name, placement = case
@@ -64,7 +65,7 @@ def changes(draw):
     return name, draw(st.lists(one, min_size=2, max_size=4))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(changes(), st.sampled_from(["sgd", "adam", "adagrad"]), st.sampled_from([None, 0.5]))
 def test_placements_may_follow_each_other_and_change_no_bit(change, optimizer, clip_norm):
     name, ways = change

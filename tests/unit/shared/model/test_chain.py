@@ -7,12 +7,13 @@ from torch import Tensor
 
 from shared.model.chain import build_chain
 from shared.model.spec import TensorSpec
+from tests.support.examples import examples
 from tests.support.models.chains import MODULES, WIDTH, example, generated, names, run_chain
 
 torch.set_num_threads(1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(module=MODULES, cut=st.integers(0, 20), batch_size=st.integers(2, 5))
 def test_two_sides_of_any_cut_train_as_one_process(module, cut, batch_size):
     """Outputs, gradients and buffers are those of the module, though nothing but the feature and its gradient crosses."""
@@ -67,7 +68,7 @@ def test_two_sides_of_any_cut_train_as_one_process(module, cut, batch_size):
     assert torch.equal(run_chain(chain, inputs.clone()), expected_evaluation)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(MODULES)
 def test_blocks_share_out_the_state_dict(module):
     chain = build_chain(module, example())
@@ -81,7 +82,7 @@ def test_blocks_share_out_the_state_dict(module):
         assert {id(p) for p in block.module.parameters()} == {id(p) for p in block.named_parameters().values()}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(MODULES, st.booleans(), st.integers(0, 99))
 def test_building_a_chain_leaves_no_trace(module, training, seed):
     """Buffers, gradients, modes, random state and attributes are as they were."""
@@ -110,7 +111,7 @@ def test_building_a_chain_leaves_no_trace(module, training, seed):
     assert all(block.module.training == module.training for block in chain.blocks if block.module not in own)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(MODULES)
 def test_features_are_what_crosses_each_cut(module):
     chain = build_chain(module, example())
@@ -123,7 +124,7 @@ def test_features_are_what_crosses_each_cut(module):
     assert TensorSpec.of(value) == chain.output
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(generated(), st.booleans())
 def test_moving_blocks_moves_the_module_and_the_other_way_round(module, by_block):
     """A conversion stands for a move to another device: both replace buffers."""

@@ -19,6 +19,7 @@ from shared.model.build import build_model, parse_kwargs
 from shared.model.footprint import activation_bytes, estimate_training_bytes, state_bytes, training_bytes
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.examples import examples
 from tests.support.running import ROOT, running_trainer
 from tests.support.wire import RawPeer, open_request
 
@@ -34,7 +35,7 @@ def mlp(**kwargs):
     return estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((8, 64), FLOAT), moments(2))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(hidden=st.integers(1, 100), depth=st.integers(2, 5), batch=st.integers(1, 64), states=st.integers(0, 3))
 def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     kwargs = {"hidden": hidden, "depth": depth}

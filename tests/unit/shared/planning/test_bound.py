@@ -21,6 +21,7 @@ from shared.planning import (
     most_steps,
     simulate,
 )
+from tests.support.examples import examples
 from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, small_profile
 
 SECONDS = 120.0
@@ -49,7 +50,7 @@ class Whims:
 
 
 @given(profiles(max_blocks=4, complete=True), links, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chance):
     profile = dataclasses.replace(profile, min_bits=None)
 
@@ -85,7 +86,7 @@ def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
 
 
 @given(profiles(max_blocks=4, complete=True), links, st.sampled_from([(2, 8, 32), (8,)]), st.none() | st.integers(0, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_no_planner_beats_the_bound(profile, link, bits, staleness):
     profile = dataclasses.replace(profile, min_bits=None)
     seconds = {

@@ -20,6 +20,7 @@ from shared.prediction import (
     reference_of,
     vector,
 )
+from tests.support.examples import examples
 from tests.support.latency import LAYERS, costs_of, table_of
 
 
@@ -159,7 +160,7 @@ def test_what_is_no_predictor_is_refused(content, tmp_path):
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seconds=st.lists(st.floats(1e-9, 1e6), min_size=108, max_size=108),
     more=st.integers(0, 20),

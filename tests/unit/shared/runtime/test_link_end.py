@@ -11,6 +11,7 @@ from shared.errors import IsthmusError, RefusedError
 from shared.placement import Placement, Rows, Source, Tile
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from tests.support.examples import examples
 from tests.support.linked import LinkedSession
 from tests.support.placed import INPUTS, WIDTH, batch_of, built, recipe
 from tests.support.virtual import run_virtually
@@ -164,7 +165,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(FRAMES, min_size=1, max_size=4))
 def test_no_announcement_is_agreed_to_but_what_the_placement_brings(announced):
     end = near_end()

@@ -16,6 +16,7 @@ from shared.model.random_state import generator_states
 from shared.placement import Cargo, Placement, Route, Rows, Source, StepPlan, Tile, crossings, first_worker
 from shared.training.step_log import StepLog, check_steps
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
+from tests.support.examples import examples
 from tests.support.linked import drive
 from tests.support.linking import Seconds, still_stream
 from tests.support.placed import MODEL_FACTS, WIDTH, batch_of, built, chain_of, method, recipe, simulation, state_of
@@ -70,7 +71,7 @@ def everything(session: PlacedSession):
     return [*held, *(state.clone() for state in generator_states())]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.integers(1, 12), LOSSES, SEEDS)
 def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name, count, losses, seed):
     placement, told, module = data.draw(coded_placements(name)), recipe("adam"), built(name)
@@ -96,7 +97,7 @@ def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name,
     run_virtually(main)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.sampled_from(["replay", "stash"]), LOSSES, SEEDS)
 def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(data, name, backward, losses, seed):
     ways = data.draw(st.lists(coded_placements_of_three(name), min_size=2, max_size=4))
@@ -125,7 +126,7 @@ def coded_placements_of_three(draw, name: str) -> Placement:
     return draw(coded(draw(valid_placements(MODEL_FACTS[name], st.just(6)))))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), LOSSES, SEEDS)
 def test_without_staleness_they_are_one_process_with_the_same_tiles(data, name, losses, seed):
     any_valid = valid_placements(MODEL_FACTS[name], st.just(6)).map(lambda one: replace(one, staleness=0))
@@ -192,7 +193,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
     run_virtually(main)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(valid_placements(MODEL_FACTS["dropping"]) | chains(), st.data(), LOSSES, SEEDS)
 def test_that_a_worker_is_about_to_stop_comes_to_the_first_from_everywhere(placement, data, losses, seed):
     busy = {tile.worker for tile in placement.tiles} | {source.worker for source in placement.sources}
@@ -267,7 +268,7 @@ def test_a_step_that_fails_ends_all_links_of_its_worker_with_its_error(worker):
     run_virtually(main)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data(), LOSSES, SEEDS)
 def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, losses, seed):
     any_valid = valid_placements(MODEL_FACTS["dropping"], st.just(6)).map(lambda one: replace(one, staleness=0))

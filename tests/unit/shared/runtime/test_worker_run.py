@@ -15,6 +15,7 @@ from shared.placement import (
     Route,
     crossings,
 )
+from tests.support.examples import examples
 from tests.support.linked import LinkedSession
 from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, recipe, simulation, state_of
 from tests.support.placements import chains, valid_placements
@@ -46,7 +47,7 @@ def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, T
     return run_virtually(main)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     ANY,
     st.lists(st.integers(0, 60), max_size=8),
@@ -68,7 +69,7 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
         assert loss == pytest.approx(expected[step], rel=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     ANY,
     st.integers(1, 3),
@@ -87,7 +88,7 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     assert all(len(dones) == len(session.workers) for dones in session.done.values())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     chains(),
     st.sampled_from(["uniform4", "bf16", "fp32"]),

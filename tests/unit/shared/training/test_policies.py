@@ -16,6 +16,7 @@ from shared.registry import POLICIES, OptimizerConfig
 from shared.training.policies import KeptGraph, Replay, Stash, policy_by_name
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage
+from tests.support.examples import examples
 from tests.support.plain import PlainEdge, assert_same_bits, plain_optimizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -141,7 +142,7 @@ def orders(draw):
     return limit == 0, events
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     name=st.sampled_from(sorted(MODULES)),
     policy=st.sampled_from(sorted(POLICIES)),

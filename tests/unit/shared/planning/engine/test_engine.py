@@ -20,6 +20,7 @@ from shared.planning import (
 )
 from shared.planning.cost import steady_seconds
 from shared.planning.rates import Rates
+from tests.support.examples import examples
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
 
@@ -30,7 +31,9 @@ from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, S
     rates=st.tuples(st.floats(1.0, 100.0), st.floats(1.0, 100.0)),
     known=st.integers(0, 1),
 )
-@settings(max_examples=20, deadline=None, derandomize=True)  # benchmarks.planning.flapping looks for the exceptions
+@settings(
+    max_examples=examples(20), deadline=None, derandomize=True
+)  # benchmarks.planning.flapping looks for the exceptions
 def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period, rates, known):
     link = symmetric(*((period / 2, rate) for rate in rates))
     kept, run = both(profile, link, best_for(profile, rates[known]), 1200.0)
@@ -41,7 +44,7 @@ def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period,
 @given(
     profile=st.sampled_from((LIGHT, small_profile(), REPLAYED)), mbit=st.floats(0.5, 200.0), begun=st.floats(0.5, 200.0)
 )
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profile, mbit, begun):
     link = symmetric((1.0, mbit))
     start = best_for(profile, begun)

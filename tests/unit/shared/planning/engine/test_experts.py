@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.planning.engine.experts import RULES, Expert, Rule
+from tests.support.examples import examples
 
 QUICK = Rule(memory_seconds=0.01, payback_seconds=30.0)
 ANYWHERE = np.array([True, True])
@@ -64,7 +65,7 @@ def test_it_goes_nowhere_it_may_not():
     way_seconds=st.floats(0.0, 20.0),
     rule=st.sampled_from(RULES),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_it_never_does_more_than_the_fastest_nor_less_than_nothing(speeds, way_seconds, rule):
     steps, _ = played(Expert(rule, 0, SERIAL, 5.0), speeds, [way_seconds] * len(speeds))
     assert all(0.0 <= done <= max(each) * (1 + 1e-9) for done, each in zip(steps, speeds, strict=True))

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.planning.engine.ledger import Ledger, RiskLimits
+from tests.support.examples import examples
 
 HOME, OTHER = 0, 1
 WAY = np.array([0.0, 5.0])
@@ -29,7 +30,7 @@ def test_a_steady_lead_is_proven_after_the_time_of_proof_and_not_before():
 
 
 @given(period=st.integers(2, 300), better=st.integers(1, 20), begins_better=st.booleans())
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 def test_what_an_oscillation_favours_no_more_than_home_is_never_proven(period, better, begins_better):
     def speeds(second):
         phase = second % (period // 2 * 2) < period // 2

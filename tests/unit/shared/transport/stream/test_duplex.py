@@ -15,6 +15,7 @@ from shared.transport.stream.duplex import LEAST_CHUNKS_OF_A_TENSOR, MEASURED_AG
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.sending import CHUNK_SECONDS
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
+from tests.support.examples import examples
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 
 DEEP = 1 << 24
@@ -109,7 +110,7 @@ def is_known(end: Duplex, wire: Wire) -> bool:
     return end.link.bits_per_second == pytest.approx(wire.bits_per_second, rel=0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.floats(6, 10).map(lambda exponent: 10**exponent), ROUND_TRIPS, st.booleans())
 def test_ten_acks_measure_each_direction(rate, round_trip, both_ways):
     async def main():
@@ -124,7 +125,7 @@ def test_ten_acks_measure_each_direction(rate, round_trip, both_ways):
     run_virtually(main)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(SLOWER, ROUND_TRIPS, st.sampled_from([1 << 16, 1 << 20, DEEP]), st.sampled_from([100_000, 500_000]))
 @example(10**8.5, 0.125, 1 << 16, 100_000)  # far and fast: much is under way
 def test_a_steady_link_is_kept_full(rate, round_trip, buffer, size):
@@ -139,7 +140,7 @@ def test_a_steady_link_is_kept_full(rate, round_trip, buffer, size):
     run_virtually(main)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.floats(6.5, 8.5).map(lambda exponent: 10**exponent), ROUND_TRIPS, st.sampled_from([0.1, 0.3, 3.0, 10.0]))
 def test_a_link_that_has_changed_is_known_and_full_again_within_some_round_trips(rate, round_trip, factor):
     async def main():
@@ -157,7 +158,7 @@ def test_a_link_that_has_changed_is_known_and_full_again_within_some_round_trips
     run_virtually(main)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(SLOWER, ROUND_TRIPS, st.floats(1, 10))
 def test_after_a_stall_the_link_is_full_and_as_fast_as_it_was(rate, round_trip, seconds):
     async def main():
@@ -191,7 +192,7 @@ def test_a_deep_buffer_stays_short_and_a_control_call_quick(both_ways):
     run_virtually(main)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.floats(7, 8).map(lambda exponent: 10**exponent), st.floats(0.0002, 0.06))
 def test_both_directions_are_full_at_once(rate, round_trip):
     """Acks that wait in the other direction's queue come in bursts; the pace keeps these from coming back as queues."""
@@ -206,7 +207,7 @@ def test_both_directions_are_full_at_once(rate, round_trip):
     run_virtually(main)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.floats(0.001, 0.02), st.floats(0.05, 0.15))
 def test_a_way_that_has_become_longer_is_filled_again(before, after):
     async def main():
@@ -220,7 +221,7 @@ def test_a_way_that_has_become_longer_is_filled_again(before, after):
     run_virtually(main)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.sampled_from([20_000, 100_000, 2_000_000]), st.floats(0.1, 2.0))
 def test_pauses_between_tensors_do_not_lower_the_rate(size, pause):
     async def main():
@@ -237,7 +238,7 @@ def test_pauses_between_tensors_do_not_lower_the_rate(size, pause):
 STEPS = 50
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.floats(0.001, 0.15), st.floats(0.1, 1.4))
 def test_a_step_is_one_message_each_way_however_long_it_takes(seconds, chunks):
     """Acks go with tensors, and no tensor leaves a short chunk over."""
@@ -293,7 +294,7 @@ def test_a_link_that_slowly_becomes_slower_is_measured_again_after_a_while():
     run_virtually(main)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.integers(1, 300_000), min_size=1, max_size=30),
     st.floats(4, 9).map(lambda exponent: 10**exponent),
@@ -336,7 +337,7 @@ def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance:
     run_virtually(main)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 30_000), st.floats(0.001, 0.3), st.integers(0, 1000).map(random.Random))
 def test_small_tensors_on_a_busy_machine_never_wait_for_long(size, lateness, chance: random.Random):
     """What they say of a link is how late the receiver looked. Writing at a pace of that, a chunk waited for minutes."""
