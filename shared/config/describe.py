@@ -3,6 +3,7 @@
 One source for error messages and generated documents, so that neither can drift from what is checked.
 """
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -45,13 +46,19 @@ def _toml_string(text: str) -> str:
 
 def schema_at(model: type[BaseModel], location: Sequence[str | int]) -> Schema | None:
     """Schema of the value at `location` (names and list indices) in `model`, or None when there is none."""
-    root = model.model_json_schema()
+    root = _schema_of(model)
     schema: Schema | None = _resolve(root, root)
     for part in location:
         if schema is None:
             return None
         schema = _resolve(root, _child(schema, part))
     return schema
+
+
+@functools.cache
+def _schema_of(model: type[BaseModel]) -> Schema:
+    """To read only: it takes more time to make than all else of loading a configuration."""
+    return model.model_json_schema()
 
 
 def _child(schema: Schema, part: str | int) -> Schema | None:
