@@ -6,13 +6,17 @@ from tests.chaos.__main__ import STALENESS, chaos, table
 from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
 
-FAULTS, SEED = 200, 1
+FEW_FAULTS, FAULTS, SEED = 20, 200, 1
 
 
 @pytest.mark.parametrize("point", sorted({point for points in POINTS.values() for point in points}))
 def test_a_fault_can_happen_where_it_is_planned(point):
     owner, name = resolve(point)
     assert callable(getattr(owner, name))
+
+
+async def test_a_few_faults_lose_nothing(tmp_path):
+    assert not [outcome for outcome in await chaos(FEW_FAULTS, SEED, tmp_path) if outcome.loss]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.fuzz.messages import DRAIN
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, State, fuzz_trainer
 
-MESSAGES, FILES, PLACEMENTS, RUNS = 1500, 100, 250, 20
+FEW_MESSAGES, MESSAGES, FILES, PLACEMENTS, RUNS = 200, 1500, 100, 250, 20
 KINDS = kinds()
 
 
@@ -24,6 +24,15 @@ def test_where_labels_stay_no_label_and_no_output_leaves_whoever_has_the_sample(
     crossed = fuzz_placements(PLACEMENTS, 0)
     assert crossed.placements == PLACEMENTS
     assert crossed.by_cargo.keys() == set(Cargo) - {Cargo.LABEL}, "everything else crosses"
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+def test_a_trainer_under_a_few_generated_messages_refuses_in_words_and_then_trains_exactly(tmp_path):
+    report = fuzz_trainer(FEW_MESSAGES, 0, tmp_path)
+    assert report.messages >= FEW_MESSAGES
+    assert report.grown_bytes < MAX_GROWTH_BYTES
+    assert {code for _, code in report.ends} > {"OK"}, "some are right, and some are not"
 
 
 @pytest.mark.slow

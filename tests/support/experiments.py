@@ -1,5 +1,7 @@
 """Experiments that every kind of run is tried with: small models, every optimizer, and where each model may be cut."""
 
+import pytest
+
 from edge_agent.experiment.building import Experiment
 from shared.model.features import specs_bytes
 from shared.planning import LinearSeconds, ProfiledBlock, pair_profile
@@ -36,6 +38,13 @@ OPTIMIZERS = {
     "adafactor": '{name="adafactor", learning_rate=0.01, weight_decay=0.01}',
     "lion": '{name="lion", learning_rate=0.001, weight_decay=0.1, clip_norm=1.0}',
 }
+SOME = {(model, optimizer) for model, optimizer in zip([*MODELS] * 2, [*OPTIMIZERS] * 2, strict=False)}
+EVERY_PAIR = [
+    pytest.param(model, optimizer, marks=[] if (model, optimizer) in SOME else pytest.mark.slow)
+    for model in MODELS
+    for optimizer in OPTIMIZERS
+]
+"""Models with optimizers, all but ten of them for `make test-slow`: among the ten each model has two, each optimizer one."""
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
 CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4, "fickle": 4}
 """How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""

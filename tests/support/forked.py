@@ -56,7 +56,7 @@ class Forked:
         self.stdout, out = _file(stdout)
         self.stderr, err = _file(stderr)
         ours, theirs = os.pipe()
-        request = pickle.dumps((target, arguments, dict(os.environ)))
+        request = pickle.dumps((target, arguments, dict(os.environ), _umask()))
         assert len(request) < _REQUEST_BYTES
         socket.send_fds(_requests, [request], [out, err, theirs])
         for descriptor in (out, err, theirs):
@@ -129,6 +129,12 @@ def _file(what: int) -> tuple[IO[str] | None, int]:
     return None, os.open(os.devnull, os.O_WRONLY) if what == subprocess.DEVNULL else os.dup(what)
 
 
+def _umask() -> int:
+    """That of this process, which can only be read by setting it."""
+    os.umask(umask := os.umask(0))
+    return umask
+
+
 def _serve(requests: socket.socket) -> NoReturn:
     """Fork a process for every request, each beside one that waits for its end, until nobody can ask any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -166,7 +172,8 @@ def _be(request: bytes, out: int, err: int, report: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
-    target, arguments, environment = pickle.loads(request)  # noqa: S301 - from the tests that have forked this
+    target, arguments, environment, umask = pickle.loads(request)  # noqa: S301 - from the tests that have forked this
+    os.umask(umask)
     os.environ.clear()
     os.environ.update(environment)
     target(*arguments)

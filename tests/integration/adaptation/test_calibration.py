@@ -19,7 +19,7 @@ from shared.model.spec import TensorSpec
 from shared.planning import Rates, SearchSpace, greedy, load_profile
 from tests.support.running import edge_config, running_trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 DIGITS = '{factory="edge_agent.data:digits", kwargs={split="%s"}}'
 DATA = [f"data.train={DIGITS % 'train'}", f"data.calibration={DIGITS % 'test'}"]
@@ -27,7 +27,6 @@ STAND_IN = [f"calibration.train={DIGITS % 'train'}", f"calibration.test={DIGITS 
 NETWORK = ["model.kwargs={width=8, blocks=2}", "training.optimizer={learning_rate=0.05, momentum=0.9}"]
 
 
-@pytest.mark.slow
 async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_path):
     path, seen, said = tmp_path / "profile.json", [], []
     settings = CalibrationSettings(budget_points=2.0, epochs=1, seeds=2, most_staleness=2, cuts=(2,))
@@ -59,7 +58,6 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert (plan.cut, plan.bits) == (2, bits)
 
 
-@pytest.mark.slow
 async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_the_devices(tmp_path):
     path, said = tmp_path / "profile.json", []
     settings = CalibrationSettings(50.0, 1, 1, 1, cuts=(2,), bits=(8,), on=CalibrateOn.TRAINER)

@@ -16,7 +16,7 @@ from shared.training.stage import Stage
 from tests.support.experiments import flags, profile_of
 from tests.support.running import Listening, edge_config, running_trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 STEPS = 100_000
 """Far more than a test waits for, so that there is something to gain."""
 
@@ -153,7 +153,6 @@ async def test_over_a_long_way_the_engine_takes_batches_in_flight_and_shows_the_
     assert 0.1 <= shown[-1] < 0.3
 
 
-@pytest.mark.slow
 async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_is_good_again(profile, monkeypatch):
     written, path = profile
     last, last_seconds, forward = len(written), 0.05, Stage.forward

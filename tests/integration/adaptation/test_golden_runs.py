@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.planning.golden_runs import FILE, KINDS
 
+pytestmark = pytest.mark.slow
+
 KEPT = json.loads(FILE.read_text(encoding="utf-8"))
 
 

@@ -6,6 +6,8 @@ from benchmarks.peer import MICROBATCHES
 from benchmarks.support.peer_stage import BATCH, Pipeline, pipeline_ends
 from tests.support.running import held_port
 
+pytestmark = pytest.mark.slow
+
 STEPS = 2
 
 

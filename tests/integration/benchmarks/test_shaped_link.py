@@ -17,6 +17,8 @@ from benchmarks.net.shaping import OUTAGE_BITS_PER_SECOND, LinkEnd, check_trace,
 from benchmarks.net.tools import missing_for, wait_for
 from tests.support.running import StandardError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 LONG_SECONDS = 3.0
 """A machine that stands still for a tenth of a second does not distort a measurement of this length."""

@@ -14,7 +14,7 @@ from shared.version import PROTOCOL_VERSION
 from tests.support.commands import agent_fails, assert_one_sentence, trainer_fails
 from tests.support.running import held_port, run_agent, running_trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # What a user can get wrong on the edge alone.

@@ -22,7 +22,7 @@ from tests.support.peers.curl import curl_stream
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, trainer_process
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("one_thread")
 DOCUMENT = ROOT / "docs" / "control.md"
 SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.004}}'
 """The same samples, 32 ms a batch: ten seconds to call before it is over."""

@@ -18,7 +18,7 @@ from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.support.commands import command
 from tests.support.running import running_trainer
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("app", [agent_app, trainer_app])

@@ -23,7 +23,7 @@ from tests.support.placement_kinds import BATCH_SIZE, addresses_of, flags_of, ru
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, held_port, running_trainer
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,11 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks(tmp_path):

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = {block.title: block.text for block in blocks("extending.md") if block.language == "python"}
 SHOWN = {"signs.py", "asgd.py", "halves.py", "dropping.py"}
 

@@ -16,6 +16,8 @@ from tests.support.commands import command
 from tests.support.pages import Reader, blocks, fetched, looking
 from tests.support.running import held_port
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 

@@ -15,7 +15,7 @@ from shared.errors import ExitCode
 from tests.support.commands import MLP
 from tests.support.running import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 COLUMNS = 80
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -5,7 +5,7 @@ import pytest
 from tests.support.commands import MLP
 from tests.support.running import agent_process, heard_trainer_process, run_agent
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def entries(said, name):

@@ -71,10 +71,11 @@ def step_of(service):
     return service.GetStatus(pb.EdgeControlServiceGetStatusRequest()).status.step
 
 
-def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_going(tmp_path):
+@pytest.mark.parametrize("times", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_going(tmp_path, times):
     dice = random.Random(1)
     with steered(tmp_path, NO_HURRY) as (agent, _said, service, _flags):
-        for _ in range(100):
+        for _ in range(times):
             wished = place(service, LABELS_STAY)
             time.sleep(dice.uniform(0.0, 0.02))  # any moment of a change
             taken_back = place(service, CUT)
@@ -87,18 +88,19 @@ def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_goi
         assert agent.wait(60) == ExitCode.TERMINATED
 
 
-def test_wishes_that_never_cease_leave_every_placement_a_step_at_least(tmp_path):
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_wishes_that_never_cease_leave_every_placement_a_step_at_least(tmp_path, times):
     with steered(tmp_path, NO_HURRY) as (agent, said, service, _flags):
-        asked = [place(service, (CUT, LABELS_STAY)[number % 2]) for number in range(50)]
+        asked = [place(service, (CUT, LABELS_STAY)[number % 2]) for number in range(times // 4)]
         outcomes = Counter(one.code() for one in asked)
         assert outcomes.keys() <= {grpc.StatusCode.OK, grpc.StatusCode.ABORTED}
-        for number in range(200):
+        for number in range(times):
             service.Place(pb.PlaceRequest(document_json=document((CUT, LABELS_STAY)[number % 2])))
         service.Drain(pb.EdgeControlServiceDrainRequest())
         assert agent.wait(60) == ExitCode.TERMINATED
         said.join()
         changes = [event for event in said.events() if event["event"] == "placement changed"]
-    assert len(changes) >= 200
+    assert len(changes) >= times
     assert all(earlier["step"] < later["step"] for earlier, later in pairwise(changes))
 
 

@@ -15,7 +15,7 @@ from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.wire import REFUSALS, RawPeer, opening, positioned
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 MESSAGES, WARM_UP = 10_000, 500
 SEED = 20260111
@@ -74,7 +74,6 @@ async def outcome(peer, case):
     return end
 
 
-@pytest.mark.slow
 async def test_ten_thousand_damaged_messages():
     expected = plain_state(edge_config(*TRAINING))
     ends, memory = Counter(), None

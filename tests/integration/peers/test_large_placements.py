@@ -14,6 +14,8 @@ from tests.support.running import running_trainer, trainer_process
 from tests.support.stand_ins.stepping import stepping
 from tests.support.wire import TRAINER, RawPeer, joining, open_request
 
+pytestmark = pytest.mark.slow
+
 MODEL = pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}")
 LONGEST_CHECK_SECONDS = 0.2
 MOST_TIMES = 3.0
@@ -163,7 +165,6 @@ async def test_the_event_loop_computes_nothing_that_grows_with_a_placement(name,
     assert seconds < MOST_COMPUTING_SECONDS, f"{seconds:.3f} s of processor time in {what}"
 
 
-@pytest.mark.slow
 async def test_no_placement_holds_up_a_health_check_or_another_session_s_steps():
     failures, worst_check, worst_times = [], (0.0, ""), (0.0, "")
     with trainer_process("compute.threads=1") as (_, address):

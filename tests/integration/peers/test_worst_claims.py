@@ -14,6 +14,8 @@ from tests.support.running import trainer_process
 from tests.support.stand_ins.stepping import stepping
 from tests.support.wire import BLOCKS, SERVICE, RawPeer
 
+pytestmark = pytest.mark.slow
+
 MOST_BYTES = 64 * 1024 * 1024
 MOST_TIMES = 3.0
 """How many times its usual time a step of another session may take."""
@@ -61,7 +63,6 @@ def test_every_call_of_the_trainer_has_its_worst_claims():
     assert calls == {claim.method for claim in CLAIMS}
 
 
-@pytest.mark.slow
 async def test_no_claim_takes_much_memory_or_much_of_anybodys_time():
     worst_bytes, worst_times, failures = (0, ""), (0.0, ""), []
     with trainer_process("compute.threads=1") as (process, address):

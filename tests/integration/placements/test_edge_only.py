@@ -12,7 +12,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.errors import DivergedError, ExitCode, StoppedError
 from shared.training.step_log import applied_steps
 from tests.support.commands import assert_one_sentence
-from tests.support.experiments import MODELS, OPTIMIZERS, STEPS, flags
+from tests.support.experiments import EVERY_PAIR, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, agent_process, edge_config, run_agent
 
@@ -21,8 +21,7 @@ STOPPED_AT = 12
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "optimizer"), EVERY_PAIR)
 async def test_the_device_alone_trains_bit_for_bit_as_the_plain_loop(model, optimizer):
     chosen = flags(model, optimizer)
     result = await run_training(edge_config(*chosen, ALONE))

@@ -7,15 +7,12 @@ import sys
 import urllib.request
 from contextlib import ExitStack
 
-import pytest
-
 from shared.errors import ExitCode
 from tests.support.commands import spoken
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.running import ALLOWED, ROOT, StandardError
 
-pytestmark = pytest.mark.slow
 ENDLESS = [
     "training.epochs=100000",
     "training.max_steps=1000000",

@@ -11,12 +11,13 @@ from tests.support.killed_chain import CHOSEN, Chain
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 FIRST_UPDATE = Planned("trainer", Fault.KILL_TRAINER, "shared.execution.blocks:PlacedBlocks.update", 1)
 LOSSES = 6
 """More than any count of failures that ends a run."""
 
 
+@pytest.mark.slow
 def test_a_process_behind_another_one_may_be_lost_again_and_again_without_a_step_between(tmp_path):
     with Chain(tmp_path, None, {"edge": "0:1", "near": "1:2", "far": "2:"}, replicas=0) as chain:
         process, said = chain.agent()
@@ -38,8 +39,10 @@ def test_a_process_behind_another_one_may_be_lost_again_and_again_without_a_step
 
 @pytest.mark.parametrize(
     "placed",
-    [{"edge": "0:1", "near": "1:2 3:", "far": "2:3"}, {"edge": "0:1", "near": "1:2", "far": "2:"}],
-    ids=["there and back", "a chain"],
+    [
+        pytest.param({"edge": "0:1", "near": "1:2 3:", "far": "2:3"}, id="there and back", marks=pytest.mark.slow),
+        pytest.param({"edge": "0:1", "near": "1:2", "far": "2:"}, id="a chain"),
+    ],
 )
 def test_a_block_that_always_raises_behind_another_trainer_is_a_refusal_that_names_the_link(placed, tmp_path):
     with Chain(tmp_path, None, placed, replicas=0) as chain:

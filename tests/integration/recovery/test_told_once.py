@@ -10,7 +10,7 @@ from shared.errors import ExitCode, ProtocolError
 from tests.support.commands import MLP, agent_fails
 from tests.support.running import edge_config, heard_trainer_process, running_trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 FAILURES = {
     "labels without an output": (

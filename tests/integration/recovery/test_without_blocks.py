@@ -15,7 +15,7 @@ from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, STEPS, Chain
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 NO_STEP_LOST = {
     "went back to a checkpoint",
     "the run begins again",
@@ -55,10 +55,7 @@ def place(chain, placed):
     return command(agent_app, "place", str(file), f"--control={chain.control}")
 
 
-@pytest.mark.parametrize("placed", [ALONE, SPARE], ids=["the device alone", "a spare"])
-@pytest.mark.parametrize("back", [True, False], ids=["and is back", "and stays away"])
-@pytest.mark.parametrize("replace_after_seconds", [None, 1], ids=["waited for", "replaced"])
-def test_a_trainer_without_blocks_that_is_killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected):
+def killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected):
     idle = [*placed][-1]
     with Chain(tmp_path, replace_after_seconds, placed, replicas=0 if replace_after_seconds is None else 1) as chain:
         _, said = agent = chain.agent()
@@ -70,6 +67,19 @@ def test_a_trainer_without_blocks_that_is_killed_costs_no_step(placed, back, rep
         assert idle not in finished(chain, agent, expected)
 
 
+def test_a_spare_that_is_killed_and_is_back_costs_no_step(tmp_path, expected):
+    killed_costs_no_step(SPARE, True, None, tmp_path, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placed", [ALONE, SPARE], ids=["the device alone", "a spare"])
+@pytest.mark.parametrize("back", [True, False], ids=["and is back", "and stays away"])
+@pytest.mark.parametrize("replace_after_seconds", [None, 1], ids=["waited for", "replaced"])
+def test_a_trainer_without_blocks_that_is_killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected):
+    killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected)
+
+
+@pytest.mark.slow
 def test_a_trainer_that_keeps_replicas_and_is_killed_is_followed_by_another_keeper(tmp_path, expected):
     with Chain(tmp_path, None, SPARE) as chain:
         _, said = agent = chain.agent()
@@ -78,6 +88,7 @@ def test_a_trainer_that_keeps_replicas_and_is_killed_is_followed_by_another_keep
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
 
 
+@pytest.mark.slow
 def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_there_again_when_it_is_wanted(
     tmp_path, expected
 ):
@@ -91,7 +102,7 @@ def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "far"]
 
 
-@pytest.mark.parametrize("disk", ["is there", "is lost"])
+@pytest.mark.parametrize("disk", [pytest.param("is there", marks=pytest.mark.slow), "is lost"])
 def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk, tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()
@@ -104,6 +115,7 @@ def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "far"]
 
 
+@pytest.mark.slow
 def test_blocks_for_a_spare_that_is_away_stay_where_they_are(tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()
@@ -114,6 +126,7 @@ def test_blocks_for_a_spare_that_is_away_stay_where_they_are(tmp_path, expected)
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_has_given_all_its_blocks_away_is_not_needed_any_more(tmp_path, expected):
     with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}, replicas=0) as chain:
         _, said = agent = chain.agent()
@@ -124,6 +137,7 @@ def test_a_trainer_that_has_given_all_its_blocks_away_is_not_needed_any_more(tmp
         assert finished(chain, agent, expected) == ["edge"] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placed", [ALONE, SPARE], ids=["the device alone", "a spare"])
 def test_a_run_is_resumed_though_a_trainer_without_blocks_is_away(placed, tmp_path, expected):
     idle = [*placed][-1]
@@ -139,6 +153,7 @@ def test_a_run_is_resumed_though_a_trainer_without_blocks_is_away(placed, tmp_pa
         assert_same_bits(expected, load_file(chain.output / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_run_begins_though_a_trainer_without_blocks_is_away(tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         chain.kill("far")

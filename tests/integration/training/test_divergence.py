@@ -11,7 +11,7 @@ from tests.support.commands import MLP, assert_one_sentence
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 EXPLODES_AT = 35
 """The learning rate is 10^30 times as high from this step on."""

@@ -1,4 +1,8 @@
-"""Invariant 1: with K = 0 and a lossless codec, split training equals one process, bit for bit, at every cut."""
+"""Invariant 1: with K = 0 and a lossless codec, split training equals one process, bit for bit, at every cut.
+
+All models with all optimizers at all cuts are tried over sockets by `make test-slow`, without sockets by
+tests/unit/shared/execution/test_every_kind.py, and some of them here.
+"""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,7 +11,7 @@ from safetensors.torch import load_file
 
 from shared.registry import OPTIMIZERS as REGISTERED
 from tests.support.examples import examples
-from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, STEPS, flags
+from tests.support.experiments import CUTS, EVERY_PAIR, FIRST_CUTS, MODELS, OPTIMIZERS, SOME, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, run_agent, running_trainer, train_with, trainer_process
 
@@ -20,8 +24,12 @@ def test_every_optimizer_is_tried():
     )
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
+def test_some_pairs_have_every_model_and_every_optimizer():
+    assert {model for model, _ in SOME} == set(MODELS)
+    assert {optimizer for _, optimizer in SOME} == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize(("model", "optimizer"), EVERY_PAIR)
 async def test_every_cut_equals_one_process(model, optimizer):
     expected = plain_state(edge_config(*flags(model, optimizer)))
     evaluations = set()
@@ -45,7 +53,9 @@ async def test_tied_weights_and_their_stashed_copies_stay_one():
     assert all(module[block].first.weight is module[block].second.weight for block in (1, 2))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", ["cnn", *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS if model != "cnn")]
+)
 def test_two_processes_equal_one(model, tmp_path):
     chosen = flags(
         model, "adamw", "compute.threads=1", "compute.device=cpu", "deployment.cut=2", f"output.directory={tmp_path}"

@@ -14,14 +14,13 @@ from tests.support.running import running_trainer, trainer_process
 from tests.support.stand_ins.stepping import stepping
 from tests.support.wire import RawPeer, open_request
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def model(name="paced", **kwargs):
     return pb.Model(factory=f"tests.support.models.paced:{name}", kwargs_json=json.dumps(kwargs))
 
 
-@pytest.mark.slow
 async def test_steps_of_5_ms_keep_two_fifths_of_their_pace_beside_steps_of_1_s():
     with trainer_process("compute.threads=1") as (_, address):
         async with RawPeer(address) as peer, stepping(peer, address, model(seconds=0.005)) as quick:
@@ -39,7 +38,6 @@ async def test_steps_of_5_ms_keep_two_fifths_of_their_pace_beside_steps_of_1_s()
     assert slow_steps >= 3, "nor does the slow one starve"
 
 
-@pytest.mark.slow
 async def test_a_model_that_is_being_built_holds_up_nobodys_steps():
     with trainer_process("compute.threads=1") as (_, address):
         async with RawPeer(address) as peer, stepping(peer, address, model(seconds=0.005)) as quick:
@@ -76,7 +74,6 @@ def short(session):
     return pb.MeasureStageRequest(session_id=session, first=1, stop=3, repeats=1).SerializeToString()
 
 
-@pytest.mark.slow
 async def test_a_step_that_does_not_end_does_not_keep_the_trainer_from_ending():
     with trainer_process("compute.threads=1", "server.stop_seconds=0.5") as (process, address):
         async with RawPeer(address) as peer, stepping(peer, address, model(seconds=3600.0)) as endless:

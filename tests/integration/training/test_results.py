@@ -8,7 +8,7 @@ from shared.errors import ExitCode
 from tests.support.commands import MLP, assert_one_sentence
 from tests.support.running import agent_process, run_agent
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TRAINING = [*MLP, "training.max_steps=3", "checkpoints.location=none"]
 LIMITED = """
@@ -26,7 +26,7 @@ def ran_with(trainer, most_bytes, *flags):
     return run_agent("run", f"--trainer={trainer}", *flags, under=[sys.executable, "-c", LIMITED, str(most_bytes)])
 
 
-@pytest.mark.parametrize("most_bytes", [0, 1000])
+@pytest.mark.parametrize("most_bytes", [pytest.param(0, marks=pytest.mark.slow), 1000])
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_full_disk_is_named_with_its_exit_code_and_leaves_the_older_model_whole(trainer, tmp_path, most_bytes):
     model = tmp_path / "model.safetensors"
@@ -37,6 +37,7 @@ def test_a_full_disk_is_named_with_its_exit_code_and_leaves_the_older_model_whol
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_disk_without_room_for_the_time_line_is_named_too(trainer, tmp_path):
     trace = tmp_path / "trace.json"
@@ -72,7 +73,8 @@ def test_a_folder_in_which_another_run_is_about_to_write_is_refused(trainer, tmp
     endless = [*TRAINING, "training.max_steps=1000000", "training.epochs=100000", f"trainer.address={trainer}"]
     with agent_process(*endless, output=tmp_path / "run") as (agent, said):
         said.first_event("session opened")
-        done = ran_with(trainer, 1 << 30, f"output.directory={tmp_path / 'run'}")
+        own = [*TRAINING, f"output.directory={tmp_path / 'run'}"]
+        done = run_agent("run", f"--trainer={trainer}", *(f"--set={flag}" for flag in own))
         assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "output.directory: another run writes its results to")
         agent.terminate()
         assert agent.wait(60) == ExitCode.TERMINATED

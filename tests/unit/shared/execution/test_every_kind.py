@@ -30,7 +30,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCKS, BATCH_SIZE = 4, 16
 SAMPLES = (BATCH_SIZE, 11, BATCH_SIZE)
 """Of each batch: one is shorter, as at the end of an epoch."""
-ALONE = {"edge only": {AGENT: ["0:"]}}
+CUTS = {
+    "edge only": {AGENT: ["0:"]},
+    "behind the first block": {AGENT: ["0:1"], "near": ["1:"]},
+    "before the last block": {AGENT: ["0:3"], "near": ["3:"]},
+}
+"""Besides the cut in the middle, which is among the ranges."""
 State = dict[str, Tensor]
 
 
@@ -104,9 +109,9 @@ def of_ranges(ranges: dict[str, Sequence[str]]) -> Placement:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", [*ALONE, *RANGES])
+@pytest.mark.parametrize("kind", [*CUTS, *RANGES])
 def test_blocks_of_one_worker_each_equal_the_plain_loop(trained, kind, optimizer):
-    placement = of_ranges({**ALONE, **RANGES}[kind])
+    placement = of_ranges({**CUTS, **RANGES}[kind])
     assert_same_bits(trained.by_the_plain_loop(optimizer), trained.placed(placement, optimizer))
 
 
