@@ -23,7 +23,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-INTEGRATION = Path("tests/integration")
+INTEGRATION, UNIT = Path("tests/integration"), Path("tests/unit")
+LARGE = UNIT / "shared"
+"""It is many suites, a folder each, so that two processes have as much to do."""
 ALONE = tuple(
     INTEGRATION / f"{name}.py"
     for name in (
@@ -32,15 +34,17 @@ ALONE = tuple(
         "benchmarks/test_simulation_agrees",
         "benchmarks/test_slow_device",
         "commands/test_control_latency",
+        "placements/test_measured_links",
         "peers/test_large_placements",
         "peers/test_worst_claims",
+        "training/test_fair_compute",
     )
 )
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
-    Path("tests/unit"),
-    *(INTEGRATION / f"{name}.py" for name in ("commands/test_bad_input", "training/test_exactness")),
     Path("tests/chaos"),
+    UNIT / "edge_agent",
+    *(INTEGRATION / f"{name}.py" for name in ("recovery/test_crash", "training/test_exactness")),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
@@ -104,8 +108,15 @@ def _run_here(suite: Path, told: Sequence[str], output: str) -> None:
 def every_suite() -> list[Path]:
     """All suites of this folder but the deployment's, what takes longest first."""
     files = sorted(path.relative_to(ROOT) for path in (ROOT / INTEGRATION).rglob("test_*.py"))
-    rest = [Path("tests/unit"), Path("tests/fuzz"), *files]
+    folders = [path for path in _parts(UNIT) if path != LARGE]
+    rest = [*folders, *_parts(LARGE), Path("tests/fuzz"), *files]
     return [*FIRST, *(suite for suite in rest if suite not in FIRST)]
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The folders and files of tests in a folder."""
+    inside = sorted(path.relative_to(ROOT) for path in (ROOT / folder).iterdir())
+    return [path for path in inside if path.name.startswith("test_") or (ROOT / path / "__init__.py").exists()]
 
 
 def run_all(suites: Sequence[Path], told: Sequence[str], at_once: int) -> list[Outcome]:

@@ -21,9 +21,8 @@ from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, run_agent, trainer_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS = 400
-SETTINGS = [*MLP, "model.kwargs={depth=4}", f"training.max_steps={STEPS}", "training.epochs=1000"]
-NO_HURRY = [*MLP, "model.kwargs={depth=4}", "training.max_steps=1000000", "training.epochs=100000"]
+TRAINING = [*MLP, "model.kwargs={depth=4}", "training.epochs=100000"]
+NO_HURRY = [*TRAINING, "training.max_steps=1000000"]
 CUT, LABELS_STAY, *_ = KINDS = (
     {"edge": [[0, 2]], "trainer": [[2, 4]]},
     {"edge": [[0, 1], [3, 4]], "trainer": [[1, 3]]},
@@ -158,20 +157,22 @@ class Hammer:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_operators_ask_for_the_run_ends_with_the_bits_of_one_process(tmp_path, seed):
-    with steered(tmp_path, SETTINGS) as (agent, said, service, flags):
+    with steered(tmp_path, NO_HURRY) as (agent, said, service, flags):
         with Hammer(service, seed) as hammer:
-            until_step(service, STEPS // 2)
+            until_step(service, 200)
             if seed % 2:
                 service.Drain(pb.EdgeControlServiceDrainRequest())
             else:
                 agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == ExitCode.TERMINATED
         said.join()
-        versions = {0} | {event["version"] for event in said.events() if event["event"] == "placement changed"}
+        events = [*said.events()]
+        versions = {0} | {event["version"] for event in events if event["event"] == "placement changed"}
         assert hammer.in_force <= versions
         assert hammer.refused.keys() <= TRUTHFUL
         assert hammer.in_force - {0}
-        resumed = [*flags, *SETTINGS]
-        done = run_agent("run", "--resume", f"--output={tmp_path / 'out'}", *(f"--set={flag}" for flag in resumed))
+        settings = [*TRAINING, f"training.max_steps={50 + max(event.get('step', 0) for event in events)}"]
+        resumed = [f"--set={flag}" for flag in [*flags, *settings]]
+        done = run_agent("run", "--resume", f"--output={tmp_path / 'out'}", *resumed)
         assert done.returncode == ExitCode.OK, done.stderr
-    assert_same_bits(plain_state(edge_config(*SETTINGS)), load_file(tmp_path / "out" / "model.safetensors"))
+    assert_same_bits(plain_state(edge_config(*settings)), load_file(tmp_path / "out" / "model.safetensors"))
