@@ -7,7 +7,7 @@
 # make clean  removes what these made                   make pictures  draws docs/assets
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
-# make test-slow    runs the suites that make test leaves out because they take minutes; CI runs both
+# make test-slow    runs the tests that make test leaves out because they take long, and more examples; CI runs both
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -30,7 +30,7 @@ demo: .venv/runtime
 demo-chain: .venv/runtime
 	@$(BIN)/python deploy/demo/demo_chain.py
 
-# tests/suites.py says which suites there are, which run alone, and which are slow. FILE names some of them instead.
+# tests/suites.py says which suites there are and which run alone; FILE names some of them instead, which run whole.
 test: .venv/dev lint
 	$(BIN)/python -m tests.suites $(FILE)
 
