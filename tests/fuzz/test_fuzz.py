@@ -10,7 +10,7 @@ from tests.fuzz.messages import DRAIN
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, State, fuzz_trainer
 
-FEW_MESSAGES, MESSAGES, FILES, PLACEMENTS, RUNS = 200, 1500, 100, 250, 20
+FEW_MESSAGES, MESSAGES, FILES, PLACEMENTS, RUNS = 200, 1500, 100, 250, 40
 KINDS = kinds()
 
 
@@ -56,6 +56,5 @@ def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exa
 def test_an_agent_whose_trainer_lies_ends_with_a_result_or_a_sentence():
     report = fuzz_agent(RUNS)
     assert report.runs >= RUNS / 2, "hypothesis draws some of them in vain"
-    assert "result" in report.ends, "not every lie is about something that matters"
-    assert "ProtocolError" in report.ends
+    assert report.ends.keys() > {"result"}, "some lies matter, and some do not"
     assert sum(report.told.values()) >= RUNS / 5

@@ -16,6 +16,8 @@ from tests.support.running import edge_config, run_agent, running_trainer, train
 NOBODY = "127.0.0.1:1"
 FAR_PART = "placement.far=3:"
 """What gives the second trainer of `chain` blocks, too."""
+DIALS = 'peers.allowed=["127.0.0.1:*"]'
+"""What lets the first trainer of `chain` dial the second."""
 
 
 @pytest.fixture
@@ -194,9 +196,10 @@ async def test_a_trainer_without_a_part_in_the_placement_is_not_asked():
 
 
 async def test_every_trainer_of_a_chain_is_examined_by_its_name():
-    async with running_trainer() as near, running_trainer() as far:
+    async with running_trainer(DIALS) as near, running_trainer() as far:
         findings = await examined_with(*chain(near.address, far.address), FAR_PART)
-    assert tuple(findings) == tuple(f"{name}: {check}" for name in ("near", "far") for check in WAY_TO_THE_TRAINER)
+    near_s, far_s = (tuple(f"{name}: {check}" for check in WAY_TO_THE_TRAINER) for name in ("near", "far"))
+    assert tuple(findings) == (*near_s, "near: link to far", *far_s)
     assert {found.status for found in findings.values()} <= {Status.OK, Status.ADVICE}, findings
 
 
@@ -228,9 +231,9 @@ def test_the_command_names_the_trainer_of_a_chain_that_is_away_and_is_content_wh
     def report(*flags):
         return run_agent("doctor", "--json", *(f"--set={flag}" for flag in (*flags, FAR_PART)))
 
-    with trainer_process() as (_, address):
+    with trainer_process(DIALS) as (_, address):
         one_away, none_away = report(*chain(address, NOBODY)), report(*chain(address, address))
     assert (one_away.returncode, none_away.returncode) == (ExitCode.UNFIT, ExitCode.OK), none_away.stderr
-    assert one_away.stderr.endswith("before this device can train: far: connection; the report says how\n")
+    assert one_away.stderr.endswith("train: near: link to far, far: connection; the report says how\n")
     statuses = {finding["check"]: finding["status"] for finding in json.loads(one_away.stdout)}
     assert (statuses["near: connection"], statuses["far: connection"]) == ("ok", "fix")
