@@ -13,10 +13,11 @@ from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.bounds import MOST_WORKERS
+from shared.bounds import MOST_WORKERS, is_session_id
 from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
+from shared.telemetry.logs import bind_run
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -83,6 +84,8 @@ class SessionCalls:
         """Whether other trainers could be dialled."""
         if (count := len(request.addresses)) > MOST_WORKERS:
             raise ProtocolError(f"{count} addresses are named; at most {MOST_WORKERS} are looked at")
+        if is_session_id(request.run_id):
+            bind_run(request.run_id)
         checks = await gathered(*(self._dialer.look(address) for address in request.addresses))
         return pb.CheckPeersResponse(checks=checks)
 

@@ -27,7 +27,7 @@ async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Li
 
     async def ask(dialer: str, several: list[Link]) -> None:
         addresses = [session.members[link.listener].client.address for link in several]
-        checks = await session.members[dialer].client.check_peers(addresses)
+        checks = await session.members[dialer].client.check_peers(addresses, session.id)
         for link, address, check in zip(several, addresses, checks, strict=True):
             if not check.allowed or check.reason:
                 kind = UnreachableError if check.allowed else RefusedError

@@ -93,9 +93,9 @@ class TrainerClient:
         answer = await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)
         return self._judge.measured_stage(answer, repeats)
 
-    async def check_peers(self, addresses: Sequence[str]) -> list[pb.PeerCheck]:
+    async def check_peers(self, addresses: Sequence[str], run_id: str) -> list[pb.PeerCheck]:
         """Of each address, whether the trainer could dial the one there. See `TrainerService.CheckPeers`."""
-        request = pb.CheckPeersRequest(addresses=addresses)
+        request = pb.CheckPeersRequest(addresses=addresses, run_id=run_id)
         answer = await self._connection.call("CheckPeers", request, pb.CheckPeersResponse)
         return self._judge.peers_checked(answer, len(addresses))
 

@@ -139,8 +139,8 @@ async def ended(address, messages):
 @pytest.mark.parametrize(
     ("placement", "step", "says"),
     [
-        (replace(CUT, version=1), STEPS + 1, f"at step {STEPS + 1} cannot follow placement 0 at step {STEPS}"),
-        (replace(CUT, staleness=1), STEPS, "placement 0 at step 2 cannot follow placement 0"),
+        (replace(CUT, version=1), STEPS + 1, f"at 0-{STEPS + 1} cannot follow placement 0 at 0-{STEPS}"),
+        (replace(CUT, staleness=1), STEPS, "placement 0 at 0-2 cannot follow placement 0"),
         (LATER, STEPS, r"and without blocks \[1\]"),
     ],
 )

@@ -124,7 +124,8 @@ async def test_a_run_that_begins_again_counts_its_steps_from_the_first(tmp_path)
                 if progress.steps == 20 and not lost:
                     lost.append(progress.session)
                     sessions = server.service.sessions
-                    sessions.remove(sessions.find(progress.session))  # as a trainer that was restarted has it no more
+                    (known,) = sessions.built
+                    sessions.remove(known)  # as a trainer that was restarted has it no more
                     relay.inject(Fault.DROP)
 
             chosen = [*MLP, "training.max_steps=40", f"checkpoints.location={tmp_path}"]

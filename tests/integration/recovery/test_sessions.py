@@ -84,7 +84,7 @@ class Named:
     """As much of a session as its place needs."""
 
     def __init__(self, session_id):
-        self.id = session_id
+        self.id, self.run_id = session_id, "run"
         self.attachment = SimpleNamespace(begun=True, lost_at=None)
 
 

@@ -56,7 +56,8 @@ class Watched:
                 return  # not there yet, or perhaps closed already
             self.sessions[name] = progress.session
             self.most_open = max(self.most_open, int(self._value("isthmus_sessions")))
-            steps = self._value("isthmus_session_steps_total", session=progress.session)
+            (session,) = (one.id for one in self._server.service.sessions.built if one.run_id == progress.session)
+            steps = self._value("isthmus_session_steps_total", session=session)
             assert progress.steps <= steps <= progress.steps + 1, "K is 0, and nobody else's steps are counted"
 
         return await run_training(config, Listening(look))

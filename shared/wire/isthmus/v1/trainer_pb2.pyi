@@ -635,6 +635,9 @@ class CheckPeersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run for which they would be dialled, 32 hex digits, for the trainer's log; empty where no run asks."""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Where they listen, host:port; 16 at most."""
@@ -643,10 +646,11 @@ class CheckPeersRequest(_message.Message):
         self,
         *,
         addresses: _abc.Iterable[_builtins.str] | None = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
