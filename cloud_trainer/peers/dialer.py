@@ -56,7 +56,8 @@ class PeerDialer:
         if not is_allowed(address, self._allowed):
             return PeerCheck(reason="its operator has not allowed that address (peers.allowed)")
         try:
-            async with self.client(address, LOOK_SECONDS):
+            async with self.client(address, LOOK_SECONDS) as client:
+                await client.check_serving()  # a connection without a call looks like a failed handshake over there
                 return PeerCheck(allowed=True)
         except IsthmusError as failure:
             return PeerCheck(allowed=True, reason=str(failure))

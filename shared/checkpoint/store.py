@@ -60,6 +60,7 @@ class CheckpointStore:
         """keep: how many checkpoints `prune` leaves, at least 1."""
         self.files = files
         self._keep = keep
+        self._warned_of: set[CheckpointName] = set()
 
     def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
         """Write this side's part. Raises StorageError; then there is no part of that name, or a whole one."""
@@ -119,10 +120,13 @@ class CheckpointStore:
         return Checkpoint(file.name, manifest["facts"], data)
 
     def is_whole(self, name: CheckpointName) -> bool:
-        """Whether this side's part can be loaded; where it cannot, a warning says why."""
+        """Whether this side's part can be loaded; where it cannot, a warning says why, once."""
         try:
             self.load(name)
         except StorageError as failure:
+            if name in self._warned_of:
+                return False
+            self._warned_of.add(name)
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
             return False
         return True

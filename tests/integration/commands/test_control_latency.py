@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 BITS_PER_SECOND, ONE_WAY_SECONDS = 20e6, 0.020
 CALLS, CALL_SECONDS = 10, 0.250
+SERVER_FLAGS = ['models.allowed=["benchmarks.networks"]', "server.accept_inputs=true"]
 FLAGS = [
     'model.factory="benchmarks.networks:timed_halves"',  # blocks that cost nothing, so that the link is the bottleneck
     'model.kwargs={compute="sleep", edge=[0, 0], cloud=[0, 0], feature_floats=4000}',
@@ -42,7 +43,7 @@ async def test_control_calls_answer_and_both_rates_are_known_while_the_link_is_f
         if len(rates) == 3:
             stepped.set()
 
-    async with running_trainer('models.allowed=["benchmarks.networks"]') as server, AsyncExitStack() as stack:
+    async with running_trainer(*SERVER_FLAGS) as server, AsyncExitStack() as stack:
         host, _, port = server.address.rpartition(":")
         relay = Relay(
             host,
