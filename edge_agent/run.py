@@ -297,7 +297,7 @@ class _Runs:
                 return await self._train_in(run, experiment, decisions, chain_decisions, resumed=stored is not None)
             except GoneError as gone:
                 self._controlled.leave()
-                if run.session.resumable:
+                if run.session.stored.shared is not None:
                     command = going_on(run.session.stored, self._controlled.shutdown.resume_command)
                     raise type(gone)(_gone(run.session.id, gone, command)) from gone
                 if began_again and isinstance(gone.__cause__, ProtocolError):
@@ -308,8 +308,8 @@ class _Runs:
                 _log.warning("the run begins again", reason=str(gone))
                 self._observer.began_again()
                 began_again, stored = True, None
-                if run.session.step_log is not None:
-                    run.session.step_log.rolled_back(0)
+                if run.session.state.step_log is not None:
+                    run.session.state.step_log.rolled_back(0)
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
                 experiment.run_id = run.session.id
                 if prepared.start is not None:
@@ -329,7 +329,7 @@ class _Runs:
             return TrainingRun(session, training, pause, observer, statistics)
         session = await open_session(clients, experiment, workers, retry, folder, step_log)
         try:
-            await check_links(session, session.plan)  # before the first step, or it would be found out at that
+            await check_links(session, session.state.plan)  # before the first step, or it would be found out at that
             training = await TrainingLoop.made(session, pause, observer, statistics)
         except BaseException:
             await session.abandon()

@@ -1,20 +1,15 @@
-"""One link of a worker's run to another trainer, which is dialled again whenever it is lost."""
+"""One link of a worker's run to another trainer, which is dialled with a ticket."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from shared.client.retry import Spacing
+from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.client.trainer import TrainerClient
-from shared.errors import (
-    BusyError,
-    DamagedMessageError,
-    IsthmusError,
-    UnreachableError,
-)
+from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.rpc.status import passed_on
 from shared.transport.stream.framing import WireTensor
@@ -25,8 +20,8 @@ END_SECONDS = 2.0
 """How long a peer has to end a link that is told to end, before it is given up. A peer that is there needs a round trip."""
 
 
-class DialledLink:
-    """A link, from its first ticket on."""
+class DialledLink(KeptLink):
+    """A link, from its first ticket on. To cancel `keep_up` ends it."""
 
     def __init__(
         self,
@@ -37,63 +32,30 @@ class DialledLink:
         new_client: Callable[[], TrainerClient],
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """peer: the worker there, to which the run has a link. new_client: makes one that is not connected yet.
-
-        on_delivered: see `StreamListener`.
-        """
-        self._run = run
-        self.peer = peer
-        self._end = run.links[peer]
+        """new_client: makes one that is not connected yet. on_delivered: see `StreamListener`."""
+        super().__init__(run, peer)
         self._opening = opening
         self._ticket = ticket
         self._new_client = new_client
-        self._on_delivered = on_delivered
-        self._spacing = Spacing()
-        self.is_missing = True
-        """Whether the link is not up."""
-        self._is_logged = False
-        """Whether the log says that it is not, so that no further attempt is worth a line."""
+        self._listener = StreamListener(self.end.accept, lambda: min(run.in_flight, default=None), on_delivered)
         self._damaged_at: LinkPosition | None = None
         """Where the link stood when a message was damaged last."""
 
-    async def keep_up(self) -> None:
-        """Dial, serve and dial again until this is cancelled, which ends the link.
-
-        Raises what computing fails with, and StatusError for what dialling again cannot mend.
-        """
-        while True:
-            retry_after_seconds = 0.0
-            try:
-                await self._serve_one()
-                reason = "the peer has ended it"
-            except IsthmusError as failure:
-                if self._run.has_failed:
-                    self._run.failure.result()
-                if not self._may_pass(failure):
-                    raise passed_on(failure, f"the link to worker {self.peer!r} cannot go on: {failure}") from failure
-                if isinstance(failure, UnreachableError | BusyError):
-                    retry_after_seconds = failure.retry_after_seconds
-                reason = str(failure)
-            self.is_missing = True
-            if not self._is_logged:
-                _log.warning("link to a peer lost; dialling again", peer=self.peer, reason=reason)
-            self._is_logged = True
-            await self._spacing.wait(self._end.position, retry_after_seconds)
-
-    async def _serve_one(self) -> None:
-        """Dial once, and serve the link until it ends or is lost."""
-        listener = StreamListener(self._end.accept, self._oldest_owed, self._on_delivered)
+    @asynccontextmanager
+    async def dialled(self) -> AsyncIterator[LinkCall]:
+        """See `KeptLink`."""
         async with self._new_client() as client:
-            call, self._ticket = await client.link(self._opening, listener, self._ticket)
-            self.is_missing = self._is_logged = False
+            call, self._ticket = await client.link(self._opening, self._listener, self._ticket)
             _log.info("peer dialled", peer=self.peer)
-            await self._serve(call)
+            yield call
 
-    async def _serve(self, call: LinkCall) -> None:
-        serving = asyncio.create_task(self._run.serve(self.peer, call.stream))
+    async def serve(self, call: LinkCall) -> None:
+        """See `KeptLink`."""
+        serving = asyncio.create_task(self.run.serve(self.peer, call.stream))
         try:
             await asyncio.wait({serving})
             serving.result()
+            raise UnreachableError("the peer has ended it")
         finally:
             # The peer ends the stream once it hears that no more comes; to cancel what reads would look like a lost link.
             with suppress(IsthmusError, TimeoutError):
@@ -105,12 +67,11 @@ class DialledLink:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    def _oldest_owed(self) -> int | None:
-        return min(self._run.in_flight, default=None)
-
-    def _may_pass(self, failure: IsthmusError) -> bool:
-        """Whether dialling again may mend this. Damage does not happen twice at one place, unless it is not by chance."""
+    def check_passing(self, failure: IsthmusError) -> None:
+        """See `KeptLink`. Damage does not happen twice at one place, unless it is not by chance."""
         if isinstance(failure, DamagedMessageError):
-            before, self._damaged_at = self._damaged_at, self._end.position
-            return before != self._damaged_at
-        return isinstance(failure, UnreachableError | BusyError)
+            before, self._damaged_at = self._damaged_at, self.end.position
+            if before != self._damaged_at:
+                return
+        if not isinstance(failure, UnreachableError | BusyError):
+            raise passed_on(failure, f"the link to worker {self.peer!r} cannot go on: {failure}") from failure

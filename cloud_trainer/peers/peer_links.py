@@ -75,7 +75,7 @@ class PeerLinks:
     @property
     def missing(self) -> list[str]:
         """The peers to which there is no link now."""
-        return [link.peer for link in self._links if link.is_missing]
+        return [link.peer for link in self._links if link.call is None]
 
     def dial(self) -> None:
         """Dial all of them, and again those that are lost, until `stop`."""

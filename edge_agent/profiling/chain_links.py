@@ -5,6 +5,7 @@ import structlog
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.chain_parts import MeasuredLink
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.worker_calls import Transfer
 from shared.client.credentials import trainer_access
 from shared.client.link_measurement import CALL_SECONDS, NotMeasuredError, measure_link
 from shared.client.probing import ProbeCalls
@@ -22,9 +23,10 @@ async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLi
     """
     if near == AGENT:
         return await _from_here(session.experiment, far)
-    member, peer = session.members[near], await session.offered(far, near, held_blocks(session.placement, far)[:1])
+    member, some_block = session.members[near].member, held_blocks(session.placement, far)[0]
+    peer = await session.members[far].offered(near, Transfer({some_block: False}))
     found = await member.client.measure_link(
-        pb.MeasureLinkRequest(session_id=member.session_id, fence=session.fence, peer=peer)
+        pb.MeasureLinkRequest(session_id=member.session_id, fence=session.state.fence, peer=peer)
     )
     downlink = found.downlink if found.HasField("downlink") else None
     return _measured(near, far, found.uplink, downlink, found.round_trip_seconds)

@@ -79,7 +79,7 @@ async def measure_meanwhile(
     """
     async with AsyncExitStack() as stack:
         if worker == AGENT:
-            workers = session.workers
+            workers = session.threads
             _check_room(session.experiment, runs)
             # Where everything else draws random numbers, too: torch has one generator for all threads.
             copy = await workers.compute.run(session.experiment.built_again)

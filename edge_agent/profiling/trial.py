@@ -10,10 +10,11 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
+from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener, StepReport
-from edge_agent.training.recovery import rejoin
+from edge_agent.training.recovery import Recovery
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
@@ -90,10 +91,11 @@ async def _train(
     session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
     try:
         tally = Tally(watch, _ignore, boundary)
-        worker = await session.make_worker(tally)
+        device = await DeviceWorker.made(session.state, tally)
+        worker = device.placed
         try:
-            await rejoin(session, worker, is_whole=True)
-            tally.begin(session.plan.training, 0)
+            await Recovery(session, device).rejoin(is_whole=True)
+            tally.begin(session.state.plan.training, 0)
             watch.run = worker.run
             stretches = Stretches(session, worker, tally, boundary)
             async with (

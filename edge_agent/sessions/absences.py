@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from edge_agent.sessions.link_watch import LinkWatch
-from edge_agent.sessions.member import Member
 from edge_agent.sessions.open_session import OpenSession
+from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, UnreachableError
 from shared.runtime.watching import watched
@@ -74,19 +74,19 @@ class Absences:
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
                 continue
-            needed = self._limits.keys() & self._session.needed
+            needed = self._limits.keys() & self._session.members.needed
             self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}
-            await gathered(*(self._ask(worker, self._session.members[worker]) for worker in needed))
+            await gathered(*(self._ask(worker, self._session.members[worker].client) for worker in needed))
             now_seconds = time.monotonic()
             too_long = [w for w, since in self._away_since.items() if now_seconds - since >= self._limits[w]]
             if too_long:
                 absent.set_exception(AbsentError(too_long))
                 return
 
-    async def _ask(self, worker: str, member: Member) -> None:
+    async def _ask(self, worker: str, client: TrainerClient) -> None:
         asked_seconds = time.monotonic()
         try:
-            await member.client.check_serving()
+            await client.check_serving()
         except UnreachableError:
             self._away_since.setdefault(worker, asked_seconds)
         except IsthmusError:  # whatever is wrong, it answers

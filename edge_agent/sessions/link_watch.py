@@ -33,7 +33,7 @@ class LinkWatch:
             return None
         self._asked_seconds = now_seconds
         session = self._session
-        wanted = links_between(session.plan)
+        wanted = links_between(session.state.plan)
         try:
             workers = {worker for link in wanted for worker in link}
             await gathered(*(session.members[worker].client.check_serving() for worker in workers))

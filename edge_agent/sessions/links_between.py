@@ -1,12 +1,14 @@
-"""Whether trainers can dial each other as a placement wants it: each is asked, before anything rests on it."""
+"""The links between trainers: whether they can be dialled, which is asked before anything rests on it, and dialling them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.worker_calls import Tickets
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, RefusedError, UnreachableError
+from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
 from shared.placement import AGENT, Link, PlacementPlan
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 def links_between(plan: PlacementPlan) -> set[Link]:
@@ -45,3 +47,16 @@ async def check_links(session: OpenSession, plan: PlacementPlan, before: Placeme
     wanted = links_between(plan) - (set() if before is None else links_between(before))
     for reason in (await missing_links(session, wanted)).values():
         raise reason
+
+
+async def dial_peers(session: OpenSession, tickets: Tickets, evaluation: int = 0) -> None:
+    """Have the trainers dial each other, for training or for an evaluation. Without links among them nothing happens."""
+    plan, members = session.state.plan, session.members
+    peers: dict[str, list[pb.Peer]] = defaultdict(list)
+    for link in (plan.evaluation if evaluation else plan.training).links:
+        if link.dialer in members:
+            ticket = next((one.ticket for one in tickets[link.listener] if one.worker == link.dialer), None)
+            if ticket is None:
+                raise ProtocolError(f"trainer {link.listener!r} gave no ticket for {link.dialer!r}, which dials it")
+            peers[link.dialer].append(members[link.listener].peer(ticket))
+    await gathered(*(members[dialer].dial(several, evaluation) for dialer, several in peers.items()))

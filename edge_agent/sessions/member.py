@@ -1,21 +1,21 @@
-"""A trainer of a session, and what is said to it of the session as a whole."""
+"""A trainer of a session by the id that it has given it, and what opens and ends the session there."""
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from edge_agent.experiment.building import Experiment
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.placement import Placement, document_of
+from shared.tensor_wire import wire_dtype
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 FAREWELL_SECONDS = 5.0
 """How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
-
-Tickets = Mapping[str, Sequence[pb.Ticket]]
-"""What the trainers let others dial them with, by the worker that listens."""
 
 
 class Member(NamedTuple):
@@ -35,3 +35,21 @@ async def abandon_at(member: Member) -> None:
 def placement_message(placement: Placement) -> pb.Placement:
     """A placement as it travels."""
     return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
+
+
+def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
+    """What opens a session on a trainer, which is this worker of a placement."""
+    config, chain, example = experiment.config, experiment.chain, experiment.example
+    return pb.OpenSessionRequest(
+        protocol_version=PROTOCOL_VERSION,
+        model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
+        example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
+        recipe_json=experiment.recipe.model_dump_json(),
+        block_names=[block.name for block in chain.blocks],
+        block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
+        placement=placement_message(placement),
+        worker=worker,
+        backward=config.deployment.backward,
+        feedback=config.deployment.feedback,
+        run_id=experiment.run_id,
+    )

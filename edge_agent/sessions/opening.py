@@ -1,6 +1,5 @@
 """Opening a session of a placement: the same blocks with equal weights at every worker, and on this device a record of it."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,21 +8,21 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.member import Member, abandon_at, placement_message
+from edge_agent.sessions.member import Member, abandon_at, opening_request
+from edge_agent.sessions.members import Members
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, ConfigError, UnreachableError
-from shared.placement import Placement, PlacementPlan, held_blocks
-from shared.tensor_wire import wire_dtype
+from shared.placement import PlacementPlan, held_blocks
 from shared.training.step_log import StepLog
-from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 _log = structlog.get_logger(__name__)
 
@@ -31,7 +30,7 @@ _log = structlog.get_logger(__name__)
 async def open_session(
     clients: Mapping[str, TrainerClient],
     experiment: Experiment,
-    workers: Workers,
+    threads: Workers,
     retry: Retry,
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
@@ -58,24 +57,23 @@ async def open_session(
     try:
         await gathered(*(open_at(worker, client) for worker, client in clients.items()))
         ids = {worker: opened[worker].session_id if worker in opened else "" for worker in clients}
-        members = {worker: Member(client, ids[worker]) for worker, client in clients.items()}
         record = SessionRecord.begun_now(experiment.run_id, experiment, ids)
         files = folder.folder(experiment.run_id) if folder is not None else None
-        stored = await workers.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
-        log = await workers.disk.run(_open_log, step_log, record)
-        plan = await workers.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
-        session = OpenSession(stored, members, plan, experiment, workers, retry, log)
+        stored = await threads.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
+        log = await threads.disk.run(_open_log, step_log, record)
+        plan = await threads.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
+        session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry)
         for worker, reason in away.items():
-            session.miss(worker, reason)
+            session.members.miss(worker, reason)
         for worker, response in opened.items():
             _check_limits(experiment, worker, response)
         await gathered(
             *(
-                session.upload_differing(worker, list(response.block_digests), placement, static_only=False)
+                session.members[worker].upload_differing(response.block_digests, placement, static_only=False)
                 for worker, response in opened.items()
             )
         )
-        await workers.disk.run(stored.begin)
+        await threads.disk.run(stored.begin)
     except BaseException:
         for worker, response in opened.items():
             await abandon_at(Member(clients[worker], response.session_id))
@@ -106,7 +104,7 @@ def resume_session(
     stored: StoredSession,
     clients: Mapping[str, TrainerClient],
     experiment: Experiment,
-    workers: Workers,
+    threads: Workers,
     retry: Retry,
     step_log: Path | None = None,
 ) -> OpenSession:
@@ -117,33 +115,23 @@ def resume_session(
             f"session {stored.record.session_id} is of the trainers {', '.join(ids) or 'none'}; the placement now has "
             f"{', '.join(clients) or 'none'}"
         )
-    members = {worker: Member(client, ids[worker]) for worker, client in clients.items()}
     log = _open_log(step_log, stored.record)
     _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
     plan = PlacementPlan.of(experiment.placement, experiment.facts)
-    return OpenSession(stored, members, plan, experiment, workers, retry, log)
+    return _session(SessionState(stored, experiment, threads, plan, log), clients, retry)
+
+
+def _session(state: SessionState, clients: Mapping[str, TrainerClient], retry: Retry) -> OpenSession:
+    record = state.stored.record
+    trainers = {
+        name: TrainerWorker(name, Member(client, record.trainer_sessions[name]), state)
+        for name, client in clients.items()
+    }
+    return OpenSession(state, Members(trainers, record.left_out, state.placement), retry)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:
     return None if folder is None else StepLog(folder, record.session_id, "edge")
-
-
-def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
-    """What opens a session on a trainer, which is this worker of a placement."""
-    config, chain, example = experiment.config, experiment.chain, experiment.example
-    return pb.OpenSessionRequest(
-        protocol_version=PROTOCOL_VERSION,
-        model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
-        example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
-        recipe_json=experiment.recipe.model_dump_json(),
-        block_names=[block.name for block in chain.blocks],
-        block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
-        placement=placement_message(placement),
-        worker=worker,
-        backward=config.deployment.backward,
-        feedback=config.deployment.feedback,
-        run_id=experiment.run_id,
-    )
 
 
 def _check_limits(experiment: Experiment, worker: str, response: pb.OpenSessionResponse) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import IO, Any, Self
 
+import structlog
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
@@ -20,6 +21,7 @@ from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, Local
 from shared.errors import ConfigError, StorageError
 from shared.files.folder_lock import is_locked, lock_folder
 
+_log = structlog.get_logger(__name__)
 _RESULT = "result"
 """The folder of the trained model, in that of its session."""
 
@@ -123,6 +125,11 @@ class StoredSession:
             return []
         self._whole = {name for name in self.store.names() if name in self._whole or self.store.is_whole(name)}
         return sorted(self._whole, reverse=True)
+
+    def drop_damaged(self, name: CheckpointName, failure: StorageError) -> None:
+        """Say why a checkpoint cannot be read, and remove it. Raises StorageError."""
+        _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
+        self.remove_damaged(name)
 
     def remove_damaged(self, name: CheckpointName) -> None:
         """Remove a checkpoint that cannot be used, so that an older one counts. Raises StorageError."""

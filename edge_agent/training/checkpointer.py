@@ -12,26 +12,17 @@ from typing import Any
 import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
-from edge_agent.experiment.privacy import may_keep
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.replicas import bring_replicas
+from edge_agent.sessions.replicas import replicate
+from edge_agent.sessions.worker_calls import CheckpointPart, WorkerCalls
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
 from shared.client.retry import new_backoff
 from shared.concurrency.tasks import gathered
-from shared.errors import (
-    IsthmusError,
-    ProtocolError,
-    SessionLostError,
-    StoppedError,
-    StorageError,
-    UnreachableError,
-)
-from shared.placement import AGENT, Placement, held_blocks, replica_keepers
-from shared.training.held_state import changing_blocks, copy_state, to_bytes
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.errors import IsthmusError, SessionLostError, StoppedError, StorageError, UnreachableError
+from shared.placement import Placement
 
 _log = structlog.get_logger(__name__)
 Ordered = list["asyncio.Future[CheckpointName]"]
@@ -44,11 +35,14 @@ class Checkpointer:
         self,
         config: EdgeCheckpointsConfig,
         session: OpenSession,
+        device: WorkerCalls,
         boundary: StepBoundary,
         listener: RunListener,
     ) -> None:
+        """device: this device's own part in the session."""
         self._config = config
         self._session = session
+        self._device = device
         self._boundary = boundary
         self._listener = listener
         self._asked = False
@@ -130,19 +124,19 @@ class Checkpointer:
         a trainer cannot take its part, one is due again soon, and less often the longer that lasts: with all blocks here no
         step waits for a trainer that is away. Raises SessionLostError where a trainer has nothing in memory to copy.
         """
-        stored, name = self._session.stored, CheckpointName(self._session.lineage, step)
+        session, name = self._session, CheckpointName(self._session.state.lineage, step)
         self._asked = True
         if self._writing is not None:
             return
-        if stored.shared == name:
+        if session.stored.shared == name:
             self.count_from(step)
             _deliver(self._ordered, name)
             return
         ordered, self._ordered = self._ordered, []
-        parts = [self._part_of(worker, name) for worker in self._session.holders(self._session.placement)]
+        workers: list[WorkerCalls] = [*session.members.holders(session.placement), self._device]
+        parts = [worker.checkpoint(name, facts) for worker in workers]
         try:
             await gathered(*(part.copied() for part in parts))
-            state = await self._session.workers.compute.run(copy_state, self._session.experiment.held)
         except BaseException as failure:
             await gathered(*(part.give_up() for part in parts))
             self._ask_again_later()
@@ -151,9 +145,7 @@ class Checkpointer:
                 raise
             _log.warning("no checkpoint was taken", step=step, reason=str(failure))
             return
-        self._writing = asyncio.create_task(
-            self._write(name, facts, state, parts, ordered, replicates=bool(self._config.replicas))
-        )
+        self._writing = asyncio.create_task(self._write(name, session.placement, parts, ordered))
         self.count_from(step)
 
     def _ask_again_later(self) -> None:
@@ -166,78 +158,20 @@ class Checkpointer:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.ask)
 
-    async def _bring_replicas(self, name: CheckpointName, placement: Placement) -> bool:
-        """Have each trainer's part kept by another worker, too; returns whether there was any to be kept.
-
-        Where a keeper without blocks is away, another one keeps them. Raises IsthmusError.
-        """
-        session, experiment = self._session, self._session.experiment
-        changing = changing_blocks(experiment.chain)
-        kept: set[str] = set()
-        while True:
-            there = [worker for worker in session.members if worker not in session.absent]
-            left = {
-                trainer: keeper for trainer, keeper in replica_keepers(placement, there).items() if trainer not in kept
-            }
-            if not left:
-                return bool(kept)
-
-            async def bring(trainer: str, keeper: str) -> None:
-                owned = [block for block in changing if placement.owner(block) == trainer]
-                blocks = [
-                    block for block in owned if may_keep(block, keeper, experiment.facts, experiment.config.privacy)
-                ]
-                try:
-                    if blocks:
-                        await bring_replicas(session, name, trainer, keeper, blocks)
-                except IsthmusError as failure:
-                    if keeper == AGENT or held_blocks(placement, keeper):
-                        raise
-                    session.miss(keeper, str(failure))
-                else:
-                    kept.add(trainer)
-
-            await gathered(*(bring(*pair) for pair in left.items()))
-
-    def _part_of(self, worker: str, name: CheckpointName) -> "_TrainersPart":
-        session = self._session
-        member, shared = session.members[worker], session.stored.shared
-        request = pb.CheckpointWorkerRequest(
-            session_id=member.session_id,
-            fence=session.fence,
-            name=pb.CheckpointName(lineage=name.lineage, step=name.step),
-        )
-        if shared is not None:
-            request.shared.CopyFrom(pb.CheckpointName(lineage=shared.lineage, step=shared.step))
-        return _TrainersPart(worker, member.client.checkpoint_worker(request))
-
     async def wait_until_written(self) -> None:
         """Wait until all parts of the one that was taken last are written, or could not be."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
 
     async def _write(
-        self,
-        name: CheckpointName,
-        facts: dict[str, Any],
-        state: dict[str, Any],
-        parts: list["_TrainersPart"],
-        ordered: Ordered,
-        *,
-        replicates: bool,
+        self, name: CheckpointName, placement: Placement, parts: list[CheckpointPart], ordered: Ordered
     ) -> None:
-        stored, placement = self._session.stored, self._session.placement
-        store, shared, disk = stored.store, stored.shared, self._session.workers.disk
-        assert store is not None, "without a folder none is taken"
-
-        def write() -> None:
-            store.save(name, facts, to_bytes(state))
-            store.prune([] if shared is None else [shared])
-
+        session, is_replicated = self._session, False
         try:
-            await gathered(disk.run(write), *(part.written() for part in parts))
-            is_replicated = replicates and await self._bring_replicas(name, placement)
-            await disk.run(stored.set_shared, name)
+            await gathered(*(part.written() for part in parts))
+            if self._config.replicas:
+                is_replicated = await replicate(session, self._device, name, placement)
+            await session.threads.disk.run(session.stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
             self._listener.checkpoint_shared()
@@ -252,32 +186,6 @@ class Checkpointer:
             self._writing = None
             if self._asked or self._ordered:
                 self._boundary.request()
-
-
-class _TrainersPart:
-    """A trainer's part of a checkpoint."""
-
-    def __init__(self, worker: str, answers: Any) -> None:
-        """answers: of `TrainerClient.checkpoint_worker`."""
-        self._worker = worker
-        self._answers = answers
-
-    async def copied(self) -> None:
-        """Wait until the trainer has copied its part. Raises the IsthmusError that it refuses with."""
-        if await anext(self._answers, None) is not None:
-            raise ProtocolError(f"trainer {self._worker!r} did not say that it has copied its state")
-
-    async def written(self) -> None:
-        """Wait until the trainer has written its part. Raises UnreachableError where it could not."""
-        try:
-            if not await anext(self._answers, None):
-                raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
-        finally:
-            await self.give_up()
-
-    async def give_up(self) -> None:
-        """Hear no more of it."""
-        await self._answers.aclose()
 
 
 def _deliver(ordered: Ordered, name: CheckpointName) -> None:

@@ -11,11 +11,12 @@ import structlog
 
 from edge_agent.experiment.building import at_cut, chain_at_cuts, codecs_here, deployment_of, has_one_cut
 from edge_agent.experiment.placing import configured_codecs
-from edge_agent.sessions.member import Tickets
+from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.listener import RunListener
-from edge_agent.training.placement_change import change_placement, newcomers
+from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
@@ -52,10 +53,16 @@ class Deployer:
     """Changes what an engine or an operator asks for; of several wishes the last counts. Used on the event loop."""
 
     def __init__(
-        self, session: OpenSession, boundary: StepBoundary, listener: RunListener, may_change: Callable[[], bool]
+        self,
+        session: OpenSession,
+        device: DeviceWorker,
+        boundary: StepBoundary,
+        listener: RunListener,
+        may_change: Callable[[], bool],
     ) -> None:
         """may_change: whether a wish may come into force at the next boundary; where not, a boundary comes by itself."""
         self._session = session
+        self._device = device
         self._boundary = boundary
         self._listener = listener
         self._may_change = may_change
@@ -156,7 +163,7 @@ class Deployer:
         session, before = self._session, None
         while before is not self.placement:  # what another wish changes meanwhile, the document may leave as it is
             before = self.placement
-            wanted = await session.workers.compute.run(session.experiment.placed, document, before)
+            wanted = await session.threads.compute.run(session.experiment.placed, document, before)
         self._want(wanted)
         if (last := self._wish or self._changing) is None:
             return self._session.placement
@@ -174,11 +181,15 @@ class Deployer:
     @property
     def newcomers(self) -> list[str]:
         """The trainers that have no blocks now and are to have some by what is wanted."""
-        return [] if (wish := self._wish) is None else newcomers(self._session.placement, wish.placement)
+        return (
+            []
+            if (wish := self._wish) is None
+            else self._session.members.newcomers(self._session.placement, wish.placement)
+        )
 
     async def back(self) -> list[str]:
         """The trainers that were left out and answer again."""
-        asked = {name: member.client for name, member in self._session.left_out.items()}
+        asked = {name: member.client for name, member in self._session.members.left_out.items()}
         answers = await gathered(*(_answers(client) for client in asked.values()))
         return [name for name, answered in zip(asked, answers, strict=True) if answered]
 
@@ -208,7 +219,9 @@ class Deployer:
     async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
         moves_blocks = wish.placement.tiles != self._session.placement.tiles
         try:
-            tickets, seconds = await change_placement(self._session, wish.placement, next_step, wish.give_up_seconds)
+            tickets, seconds = await change_placement(
+                self._session, self._device, wish.placement, next_step, wish.give_up_seconds
+            )
         except TimeoutError:
             self._give_up(wish, f"the blocks were still under way after {wish.give_up_seconds:.1f} s")
             return None

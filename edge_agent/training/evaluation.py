@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from edge_agent.data import EvaluationLoader
 from edge_agent.data.prefetch import Prefetcher
+from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
@@ -16,7 +17,6 @@ from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import WorkerRun
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
@@ -56,14 +56,10 @@ class Evaluator:
         totals = _Totals()
         async with AsyncExitStack() as stack:
             tickets = {}
-            for name, member in session.members.items():
+            for name, trainer in session.members.items():
                 if plan.program(name):
-                    request = pb.JoinEvaluationRequest(
-                        session_id=member.session_id, fence=session.fence, evaluation=self._number
-                    )
-                    ready = await stack.enter_async_context(member.client.evaluation(request))
-                    tickets[name] = ready.tickets
-            await session.dial_peers(tickets, self._number)
+                    tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
+            await dial_peers(session, tickets, self._number)
             run = await worker.evaluation(totals)
             stack.push_async_callback(run.stop)
             links = await stack.enter_async_context(Links(session, run, self._listener, self._number))
@@ -71,7 +67,7 @@ class Evaluator:
         return totals.result()
 
     async def _feed(self, run: WorkerRun, test: EvaluationLoader, totals: "_Totals") -> None:
-        async with Prefetcher(test.iterate(), self._session.workers.load, run.note_ready, test.reading) as batches:
+        async with Prefetcher(test.iterate(), self._session.threads.load, run.note_ready, test.reading) as batches:
             run.feed(batches, test.batches)
             try:
                 await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)

@@ -1,24 +1,21 @@
 """The links of this device's worker to trainers: dialled, served, and dialled again when they are lost."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from edge_agent.sessions.member import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
-from shared.client.retry import Spacing
+from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
-from shared.placement import AGENT
 from shared.runtime.worker_run import WorkerRun
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening
-
-_log = structlog.get_logger(__name__)
 
 
 class Links:
@@ -28,23 +25,20 @@ class Links:
         """evaluation: the number of the evaluation that they are for; 0 for training.
 
         A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so those links are dialled
-        once.
+        once, and the listener hears nothing of them.
         """
-        self._session = session
         self._run = run
-        self._listener = listener
-        self._evaluation = evaluation
-        self._calls: dict[str, LinkCall] = {}
-        self._is_ending = False
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with what dialling again cannot mend, or has not for as long as the user allows."""
         run.keep_links()
-        self._keeping = [asyncio.create_task(self._keep_up(peer)) for peer in run.links]
+        heard_by, self._ending = RunListener() if evaluation else listener, asyncio.Event()
+        self._links = [_Link(session, run, peer, heard_by, self._ending, evaluation) for peer in run.links]
+        self._keeping = [asyncio.create_task(self._keep_up(link)) for link in self._links]
 
     @property
     def attached(self) -> bool:
         """Whether every link is up."""
-        return not self._is_ending and len(self._calls) == len(self._run.links)
+        return not self._ending.is_set() and all(link.call is not None for link in self._links)
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,12 +47,13 @@ class Links:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the links, with nothing under way, or after a failure give them up."""
-        self._is_ending = True
+        self._ending.set()
         if kind is None and self._keeping:
             self._run.end_links()
             await asyncio.wait(self._keeping, timeout=FAREWELL_SECONDS)
-        for call in self._calls.values():
-            call.cancel()
+        for link in self._links:
+            if link.call is not None:
+                link.call.cancel()
         for keeping in self._keeping:
             keeping.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -67,65 +62,70 @@ class Links:
         else:
             self.failure.cancel()
 
-    async def _keep_up(self, peer: str) -> None:
-        spacing = Spacing()
+    async def _keep_up(self, link: "_Link") -> None:
         try:
-            while not self._is_ending:
-                call = await self._dial(peer)
-                try:
-                    await self._serve(peer, call)
-                except UnreachableError as lost:
-                    if self._evaluation or self._session.retry.give_up_seconds == 0:
-                        raise
-                    _log.warning("link lost; dialling again", trainer=peer, reason=str(lost))
-                    await spacing.wait(self._run.oldest_step)
-                else:
-                    if not self._is_ending:
-                        raise ProtocolError(f"trainer {peer!r} ended the link in the middle of training")
+            await link.keep_up()
         except Exception as failure:
-            self._fail(failure)
+            if not self.failure.done():
+                self.failure.set_exception(failure)
 
-    async def _dial(self, peer: str) -> LinkCall:
-        """Dial until the trainer answers, for as long as the user allows."""
-        member, end = self._session.members[peer], self._run.links[peer]
-        opening = LinkOpening(
+
+class _Link(KeptLink):
+    """A link to one trainer, for as long as the user allows it to be down."""
+
+    def __init__(
+        self,
+        session: OpenSession,
+        run: WorkerRun,
+        peer: str,
+        listener: RunListener,
+        ending: asyncio.Event,
+        evaluation: int,
+    ) -> None:
+        """ending: set when the link is told to end."""
+        super().__init__(run, peer)
+        self._ending = ending
+        self._member = session.members[peer].member
+        self._retry = session.retry
+        self._listener = listener
+        self._evaluation = evaluation
+        self._opening = LinkOpening(
             protocol_version=PROTOCOL_VERSION,
-            session_id=member.session_id,
-            session_term=self._session.fence.session_term,
-            worker=AGENT,
-            evaluation=self._evaluation,
+            session_id=self._member.session_id,
+            session_term=session.stored.session_term,
+            worker=run.worker,
+            evaluation=evaluation,
         )
-        delivered = _ignore if self._evaluation else partial(self._listener.delivered, peer)
-        listener = StreamListener(end.accept, self._owed, delivered)
-        call, _ = await self._session.retry.run(lambda: member.client.link(opening, listener))
-        return call
 
-    async def _serve(self, peer: str, call: LinkCall) -> None:
-        """Serve the stream to its end."""
-        self._calls[peer] = call
-        if self._evaluation == 0:
-            self._listener.attached(peer, call.stream)
+    @asynccontextmanager
+    async def dialled(self) -> AsyncIterator[LinkCall]:
+        """See `KeptLink`. Dials until the trainer answers, for as long as the user allows."""
+        heard = StreamListener(self.end.accept, self._owed, partial(self._listener.delivered, self.peer))
+        call, _ = await self._retry.run(lambda: self._member.client.link(self._opening, heard))
+        self._listener.attached(self.peer, call.stream)
         try:
-            await self._run.serve(peer, call.stream, call.end_writing)
-        except IsthmusError:
-            if self._evaluation == 0:
-                self._listener.link_lost(peer)
-            raise
+            yield call
         finally:
-            del self._calls[peer]
             call.cancel()
-            if self._evaluation == 0:
-                self._listener.detached(peer)
+            self._listener.detached(self.peer)
+
+    async def serve(self, call: LinkCall) -> None:
+        """See `KeptLink`."""
+        try:
+            await self.run.serve(self.peer, call.stream, call.end_writing)
+        except IsthmusError:
+            self._listener.link_lost(self.peer)
+            raise
+        if not self._ending.is_set():
+            raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
+
+    def check_passing(self, failure: IsthmusError) -> None:
+        """See `KeptLink`. A trainer that does not answer has been tried for as long as the user allows."""
+        is_lost = isinstance(failure, UnreachableError) and self.call is not None
+        if not is_lost or self._evaluation or self._retry.give_up_seconds == 0:
+            raise failure
 
     def _owed(self) -> int | None:
         """The oldest step that somebody has still to do; None with nothing in flight."""
-        oldest = self._run.oldest_step
-        return oldest if oldest < self._run.begun_step else None
-
-    def _fail(self, failure: Exception) -> None:
-        if not self.failure.done():
-            self.failure.set_exception(failure)
-
-
-def _ignore(*_news: object) -> None:
-    pass
+        oldest = self.run.oldest_step
+        return oldest if oldest < self.run.begun_step else None

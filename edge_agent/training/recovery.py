@@ -14,13 +14,12 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import planned_around
-from edge_agent.sessions.joining import Joined, clear_others, join, open_again, record_trainer_sessions, restore
+from edge_agent.sessions.joining import Joined, clear_others, join, record_trainer_sessions, restore
 from edge_agent.sessions.links_between import links_between, missing_links
-from edge_agent.sessions.member import Tickets
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas
 from edge_agent.sessions.stored_session import StoredSession
-from shared.checkpoint import CheckpointName
+from edge_agent.sessions.worker_calls import Position, Tickets, WorkerCalls
 from shared.concurrency.tasks import gathered
 from shared.errors import (
     ConfigError,
@@ -32,7 +31,6 @@ from shared.errors import (
     UnreachableError,
 )
 from shared.placement import (
-    AGENT,
     Link,
     OnDisk,
     Placement,
@@ -43,10 +41,7 @@ from shared.placement import (
     parse_placement,
     ranges_of,
 )
-from shared.runtime.checkpoint_states import load_states
-from shared.runtime.placed_worker import PlacedWorker
-from shared.training.held_state import changing_blocks, put_back
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.training.held_state import changing_blocks
 
 _log = structlog.get_logger(__name__)
 
@@ -70,32 +65,148 @@ class Restored:
     """Whether it is restored under another placement than that of then, without the trainers that are left out."""
 
 
-async def rejoin(
-    session: OpenSession, worker: PlacedWorker, *, is_whole: bool, wanted: Collection[str] = ()
-) -> Rejoined | Restored:
-    """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
+class Recovery:
+    """The recovery of one session. Used on the event loop."""
 
-    worker: this device's; it computes no more where a checkpoint counts. is_whole: whether training can go on from its state.
-    wanted: see `join`. Repeating this after a failure is safe: a trainer that has gone back to a checkpoint shows that by its
-    lineage. Raises GoneError where some worker has nothing to go on from, ConfigError or DataError where the configuration no
-    longer permits the placement of the checkpoint, and the IsthmusError that a call ends with.
-    """
-    session.goes_back = session.goes_back or not is_whole
-    before = await session.workers.disk.run(_placement_to_restore, session) if session.goes_back else session.placement
-    session.needed = [name for name in session.members if held_blocks(before, name) or name in session.also_needed]
-    joined = await join(session, session.needed, wanted)
-    if not session.goes_back and all(
-        name in joined.answers and _goes_on(session, joined.answers[name]) for name in session.needed
-    ):
-        await clear_others(session, joined.answers, wanted)
-        await record_trainer_sessions(session)
-        return Rejoined({name: answer.tickets for name, answer in joined.answers.items()})
-    session.goes_back = True
-    await worker.stop()  # nothing that was begun before the loss may still change the blocks
-    restored = await _restore_newest(session, joined)
-    session.goes_back, session.also_needed = False, set()
-    session.needed = session.holders(session.placement)
-    return restored
+    def __init__(self, session: OpenSession, device: WorkerCalls) -> None:
+        self._session = session
+        self._device = device
+        self._goes_back = False
+        """Whether some worker has lost its state, so that all have to go back to a checkpoint."""
+        self._also_needed: set[str] = set()
+        """Trainers that have no blocks, and without which the checkpoint that counts cannot be restored."""
+
+    async def rejoin(self, *, is_whole: bool, wanted: Collection[str] = ()) -> Rejoined | Restored:
+        """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
+
+        is_whole: whether training can go on from the state of this device. wanted: see `join`. Repeating this after a failure
+        is safe: a trainer that has gone back to a checkpoint shows that by its lineage. Raises GoneError where some worker has
+        nothing to go on from, ConfigError or DataError where the configuration no longer permits the placement of the
+        checkpoint, and the IsthmusError that a call ends with.
+        """
+        session, members = self._session, self._session.members
+        self._goes_back = self._goes_back or not is_whole
+        before = session.placement
+        if self._goes_back:
+            before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
+        members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
+        joined = await join(session, members.needed, wanted)
+        if not self._goes_back and all(self._goes_on(joined.positions.get(name)) for name in members.needed):
+            await clear_others(session, joined.positions, wanted)
+            await record_trainer_sessions(session)
+            return Rejoined({name: position.tickets for name, position in joined.positions.items()})
+        self._goes_back = True
+        restored = await self._restore_newest(joined)
+        self._goes_back, self._also_needed = False, set()
+        return restored
+
+    def _goes_on(self, at: Position | None) -> bool:
+        """Whether a trainer has in memory what this device goes on from."""
+        state = self._session.state
+        in_force = True, state.lineage, state.placement.version
+        return at is not None and (at.is_whole, at.lineage, at.placement_version) == in_force
+
+    async def _restore_newest(self, joined: Joined) -> Restored:
+        session, device = self._session, self._device
+        disk, stored = session.threads.disk, session.stored
+        workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
+        here = await device.position()
+        nowhere: list[int] = []
+        """The blocks of the newest checkpoint that nobody has."""
+        for name in sorted(here.parts, reverse=True):
+            assert stored.store is not None, "without a folder there are no checkpoints"
+            try:
+                facts = (await disk.run(stored.store.load, name)).facts
+                before = _placement_of(session.experiment, facts)
+            except StorageError as failure:
+                await disk.run(stored.drop_damaged, name, failure)
+                continue
+            positions = {device.name: here, **dict.fromkeys(joined.lost, Position()), **joined.positions}
+            on_disk = {worker: position.on_disk(name) for worker, position in positions.items()}
+            placement = await self._around(before, on_disk)
+            missing = fetches(before, placement, on_disk, changing_blocks(session.experiment.chain))
+            if missing.nowhere:
+                nowhere = nowhere or missing.nowhere
+                continue
+            self._check_permitted(placement)
+            await self._take_in_lost(joined, placement)
+            plan = await session.state.plan_of(placement)
+            try:
+                await gathered(
+                    *(
+                        bring_replicas(workers[sender], workers[receiver], name, blocks)
+                        for (sender, receiver), blocks in missing.between.items()
+                    )
+                )
+                await device.restore(name, plan)
+                tickets = await restore(session, joined.positions, name, plan)
+            except NotStoredError as failure:
+                _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
+                continue
+            await disk.run(stored.set_shared, name)
+            await record_trainer_sessions(session)
+            _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
+            return Restored(tickets, name.step, facts, placement != before)
+        raise self._gone(nowhere, joined)
+
+    async def _take_in_lost(self, joined: Joined, placement: Placement) -> None:
+        """Open the session again at the trainers that have lost it and are to have blocks, which others keep for them.
+
+        Raises UnreachableError where one that is to have blocks is not joined.
+        """
+        for trainer in self._session.members.holders(placement):
+            if trainer.name in joined.lost:
+                joined.positions[trainer.name] = await trainer.reopen()
+            elif trainer.name not in joined.positions:
+                self._also_needed.add(trainer.name)
+                raise UnreachableError(
+                    f"trainer {trainer.name!r}, which has blocks of the checkpoint, is not there yet"
+                )
+
+    async def _around(self, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
+        """The placement of a checkpoint without the trainers that are left out. Raises GoneError where there can be none."""
+        session, experiment = self._session, self._session.experiment
+        kept, left_out = {worker: on.replicas for worker, on in on_disk.items()}, sorted(session.members.left_out)
+        missing: dict[Link, IsthmusError] = {}
+        if any(held_blocks(before, worker) for worker in left_out):
+            ranked = [worker for worker in before.workers if worker in kept and worker in session.members]
+            missing = await missing_links(session, starmap(Link, permutations(ranked, 2)))
+
+        def barred(placement: Placement) -> str:
+            plan = PlacementPlan.of(placement, experiment.facts) if missing else None
+            wanted = [] if plan is None else sorted(links_between(plan) & missing.keys())
+            return str(missing[wanted[0]]) if wanted else ""
+
+        try:
+            return await session.threads.compute.run(planned_around, experiment, before, left_out, kept, barred)
+        except (ConfigError, DataError) as impossible:
+            raise GoneError(
+                f"session {session.id} cannot go on without {_named(left_out)}: {impossible}"
+            ) from impossible
+
+    def _check_permitted(self, placement: Placement) -> None:
+        """Refuse to go on under a placement that was permitted once. Raises ConfigError or DataError."""
+        try:
+            self._session.experiment.check(placement)
+        except (ConfigError, DataError) as refusal:
+            raise type(refusal)(
+                f"session {self._session.id} cannot go on under the placement of its checkpoint: {refusal}; otherwise begin a "
+                "new run without --resume"
+            ) from refusal
+
+    def _gone(self, nowhere: list[int], joined: Joined) -> GoneError:
+        """nowhere: blocks of the newest checkpoint that nobody has any more."""
+        blocks = ", ".join(map(str, ranges_of(nowhere)))
+        if joined.lost:
+            kept = f"; of the newest checkpoint, blocks {blocks} are nowhere else" if nowhere else ""
+            return GoneError(f"{next(iter(joined.lost.values()))}{kept}")
+        left_out = self._session.members.left_out
+        without = f" without {_named(left_out)}" if left_out else ""
+        lacking = f"; of the newest one, blocks {blocks} are nowhere" if nowhere else ""
+        return GoneError(
+            f"session {self._session.id} cannot go on{without}: there is no checkpoint that this device and every trainer "
+            f"have{lacking}"
+        )
 
 
 def placement_to_go_on_with(stored: StoredSession, experiment: Experiment) -> Placement:
@@ -105,149 +216,6 @@ def placement_to_go_on_with(stored: StoredSession, experiment: Experiment) -> Pl
         with suppress(StorageError):
             return _placement_of(experiment, stored.store.load(name).facts)
     return experiment.placement
-
-
-def _placement_to_restore(session: OpenSession) -> Placement:
-    return placement_to_go_on_with(session.stored, session.experiment)
-
-
-def _goes_on(session: OpenSession, answer: pb.JoinSessionResponse) -> bool:
-    """Whether a trainer has in memory what this device goes on from."""
-    at = session.lineage, session.placement.version
-    return answer.whole and (answer.lineage, answer.placement_version) == at
-
-
-async def _restore_newest(session: OpenSession, joined: Joined) -> Restored:
-    disk, stored = session.workers.disk, session.stored
-    changing = changing_blocks(session.experiment.chain)
-    nowhere: list[int] = []
-    """The blocks of the newest checkpoint that nobody has."""
-    for name in await disk.run(stored.checkpoints):
-        assert stored.store is not None, "without a folder there are no checkpoints"
-        try:
-            facts = (await disk.run(stored.store.load, name)).facts
-            before = _placement_of(session.experiment, facts)
-        except StorageError as failure:
-            await _drop_damaged(session, name, failure)
-            continue
-        on_disk = _on_disk(joined, name, (await disk.run(stored.store.replicas)).get(name, []))
-        placement = await _around(session, before, on_disk)
-        missing = fetches(before, placement, on_disk, changing)
-        if missing.nowhere:
-            nowhere = nowhere or missing.nowhere
-            continue
-        _check_permitted(session, placement)
-        await _take_in_lost(session, joined, placement)
-        try:
-            await gathered(*(bring_replicas(session, name, *pair, blocks) for pair, blocks in missing.between.items()))
-            if not await _put_back_here(session, name, placement):
-                continue
-            tickets = await restore(session, joined.answers, name, placement)
-        except NotStoredError as failure:
-            _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
-            continue
-        if session.step_log is not None:
-            session.step_log.rolled_back(name.step)
-        await disk.run(stored.set_shared, name)
-        await record_trainer_sessions(session)
-        _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
-        return Restored(tickets, name.step, facts, placement != before)
-    raise _gone(session, nowhere, joined)
-
-
-async def _take_in_lost(session: OpenSession, joined: Joined, placement: Placement) -> None:
-    """Open the session again at the trainers that have lost it and are to have blocks, which others keep for them.
-
-    Raises UnreachableError where one that is to have blocks is not joined.
-    """
-    for name in session.holders(placement):
-        if name in joined.lost:
-            joined.answers[name] = await open_again(session, name)
-        elif name not in joined.answers:
-            session.also_needed.add(name)
-            raise UnreachableError(f"trainer {name!r}, which has blocks of the checkpoint, is not there yet")
-
-
-def _on_disk(joined: Joined, name: CheckpointName, here: list[int]) -> dict[str, OnDisk]:
-    """What each worker that is there has of a checkpoint. here: the replicas on this device, whose own part is there."""
-    found = {AGENT: OnDisk(part=True, replicas=frozenset(here))}
-    found |= {worker: OnDisk(part=False) for worker in joined.lost}
-    for worker, answer in joined.answers.items():
-        parts = [CheckpointName(part.lineage, part.step) for part in answer.checkpoints]
-        replicas = {
-            CheckpointName(kept.checkpoint.lineage, kept.checkpoint.step): kept.blocks for kept in answer.replicas
-        }
-        found[worker] = OnDisk(part=name in parts, replicas=frozenset(replicas.get(name, ())))
-    return found
-
-
-async def _around(session: OpenSession, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
-    """The placement of a checkpoint without the trainers that are left out. Raises GoneError where there can be none."""
-    kept = {worker: on.replicas for worker, on in on_disk.items()}
-    left_out, experiment = sorted(session.left_out), session.experiment
-    missing: dict[Link, IsthmusError] = {}
-    if any(held_blocks(before, worker) for worker in left_out):
-        ranked = [worker for worker in before.workers if worker in kept and worker in session.members]
-        missing = await missing_links(session, starmap(Link, permutations(ranked, 2)))
-
-    def barred(placement: Placement) -> str:
-        plan = PlacementPlan.of(placement, experiment.facts) if missing else None
-        wanted = [] if plan is None else sorted(links_between(plan) & missing.keys())
-        return str(missing[wanted[0]]) if wanted else ""
-
-    try:
-        return await session.workers.compute.run(planned_around, experiment, before, left_out, kept, barred)
-    except (ConfigError, DataError) as impossible:
-        raise GoneError(
-            f"session {session.id} cannot go on without {_named(session.left_out)}: {impossible}"
-        ) from impossible
-
-
-def _check_permitted(session: OpenSession, placement: Placement) -> None:
-    """Refuse to go on under a placement that was permitted once. Raises ConfigError or DataError."""
-    try:
-        session.experiment.check(placement)
-    except (ConfigError, DataError) as refusal:
-        raise type(refusal)(
-            f"session {session.id} cannot go on under the placement of its checkpoint: {refusal}; otherwise begin a new run "
-            "without --resume"
-        ) from refusal
-
-
-async def _put_back_here(session: OpenSession, name: CheckpointName, placement: Placement) -> bool:
-    """Have this device's blocks as they were then; whether they are whole on its disk."""
-    workers, held, store = session.workers, session.experiment.held, session.stored.store
-    assert store is not None, "without a folder there are no checkpoints"
-    blocks = held_blocks(placement, AGENT)
-    needed = set(blocks).intersection(changing_blocks(session.experiment.chain))
-    try:
-        states = await workers.disk.run(load_states, store, name, needed)
-        await workers.compute.run(put_back, held, blocks, states)
-    except StorageError as failure:
-        await _drop_damaged(session, name, failure)
-        return False
-    return True
-
-
-async def _drop_damaged(session: OpenSession, name: CheckpointName, failure: StorageError) -> None:
-    _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
-    await session.workers.disk.run(session.stored.remove_damaged, name)
-
-
-def _gone(session: OpenSession, nowhere: list[int], joined: Joined) -> GoneError:
-    """nowhere: blocks of the newest checkpoint that nobody has any more."""
-    if joined.lost:
-        kept = (
-            f"; of the newest checkpoint, blocks {', '.join(map(str, ranges_of(nowhere)))} are nowhere else"
-            if nowhere
-            else ""
-        )
-        return GoneError(f"{next(iter(joined.lost.values()))}{kept}")
-    without = f" without {_named(session.left_out)}" if session.left_out else ""
-    blocks = f"; of the newest one, blocks {', '.join(map(str, ranges_of(nowhere)))} are nowhere" if nowhere else ""
-    return GoneError(
-        f"session {session.id} cannot go on{without}: there is no checkpoint that this device and every trainer have{blocks}"
-    )
 
 
 def _named(workers: Collection[str]) -> str:

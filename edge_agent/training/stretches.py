@@ -34,7 +34,7 @@ class Stretches:
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """The batches of these steps, fetched ahead."""
-        loader, load = self._session.experiment.loader, self._session.workers.load
+        loader, load = self._session.experiment.loader, self._session.threads.load
         source = loader.iterate(step, stop_step)
         self._batches = Prefetcher(source, load, self._worker.run.note_ready, loader.reading)
         return self._batches

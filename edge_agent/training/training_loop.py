@@ -12,7 +12,9 @@ from functools import partial
 import structlog
 
 from edge_agent.sessions.absences import Absences, AbsentError
+from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import answer_again, are_ready
+from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
@@ -22,12 +24,11 @@ from edge_agent.training.evaluation import Evaluator
 from edge_agent.training.links import Links
 from edge_agent.training.listener import Activity, CurrentActivity, RunListener
 from edge_agent.training.pause import Pause
-from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement, rejoin
+from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
-from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 
 _log = structlog.get_logger(__name__)
@@ -56,18 +57,18 @@ class TrainingLoop:
         """
         on_nan = session.experiment.config.training.on_nan
         tally = Tally(listener, LossCheck(on_nan).check, pause.boundary)
-        return cls(session, await session.make_worker(tally), tally, pause, listener, statistics)
+        return cls(session, await DeviceWorker.made(session.state, tally), tally, pause, listener, statistics)
 
     def __init__(
         self,
         session: OpenSession,
-        worker: PlacedWorker,
+        device: DeviceWorker,
         tally: Tally,
         pause: Pause,
         listener: RunListener,
         statistics: Statistics,
     ) -> None:
-        """worker: this device's, to which `tally` listens. See `made`."""
+        """device: this device's worker, to which `tally` listens. See `made`."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment
@@ -76,14 +77,15 @@ class TrainingLoop:
         self._listener = listener
         self._statistics = statistics
         self.activity = CurrentActivity(listener)
-        self.checkpointer = Checkpointer(config.checkpoints, session, boundary, listener)
+        self._worker = device.placed
+        self._recovery = Recovery(session, device)
+        self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, listener)
         self._changed_step: int | None = None
         """Where the placement was to change last: until that step is done, no other change stops the run again."""
-        self.deployer = Deployer(session, boundary, listener, self._may_change)
+        self.deployer = Deployer(session, device, boundary, listener, self._may_change)
         self._evaluator = Evaluator(session, listener)
         self._tally = tally
-        self._worker = worker
-        self._tally.begin(session.plan.training, session.first_step)
+        self._tally.begin(session.state.plan.training, session.state.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
         self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
@@ -153,10 +155,10 @@ class TrainingLoop:
         while True:
             if isinstance(joined, Restored):
                 await self._restart(joined)
-            await self._session.retry.run(partial(self._session.dial_peers, joined.tickets))
+            await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             self.activity.begin(Activity.TRAINING)
             async with Links(self._session, self._worker.run, self._listener) as self._links:
-                plan = self._session.plan
+                plan = self._session.state.plan
                 self._listener.placed(plan.placement, plan.training.links)
                 self._listener.deployment_changed(self.deployer.deployment_in_force)
                 end = await self._do_steps(self._links)
@@ -186,8 +188,7 @@ class TrainingLoop:
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used: joining gives others.
             return await self._rejoin(is_whole=True)
-        await self._worker.place(self._session.plan, self.step)
-        self._tally.begin(self._session.plan.training, self.step)
+        self._tally.begin(self._session.state.plan.training, self.step)
         self.checkpointer.ask_here()  # so that going back never moves blocks back
         return Rejoined(tickets)
 
@@ -203,10 +204,10 @@ class TrainingLoop:
         except IsthmusError as failure:
             self.deployer.stay(f"a trainer that is to have blocks is away: {failure}")
             return await self._rejoin(is_whole=True)
-        for worker in session.left_out.keys() & set(newcomers):
-            session.let_in(worker)
+        for worker in session.members.left_out.keys() & set(newcomers):
+            session.members.let_in(worker)
         joined = await self._rejoin(is_whole=True, wanted=newcomers)
-        if session.absent.isdisjoint(newcomers):
+        if session.members.absent.isdisjoint(newcomers):
             self._taken_in, self._changed_step = newcomers, None
             _log.info("trainers are taken in", trainers=newcomers)
         else:
@@ -300,8 +301,7 @@ class TrainingLoop:
 
     async def _restart(self, restored: Restored) -> None:
         """Go on from the checkpoint that all workers have restored."""
-        await self._worker.place(self._session.plan, restored.step)
-        self._tally.begin(self._session.plan.training, restored.step)
+        self._tally.begin(self._session.state.plan.training, restored.step)
         self.checkpointer.count_from(restored.step)
         if restored.planned_around:
             self.checkpointer.ask()  # so that going back never moves blocks once more
@@ -318,16 +318,17 @@ class TrainingLoop:
         """Join the trainers again; those that stay away for too long are left out from then on."""
         session, recorded = self._session, self._session.stored.record.left_out
         while True:
-            attempts = session.retry.run(partial(rejoin, session, self._worker, is_whole=is_whole, wanted=wanted))
+            attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole, wanted=wanted))
             try:
                 joined = await self._absences.bounded(attempts)
             except AbsentError as absent:
                 self._leave_out(absent.workers)
                 is_whole = False
                 continue
-            if session.left_out.keys() != set(recorded):
-                await session.workers.disk.run(session.stored.set_left_out, session.left_out)
-            if replaced := sorted(session.left_out.keys() - set(recorded)):
+            left_out = session.members.left_out.keys()
+            if left_out != set(recorded):
+                await session.threads.disk.run(session.stored.set_left_out, left_out)
+            if replaced := sorted(left_out - set(recorded)):
                 self.deployer.want_nothing(f"other workers do the work of {', '.join(replaced)} now")
                 self._listener.replaced(replaced)
                 _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
@@ -336,7 +337,7 @@ class TrainingLoop:
     def _leave_out(self, trainers: Sequence[str]) -> None:
         """Go on without these trainers, once the others are joined again."""
         _log.warning("trainers away for too long; going on without them", trainers=trainers)
-        self._session.leave_out(trainers)
+        self._session.members.leave_out(trainers)
 
     async def _recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
         """Go on after `failure`, or where none has happened: at the beginning, and where a trainer stops or is left out.

@@ -94,7 +94,7 @@ class TrainingRun:
         finally:
             self._shutdown.cancel_no_more()
         await self.training.close()
-        await session.workers.disk.run(session.stored.remove)
+        await session.threads.disk.run(session.stored.remove)
         await self._say_farewell()
         return result
 
@@ -133,7 +133,7 @@ class TrainingRun:
                 await self.training.go_back()
                 if first_not_finite(session.experiment.chain.module) is None:
                     return True
-                await session.workers.disk.run(stored.remove_damaged, stored.shared)
+                await session.threads.disk.run(stored.remove_damaged, stored.shared)
         except IsthmusError as failure:
             _log.warning("no good weights are to be had", reason=str(failure))
         return False
@@ -141,7 +141,7 @@ class TrainingRun:
     async def _result(self, diverged_at_step: int | None = None) -> TrainingResult:
         """Figures and module, with all blocks on the host."""
         chain = self.session.experiment.chain
-        await self.session.workers.compute.run(chain.module.to, "cpu")
+        await self.session.threads.compute.run(chain.module.to, "cpu")
         placement = self.session.placement
         return TrainingResult(Summary.of(self._statistics, chain, placement, diverged_at_step), chain.module)
 
@@ -149,8 +149,8 @@ class TrainingRun:
         """Keep the trained model until its results are written, so that a disk that has no room for them loses nothing."""
         session = self.session
         try:
-            model = await session.workers.compute.run(lambda: result.model)
-            await session.workers.disk.run(session.stored.keep_result, session.experiment.steps, result.facts, model)
+            model = await session.threads.compute.run(lambda: result.model)
+            await session.threads.disk.run(session.stored.keep_result, session.experiment.steps, result.facts, model)
         except StorageError as failure:
             _log.warning("the trained model is not kept beside its results", reason=str(failure))
 
@@ -162,7 +162,7 @@ class TrainingRun:
             if self.session.stored.resumable:
                 self.session.stored.release()
             else:
-                await self.session.workers.disk.run(self.session.stored.remove)
+                await self.session.threads.disk.run(self.session.stored.remove)
 
     async def _say_farewell(self) -> None:
         """Close the session after its results are stored: a failure now cannot harm them."""

@@ -20,18 +20,21 @@ import structlog
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.member import Member
+from edge_agent.sessions.members import Members
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
+from edge_agent.sessions.worker_calls import WorkerCalls
 from edge_agent.training.links import Links
 from edge_agent.training.listener import RunListener
-from edge_agent.training.recovery import rejoin
+from edge_agent.training.recovery import Recovery
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, SessionLostError, UnreachableError
 from shared.placement import PlacementPlan, two_workers
-from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.worker_run import WorkerRun
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker, run_virtually
@@ -142,7 +145,8 @@ class _Run:
     """The worker's run as `Links` see it: served until its link is lost."""
 
     def __init__(self) -> None:
-        self.links = {"trainer": SimpleNamespace(accept=None)}
+        self.worker, self.has_failed = "edge", False
+        self.links = {"trainer": SimpleNamespace(accept=None, position=0)}
         self.oldest_step = self.begun_step = 0
         self.up, self.lost = asyncio.Event(), asyncio.Event()
 
@@ -156,7 +160,7 @@ class _Run:
         raise UnreachableError("the link was lost")
 
     def lose_link(self) -> None:
-        self.oldest_step += 1  # it was up for a while
+        self.links["trainer"].position += 1  # it was up for a while
         self.up.clear()
         self.lost.set()
 
@@ -191,14 +195,14 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         files, months, run = _CountedFiles(), Months(), _Run()
         trainer = _Trainer(months)
         record = SessionRecord.model_construct(session_id="s", shared=None, trainer_sessions={"trainer": "s"})
-        session = OpenSession(
+        state = SessionState(
             StoredSession(record, files, 1),
-            {"trainer": Member(cast(TrainerClient, trainer), "s")},
-            cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
             cast(Experiment, SimpleNamespace()),
             cast(Workers, SimpleNamespace(disk=InlineWorker())),
-            Retry(None),
+            cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
+        member = TrainerWorker("trainer", Member(cast(TrainerClient, trainer), "s"), state)
+        session = OpenSession(state, Members({"trainer": member}, (), state.placement), Retry(None))
         training = asyncio.create_task(_train(session, run))
         began = time.monotonic()
         await run.up.wait()
@@ -223,8 +227,9 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
 
 
 async def _train(session: OpenSession, run: _Run) -> None:
+    recovery = Recovery(session, cast(WorkerCalls, None))
     while True:
-        await session.retry.run(partial(rejoin, session, cast(PlacedWorker, None), is_whole=True))
+        await session.retry.run(partial(recovery.rejoin, is_whole=True))
         with suppress(SessionLostError):
             async with Links(session, cast(WorkerRun, run), RunListener()) as links:
                 await links.failure

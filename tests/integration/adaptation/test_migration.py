@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent import run_training
-from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks
@@ -94,16 +93,16 @@ async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
 
 async def test_a_frozen_block_moves_without_being_sent(monkeypatch):
     sent = []
-    upload = OpenSession.upload_block
+    upload = TrainerClient.upload_block
 
-    async def recorded(self, worker, block, *state):
-        sent.append(block.name)
-        await upload(self, worker, block, *state)
+    async def recorded(self, session_id, tensor, *others):
+        sent.append(tensor.key.block)
+        return await upload(self, session_id, tensor, *others)
 
-    monkeypatch.setattr(OpenSession, "upload_block", recorded)
+    monkeypatch.setattr(TrainerClient, "upload_block", recorded)
     chosen = [*flags("mlp", "sgd"), 'model.frozen=["1"]', "deployment.cut=3"]
     await train_and_move({5: 1}, *chosen)
-    assert sent == ["2"], "block 2 learns and was sent, block 1 is frozen and was not"
+    assert sent == [2], "block 2 learns and was sent, block 1 is frozen and was not"
 
 
 @pytest.mark.parametrize("limit", [0, 2])
@@ -162,7 +161,7 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
 @pytest.mark.parametrize("moves", [{7: 1}, {7: 3}], ids=["to the cloud", "to the edge"])
 async def test_a_transfer_that_fails_leaves_both_sides_as_they_were(monkeypatch, moves):
     name = "upload_block" if moves[7] < 2 else "download_block"
-    transfer, failures = getattr(OpenSession, name), []
+    transfer, failures = getattr(TrainerClient, name), []
 
     async def failing_once(*arguments, **more):
         if not failures:
@@ -170,7 +169,7 @@ async def test_a_transfer_that_fails_leaves_both_sides_as_they_were(monkeypatch,
             raise IsthmusError("the transfer was refused")
         return await transfer(*arguments, **more)
 
-    monkeypatch.setattr(OpenSession, name, failing_once)
+    monkeypatch.setattr(TrainerClient, name, failing_once)
     chosen = [*flags("cnn", "adam"), "deployment.cut=2"]
     result = await train_and_move(moves, *chosen)
     assert failures

@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.errors import ConfigError
 from shared.placement import StepPlan, parse_range
 from shared.runtime.worker_run import WorkerRun
@@ -208,18 +208,18 @@ THERE_AND_BACK = [
 
 async def test_blocks_that_move_between_trainers_never_pass_the_device(tmp_path, monkeypatch):
     passed = []
-    download, upload = OpenSession.download_block, OpenSession.upload_block
+    download, upload = TrainerWorker.download, TrainerWorker.take
 
-    def downloading(session, worker, block, *, weights_only):
-        passed.append((worker, block.index, "at the end" if weights_only else "to go on"))
-        return download(session, worker, block, weights_only=weights_only)
+    def downloading(trainer, block, *, weights_only, **others):
+        passed.append((trainer.name, block, "at the end" if weights_only else "to go on"))
+        return download(trainer, block, weights_only=weights_only, **others)
 
-    def uploading(session, worker, block, *others):
-        passed.append((worker, block.index, "uploaded"))
-        return upload(session, worker, block, *others)
+    def uploading(trainer, block, *others):
+        passed.append((trainer.name, block, "uploaded"))
+        return upload(trainer, block, *others)
 
-    monkeypatch.setattr(OpenSession, "download_block", downloading)
-    monkeypatch.setattr(OpenSession, "upload_block", uploading)
+    monkeypatch.setattr(TrainerWorker, "download", downloading)
+    monkeypatch.setattr(TrainerWorker, "take", uploading)
     first, *others = THERE_AND_BACK
     chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH * 3 + 2)]
     changing = Changing(others)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.net.relay import Fault, Relay
 from cloud_trainer.rpc.link_rpc import LinkRpc
 from edge_agent import run_training
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.errors import ProtocolError, RefusedError, UnreachableError
 from tests.support.examples import examples
 from tests.support.experiments import flags
@@ -110,14 +110,14 @@ async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
 )
 async def test_a_migration_that_fails_once_costs_no_step_and_its_links_stay(monkeypatch, failure, cut):
     """A refusal leaves the cut where it is; what may pass is tried again once all trainers are joined."""
-    failures, commit = [failure], OpenSession.commit
+    failures, commit = [failure], TrainerWorker.commit
 
     async def failing(*arguments):
         if failures:
             raise failures.pop()
         return await commit(*arguments)
 
-    monkeypatch.setattr(OpenSession, "commit", failing)
+    monkeypatch.setattr(TrainerWorker, "commit", failing)
     chosen = [*flags("cnn", "adam"), "deployment.cut=1"]
     result, server = await train_through({}, *chosen, moves={4: 3})
     assert (result.summary.edge_blocks, failures) == (cut, [])

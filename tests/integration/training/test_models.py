@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from structlog.testing import capture_logs
 
 from edge_agent import run_training
-from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session
+from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
 from shared.model.build import build_checked_chain
 from shared.model.zoo import mlp
@@ -163,20 +163,20 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
     )
     monkeypatch.syspath_prepend(tmp_path)
     sent, deployers = [], []
-    upload = OpenSession.upload_block
+    upload = TrainerClient.upload_block
 
-    async def recorded(self, worker, block, *state):
-        sent.append(block.name)
-        await upload(self, worker, block, *state)
+    async def recorded(self, session_id, tensor, *others):
+        sent.append(tensor.key.block)
+        return await upload(self, session_id, tensor, *others)
 
     def on_progress(progress):
         moves = {4: 1, 40: 3, 80: 1}
         if progress.steps == 3:
-            assert sent == ["2", "3"], "the blocks of the cloud alone"
+            assert sent == [2, 3], "the blocks of the cloud alone"
         if progress.steps in moves:
             deployers[0].move(moves[progress.steps])
 
-    monkeypatch.setattr(OpenSession, "upload_block", recorded)
+    monkeypatch.setattr(TrainerClient, "upload_block", recorded)
     async with running_trainer('models.allowed=["own_weights"]') as server:
         config = edge_config(
             'model.factory="own_weights:make"',
@@ -187,9 +187,7 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
             f"trainer.address={server.address}",
         )
         await run_training(config, Listening(on_progress, deployers.append))
-    assert sent == ["2", "3", "1", "2"], (
-        "block 1 went once, with the first move; block 0 never; block 2 came back changed"
-    )
+    assert sent == [2, 3, 1, 2], "block 1 went once, with the first move; block 0 never; block 2 came back changed"
 
 
 async def test_behaviours_that_cannot_be_are_refused(trainer):

@@ -27,6 +27,14 @@ class Trainer:
             raise self.says
 
 
+class Needed(dict):
+    """Trainers by name, without each of which nothing goes on."""
+
+    @property
+    def needed(self):
+        return list(self)
+
+
 @pytest.fixture
 def trainers():
     return {"near": Trainer(), "far": Trainer(), "cloud": Trainer()}
@@ -34,10 +42,11 @@ def trainers():
 
 @pytest.fixture
 def session(trainers):
+    plan = SimpleNamespace(training=SimpleNamespace(links=()), evaluation=SimpleNamespace(links=()))
+    everybody = {name: SimpleNamespace(client=client) for name, client in trainers.items()}
     return SimpleNamespace(
-        members={name: SimpleNamespace(client=client) for name, client in trainers.items()},
-        needed=list(trainers),
-        plan=SimpleNamespace(training=SimpleNamespace(links=()), evaluation=SimpleNamespace(links=())),
+        members=Needed(everybody),
+        state=SimpleNamespace(plan=plan),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
         experiment=SimpleNamespace(
             config=SimpleNamespace(

@@ -6,31 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from edge_agent.config import EdgeCheckpointsConfig
+from edge_agent.sessions.member import Member
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
-from shared.training.held_blocks import HeldBlocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from tests.support.placed import CPU, built, chain_of, recipe
 from tests.support.virtual import InlineWorker
-
-
-class Stored:
-    """A session's files, in memory."""
-
-    def __init__(self):
-        self.store, self.shared, self.saved = self, None, []
-
-    def save(self, name, _facts, _data):
-        self.saved.append(name)
-
-    def prune(self, _pinned):
-        pass
-
-    def set_shared(self, name):
-        self.shared = name
 
 
 class Trainer:
@@ -47,9 +31,31 @@ class Trainer:
         yield not self.full
 
 
+class Device:
+    """Is its own part of every checkpoint."""
+
+    def __init__(self):
+        self.asked, self.saved = [], []
+
+    def checkpoint(self, name, _facts):
+        self.asked.append(name.step)
+        return self
+
+    async def copied(self):
+        pass
+
+    async def written(self):
+        self.saved.append(self.asked[-1])
+
+    async def give_up(self):
+        pass
+
+
 @pytest.fixture
 def stored():
-    return Stored()
+    stored = SimpleNamespace(store=object(), shared=None)
+    stored.set_shared = lambda name: setattr(stored, "shared", name)
+    return stored
 
 
 @pytest.fixture
@@ -58,36 +64,39 @@ def trainers():
 
 
 @pytest.fixture
+def device():
+    return Device()
+
+
+@pytest.fixture
 def boundary():
     return StepBoundary()
 
 
 @pytest.fixture
-async def checkpointer(stored, trainers, boundary):
-    inline, chain = InlineWorker(), chain_of(built("dropping"))
+async def checkpointer(stored, trainers, device, boundary):
+    state = SimpleNamespace(stored=stored, lineage=0, fence=pb.Fence(session_term=1))
+    workers = [TrainerWorker(name, Member(trainer, name), state) for name, trainer in trainers.items()]
     session = SimpleNamespace(
         stored=stored,
-        lineage=0,
+        state=state,
         placement=None,
-        holders=lambda _placement: [*trainers],
-        fence=pb.Fence(session_term=1),
-        members={name: SimpleNamespace(client=trainer, session_id=name) for name, trainer in trainers.items()},
-        workers=SimpleNamespace(compute=inline, disk=inline),
-        experiment=SimpleNamespace(held=HeldBlocks(chain, recipe("sgd"), CPU, range(2))),
+        members=SimpleNamespace(holders=lambda _placement: workers),
+        threads=SimpleNamespace(disk=InlineWorker()),
     )
-    checkpointer = Checkpointer(EdgeCheckpointsConfig(every_seconds=3600.0), session, boundary, RunListener())
+    checkpointer = Checkpointer(EdgeCheckpointsConfig(every_seconds=3600.0), session, device, boundary, RunListener())
     checkpointer.count_from(0)
     return checkpointer
 
 
 async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_is_due_again_soon(
-    checkpointer, stored, trainers, boundary
+    checkpointer, stored, trainers, device, boundary
 ):
     checkpointer.ask()
     assert boundary.requested
     trainers["far"].down = True
     await checkpointer.take(5, {})
-    assert not stored.saved, "a part that a trainer knows nothing of must not be written"
+    assert not device.saved, "a part that a trainer knows nothing of must not be written"
     assert checkpointer.next_stop_step(5, 100) == 100, "a trainer that does not answer would delay each step"
     boundary.clear_request()
     async with asyncio.timeout(60):
@@ -100,6 +109,7 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_is_due_
     assert not checkpointer.due(7)
     await checkpointer.stop()
     assert stored.shared == CheckpointName(0, 6)
+    assert device.saved == [6]
 
 
 async def test_a_checkpoint_of_which_a_part_is_not_written_is_not_shared(checkpointer, stored, trainers):

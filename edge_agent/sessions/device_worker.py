@@ -1,0 +1,180 @@
+"""This device as a worker of its session: what the coordinator asks of it, done on its own threads and disk."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+from torch import Tensor
+
+from edge_agent.sessions.session_state import SessionState
+from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
+from shared.checkpoint import CheckpointName, CheckpointStore
+from shared.codec import FeedbackMode
+from shared.errors import NotStoredError, StorageError
+from shared.execution.blocks import Method
+from shared.placement import AGENT, PlacementPlan, held_blocks
+from shared.runtime.checkpoint_states import load_block, load_states
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads
+from shared.training import block_state
+from shared.training.held_state import changing_blocks, copy_state, put_back, to_bytes
+from shared.training.losses import LossHead, check_labels
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+class DeviceWorker:
+    """This device's part in a session; see `WorkerCalls`. Made and used on the event loop."""
+
+    name = AGENT
+
+    @classmethod
+    async def made(cls, state: SessionState, listener: WorkerListener) -> Self:
+        """Make one beside the event loop; it computes under the placement in force, from the first step on."""
+        experiment, deployment = state.experiment, state.experiment.config.deployment
+        chain, loss = experiment.chain, experiment.recipe.loss
+        setup = WorkerSetup(
+            cls.name,
+            experiment.held,
+            Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
+            Threads(state.threads.compute, state.threads.codec),
+            lambda labels: check_labels(loss, chain.features[0], chain.output, labels),
+            listener,
+            state.step_log,
+        )
+        placed = await state.threads.compute.run(PlacedWorker, setup, state.plan, state.first_step)
+        placed.start()
+        return cls(state, placed)
+
+    def __init__(self, state: SessionState, placed: PlacedWorker) -> None:
+        """placed: what computes here. See `made`."""
+        self._state = state
+        self._held = state.experiment.held
+        self._arriving: dict[int, block_state.BlockTensors] = {}
+        """The states that have come for the next placement, by the block's index."""
+        self.placed = placed
+
+    async def position(self) -> Position:
+        """See `WorkerCalls`. Raises StorageError."""
+        state, disk, store = self._state, self._state.threads.disk, self._store
+        parts = frozenset(await disk.run(state.stored.checkpoints))
+        replicas = {} if store is None else await disk.run(store.replicas)
+        kept = {name: frozenset(blocks) for name, blocks in replicas.items()}
+        is_whole = not self.placed.run.has_failed
+        return Position(is_whole, state.lineage, state.placement.version, parts, kept)
+
+    async def prepare(self, change: Change) -> None:
+        """See `WorkerCalls`: makes room for what has come. Raises ModelError where there is none."""
+        await self._state.threads.compute.run(self._held.take_in, self._blocks_under(change.plan), self._arriving)
+
+    async def give_up(self) -> None:
+        """Forget what was prepared, and what has come for it."""
+        self._arriving = {}
+        await self._state.threads.compute.run(self._held.let_go)
+
+    async def commit(self, change: Change) -> Sequence[pb.Ticket]:
+        """See `WorkerCalls`. Who coordinates commits here last."""
+        arriving, self._arriving = self._arriving, {}
+        await self._state.threads.compute.run(self._held.hold, self._blocks_under(change.plan), arriving)
+        await self.placed.place(change.plan, change.next_step)
+        return ()
+
+    async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
+        """See `WorkerCalls`. A part that is damaged is removed, so that an older one counts."""
+        threads, store, blocks = self._state.threads, self._store, self._blocks_under(plan)
+        assert store is not None, "without a folder there are no checkpoints"
+        await self.placed.stop()  # nothing that was begun before may still change the blocks
+        needed = set(blocks).intersection(changing_blocks(self._held.chain))
+        try:
+            states = await threads.disk.run(load_states, store, name, needed)
+            await threads.compute.run(put_back, self._held, blocks, states)
+        except StorageError as failure:
+            await threads.disk.run(self._state.stored.drop_damaged, name, failure)
+            raise NotStoredError(f"checkpoint {name} is damaged on this device: {failure}") from failure
+        if self._state.step_log is not None:
+            self._state.step_log.rolled_back(name.step)
+        await self.placed.place(plan, name.step)
+        return ()
+
+    def checkpoint(self, name: CheckpointName, facts: Mapping[str, Any]) -> CheckpointPart:
+        """See `WorkerCalls`."""
+        return _DevicesPart(self._state, name, facts)
+
+    def lacks(self, block: int) -> bool:
+        """See `WorkerCalls`: static blocks are here from the beginning."""
+        return not block_state.is_static(self._held.chain.blocks[block])
+
+    def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
+        """See `WorkerCalls`: nobody dials a device, so it brings each block itself."""
+        return [partial(self._bring, receiver, block, transfer) for block in transfer.weights_only]
+
+    async def _bring(self, receiver: WorkerCalls, block: int, transfer: Transfer) -> None:
+        threads, store, name = self._state.threads, self._store, transfer.checkpoint
+        if name is None:
+            state = await threads.compute.run(self._serialized, block, weights_only=transfer.weights_only[block])
+        else:
+            assert store is not None, "without a folder there are no checkpoints"
+            state = await threads.disk.run(load_block, store, name, block)
+        await receiver.take(block, state, name)
+
+    def _serialized(self, index: int, *, weights_only: bool) -> bytes:
+        block = self._held.chain.blocks[index]
+        if block_state.is_static(block):
+            return block_state.serialize(block_state.collect(block, None))
+        tensors = self._held.block_tensors(index)
+        return block_state.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
+
+    def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
+        """See `WorkerCalls`: one call for each block."""
+        return [partial(self._fetch, source, block, transfer) for block in transfer.weights_only]
+
+    async def _fetch(self, source: BlockSource, block: int, transfer: Transfer) -> None:
+        weights_only, name = transfer.weights_only[block], transfer.checkpoint
+        await self.take(block, await source.download(block, weights_only=weights_only, checkpoint=name), name)
+
+    async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
+        """See `WorkerCalls`. Raises ProtocolError for a state that is none of this block's."""
+        threads, store = self._state.threads, self._store
+        tensors = await threads.compute.run(block_state.deserialize, state)
+        if checkpoint is None:
+            self._arriving[block] = tensors
+            return
+        assert store is not None, "without a folder there are no checkpoints"
+        self._held.check_block(block, tensors)
+        await threads.disk.run(store.save_replica, checkpoint, block, state)
+
+    @property
+    def _store(self) -> CheckpointStore | None:
+        return self._state.stored.store
+
+    def _blocks_under(self, plan: PlacementPlan) -> tuple[int, ...]:
+        return tuple(held_blocks(plan.placement, self.name))
+
+
+class _DevicesPart:
+    """This device's part of a checkpoint; see `CheckpointPart`."""
+
+    def __init__(self, state: SessionState, name: CheckpointName, facts: Mapping[str, Any]) -> None:
+        self._state = state
+        self._name = name
+        self._facts = facts
+        self._copying = asyncio.create_task(state.threads.compute.run(copy_state, state.experiment.held))
+
+    async def copied(self) -> None:
+        """See `CheckpointPart`."""
+        await self._copying
+
+    async def written(self) -> None:
+        """See `CheckpointPart`."""
+        await self._state.threads.disk.run(self._write, self._copying.result())
+
+    def _write(self, copy: dict[str, Tensor]) -> None:
+        store, shared = self._state.stored.store, self._state.stored.shared
+        assert store is not None, "without a folder none is taken"
+        store.save(self._name, dict(self._facts), to_bytes(copy))
+        store.prune([] if shared is None else [shared])
+
+    async def give_up(self) -> None:
+        """See `CheckpointPart`."""
+        self._copying.cancel()

@@ -1,0 +1,254 @@
+"""A trainer as a worker of a session: what the coordinator asks of it, as calls over the network."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+import structlog
+
+from edge_agent.sessions.member import Member, opening_request, placement_message
+from edge_agent.sessions.session_state import SessionState
+from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
+from shared.checkpoint import CheckpointName
+from shared.client.trainer import TrainerClient
+from shared.codec import row_of_bytes
+from shared.errors import ProtocolError, UnreachableError
+from shared.model.chain import Block
+from shared.placement import Placement, PlacementPlan, held_blocks
+from shared.tensor_wire import to_wire
+from shared.training import block_state
+from shared.transport.stream.framing import block_key
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainerWorker:
+    """One trainer of a session; see `WorkerCalls`. Each call is made once. Used on the event loop."""
+
+    def __init__(self, name: str, member: Member, state: SessionState) -> None:
+        self.name = name
+        self.member = member
+        """The trainer, with the id of the session there, which is another one after `reopen`."""
+        self._state = state
+        self._equal_blocks: set[int] = set()
+        """The static blocks, which training leaves as they are, that it is known to have with our weights."""
+
+    @property
+    def client(self) -> TrainerClient:
+        """The calls to the trainer."""
+        return self.member.client
+
+    async def position(self) -> Position:
+        """See `WorkerCalls`. Raises SessionLostError where the trainer has nothing of the session any more."""
+        answer = await self.client.join_session(self.member.session_id, self._state.stored.session_term)
+        return Position(
+            answer.whole,
+            answer.lineage,
+            answer.placement_version,
+            frozenset(map(_named, answer.checkpoints)),
+            {_named(kept.checkpoint): frozenset(kept.blocks) for kept in answer.replicas},
+            answer.tickets,
+        )
+
+    async def reopen(self) -> Position:
+        """Open the session at a trainer that has nothing of it any more, and join it there."""
+        request = opening_request(self._state.experiment, self.name, self._state.placement)
+        self.member = Member(self.client, (await self.client.open_session(request)).session_id)
+        self.forget_blocks()
+        _log.info("session opened again at a trainer that had lost it", trainer=self.name)
+        return await self.position()
+
+    async def prepare(self, change: Change) -> None:
+        """See `WorkerCalls`."""
+        await self._commit(change, prepare=True)
+
+    async def commit(self, change: Change) -> Sequence[pb.Ticket]:
+        """See `WorkerCalls`."""
+        return (await self._commit(change, prepare=False)).tickets
+
+    async def _commit(self, change: Change, *, prepare: bool) -> pb.CommitPlacementResponse:
+        request = pb.CommitPlacementRequest(
+            session_id=self.member.session_id,
+            fence=self._state.fence,
+            next_step=change.next_step,
+            placement=placement_message(change.plan.placement),
+            prepare=prepare,
+            lineage=self._state.lineage,
+        )
+        return await self.client.commit_placement(request)
+
+    async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
+        """See `WorkerCalls`. Static blocks are as here then."""
+        answer = await self.client.restore_worker(
+            pb.RestoreWorkerRequest(
+                session_id=self.member.session_id,
+                fence=self._state.fence,
+                checkpoint=_message(name),
+                placement=placement_message(plan.placement),
+            )
+        )
+        await self.upload_differing(answer.block_digests, plan.placement, static_only=True)
+        return answer.tickets
+
+    def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
+        """See `WorkerCalls`."""
+        shared = self._state.stored.shared
+        request = pb.CheckpointWorkerRequest(
+            session_id=self.member.session_id,
+            fence=self._state.fence,
+            name=_message(name),
+            shared=None if shared is None else _message(shared),
+        )
+        return _TrainersPart(self.name, self.client.checkpoint_worker(request))
+
+    def evaluation(self, number: int) -> AbstractAsyncContextManager[pb.JoinEvaluationResponse]:
+        """Have the trainer take part in an evaluation while the block runs."""
+        request = pb.JoinEvaluationRequest(
+            session_id=self.member.session_id, fence=self._state.fence, evaluation=number
+        )
+        return self.client.evaluation(request)
+
+    async def dial(self, peers: Sequence[pb.Peer], evaluation: int) -> None:
+        """Have the trainer dial others, for an evaluation or for training (0)."""
+        await self.client.dial_peers(
+            pb.DialPeersRequest(
+                session_id=self.member.session_id, fence=self._state.fence, peers=peers, evaluation=evaluation
+            )
+        )
+
+    async def remind(self) -> pb.GetSessionResponse:
+        """What the trainer does with the session, which it keeps for another while then."""
+        return await self.client.get_session(self.member.session_id)
+
+    async def end(self, *, resumable: bool) -> None:
+        """End the session at the trainer."""
+        await self.client.close_session(self.member.session_id, self._state.fence, resumable=resumable)
+
+    def peer(self, ticket: str) -> pb.Peer:
+        """The trainer as another one dials it."""
+        return pb.Peer(worker=self.name, address=self.client.address, session_id=self.member.session_id, ticket=ticket)
+
+    def lacks(self, block: int) -> bool:
+        """See `WorkerCalls`."""
+        return block not in self._equal_blocks
+
+    def forget_blocks(self) -> None:
+        """Take no block for equal any more."""
+        self._equal_blocks.clear()
+
+    def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
+        """See `WorkerCalls`: a trainer is dialled by whoever gets its blocks."""
+        return receiver.fetch(self, transfer)
+
+    def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
+        """See `WorkerCalls`: one call, and none of the blocks passes this device."""
+        return [partial(self._fetch, source, transfer)]
+
+    async def _fetch(self, source: BlockSource, transfer: Transfer) -> None:
+        request = pb.FetchBlocksRequest(
+            session_id=self.member.session_id,
+            fence=self._state.fence,
+            peer=await source.offered(self.name, transfer),
+            blocks=[pb.WantedBlock(block=block, weights_only=alone) for block, alone in transfer.weights_only.items()],
+            checkpoint=None if transfer.checkpoint is None else _message(transfer.checkpoint),
+        )
+        await self.client.fetch_blocks(request)
+        self._note_equal(*transfer.weights_only)
+
+    async def offered(self, receiver: str, transfer: Transfer) -> pb.Peer:
+        """See `BlockSource`."""
+        request = pb.OfferBlocksRequest(
+            session_id=self.member.session_id,
+            fence=self._state.fence,
+            worker=receiver,
+            blocks=list(transfer.weights_only),
+            checkpoint=None if transfer.checkpoint is None else _message(transfer.checkpoint),
+        )
+        return self.peer(await self.client.offer_blocks(request))
+
+    async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> bytes:
+        """See `BlockSource`."""
+        experiment = self._state.experiment
+        limit = block_state.max_serialized_bytes(experiment.chain.blocks[block], experiment.recipe.optimizer)
+        data = await self.client.download_block(
+            self.member.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
+        )
+        return bytes(data)
+
+    async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
+        """See `WorkerCalls`."""
+        await self._upload(block, state, self._state.placement, checkpoint)
+
+    async def upload_differing(self, digests: Sequence[int], placement: Placement, *, static_only: bool) -> None:
+        """Upload the trainer's blocks that differ from ours by their digests.
+
+        static_only: leave out those that training changes, whose weights at the trainer are the right ones.
+        Raises ProtocolError for digests of another model.
+        """
+        blocks, compute = self._state.experiment.chain.blocks, self._state.threads.compute
+        if len(digests) != len(blocks):
+            raise ProtocolError(
+                f"trainer {self.name!r} sent digests of {len(digests)} blocks; the model has {len(blocks)}"
+            )
+        held = held_blocks(placement, self.name)
+        for block in blocks:
+            is_static = block_state.is_static(block)
+            if not is_static and (static_only or block.index not in held):
+                continue
+            self._equal_blocks.discard(block.index)
+            if await compute.run(block_state.digest, block) == digests[block.index]:
+                self._note_equal(block.index)
+            elif block.index in held:
+                _log.info("the trainer starts from other weights; uploading ours", block=block.name, trainer=self.name)
+                await self._upload(block.index, await compute.run(_serialized, block), placement)
+
+    async def _upload(
+        self, block: int, state: bytes, placement: Placement, checkpoint: CheckpointName | None = None
+    ) -> None:
+        tensor = to_wire(row_of_bytes(state), block_key(block), placement.version)
+        await self.client.upload_block(self.member.session_id, tensor, self._state.fence, checkpoint)
+        self._note_equal(block)
+
+    def _note_equal(self, *indices: int) -> None:
+        blocks = self._state.experiment.chain.blocks
+        self._equal_blocks |= {index for index in indices if block_state.is_static(blocks[index])}
+
+
+class _TrainersPart:
+    """A trainer's part of a checkpoint; see `CheckpointPart`."""
+
+    def __init__(self, worker: str, answers: AsyncGenerator[bool | None]) -> None:
+        """answers: of `TrainerClient.checkpoint_worker`."""
+        self._worker = worker
+        self._answers = answers
+
+    async def copied(self) -> None:
+        """See `CheckpointPart`."""
+        if await anext(self._answers, None) is not None:
+            raise ProtocolError(f"trainer {self._worker!r} did not say that it has copied its state")
+
+    async def written(self) -> None:
+        """See `CheckpointPart`."""
+        try:
+            if not await anext(self._answers, None):
+                raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
+        finally:
+            await self.give_up()
+
+    async def give_up(self) -> None:
+        """See `CheckpointPart`."""
+        await self._answers.aclose()
+
+
+def _serialized(block: Block) -> bytes:
+    return block_state.serialize(block_state.collect(block, None))
+
+
+def _message(name: CheckpointName) -> pb.CheckpointName:
+    return pb.CheckpointName(lineage=name.lineage, step=name.step)
+
+
+def _named(said: pb.CheckpointName) -> CheckpointName:
+    return CheckpointName(said.lineage, said.step)

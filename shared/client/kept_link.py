@@ -1,0 +1,63 @@
+"""One link that a worker dials: served, and dialled again whenever it is lost."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+
+from shared.client.retry import Spacing
+from shared.client.stream_call import LinkCall
+from shared.errors import BusyError, IsthmusError, UnreachableError
+from shared.runtime.worker_run import WorkerRun
+
+_log = structlog.get_logger(__name__)
+
+
+class KeptLink(ABC):
+    """A link of a worker's run. Who dials says how, and what dialling again may mend. Used on the event loop."""
+
+    def __init__(self, run: WorkerRun, peer: str) -> None:
+        """peer: the worker there, to which the run has a link."""
+        self.run = run
+        self.peer = peer
+        self.end = run.links[peer]
+        self.call: LinkCall | None = None
+        """The call of now; None while the link is down."""
+
+    @abstractmethod
+    def dialled(self) -> AbstractAsyncContextManager[LinkCall]:
+        """Dial, and have the call while the body runs. Raises IsthmusError."""
+
+    @abstractmethod
+    async def serve(self, call: LinkCall) -> None:
+        """Serve a call. Returns once the link is ended from here. Raises IsthmusError where it has ended otherwise."""
+
+    @abstractmethod
+    def check_passing(self, failure: IsthmusError) -> None:
+        """Raise what ends the link, where dialling again cannot mend a failure."""
+
+    async def keep_up(self) -> None:
+        """Dial, serve and dial again until the link is ended from here, or this is cancelled.
+
+        Raises what computing fails with, and what `check_passing` raises.
+        """
+        spacing, is_logged = Spacing(), False
+        while True:
+            try:
+                async with self.dialled() as call:
+                    self.call, is_logged = call, False
+                    await self.serve(call)
+                return
+            except IsthmusError as failure:
+                if self.run.has_failed:
+                    self.run.failure.result()
+                self.check_passing(failure)
+                retry_after_seconds = (
+                    failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else 0.0
+                )
+                if not is_logged:
+                    _log.warning("link lost; dialling again", peer=self.peer, reason=str(failure))
+                is_logged = True
+            finally:
+                self.call = None
+            await spacing.wait(self.end.position, retry_after_seconds)
