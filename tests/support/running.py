@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,23 +131,21 @@ class StandardError:
 
 
 @contextmanager
-def trainer_process(*overrides: str) -> Iterator[tuple[Forked, str]]:
+def trainer_process(*overrides: str) -> Iterator[tuple[subprocess.Popen[str] | Forked, str]]:
     """A real trainer process and its address. An error on the way out says what the trainer said last."""
     with heard_trainer_process(*overrides) as (process, address, _):
         yield process, address
 
 
 @contextmanager
-def heard_trainer_process(*overrides: str) -> Iterator[tuple[Forked, str, StandardError]]:
-    """The same, and what the trainer says."""
+def heard_trainer_process(
+    *overrides: str, begun_by_python: bool = False
+) -> Iterator[tuple[subprocess.Popen[str] | Forked, str, StandardError]]:
+    """The same, and what the trainer says. begun_by_python: where what it sets before it imports gRPC matters."""
     flags = ["server.listen=127.0.0.1:0", f"models.allowed={ALLOWED}", "log.format=json", HASTE]
-    process = Forked(
-        program,
-        "cloud_trainer.main",
-        "serve",
-        *(f"--set={flag}" for flag in [*flags, *overrides]),
-        stderr=subprocess.PIPE,
-    )
+    arguments = ["serve", *(f"--set={flag}" for flag in [*flags, *overrides])]
+    begin = _begun_by_python if begun_by_python else _forked
+    process = begin("cloud_trainer.main", *arguments)
     said = StandardError(process)
     try:
         yield process, said.first_event("listening")["address"], said
@@ -167,17 +166,8 @@ def agent_process(
     flags = [f"--set={flag}" for flag in ["log.format=json", *overrides]]
     place = [] if output is None else [f"--output={output}"]
     arguments = ["run", *flags, *place]
-    process: subprocess.Popen[str] | Forked
-    if under:
-        process = subprocess.Popen(
-            [*under, sys.executable, "-m", "edge_agent.main", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    else:
-        process = Forked(program, "edge_agent.main", *arguments, stderr=subprocess.PIPE)
+    begin = partial(_begun_by_python, under=under) if under else _forked
+    process = begin("edge_agent.main", *arguments)
     said = StandardError(process)
     try:
         yield process, said
@@ -188,6 +178,15 @@ def agent_process(
         process.kill()
         process.wait()
         said.join()
+
+
+def _forked(module: str, *arguments: str) -> Forked:
+    return Forked(program, module, *arguments, stderr=subprocess.PIPE)
+
+
+def _begun_by_python(module: str, *arguments: str, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*under, sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def run_agent(

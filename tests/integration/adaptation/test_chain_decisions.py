@@ -128,6 +128,7 @@ async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
     assert reached.is_set()
 
 
+@pytest.mark.slow
 async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(device_factors, "TOLERANCE", -1.0)  # no prediction is ever right
     monkeypatch.setattr(looking, "INTERVAL_SECONDS", 0.05)

@@ -21,7 +21,7 @@ METRICS = "metrics.listen=127.0.0.1:0"
 
 @contextmanager
 def trainer(*flags):
-    with heard_trainer_process("compute.threads=1", METRICS, *flags) as (_, address, said):
+    with heard_trainer_process("compute.threads=1", METRICS, *flags, begun_by_python=True) as (_, address, said):
         (metrics,) = [entry["address"] for entry in said.heard if entry["event"] == "metrics"]
         yield address, said, lambda: failed_handshakes(metrics)
 
@@ -77,6 +77,7 @@ def test_each_handshake_that_fails_is_an_event_with_the_address_and_the_reason(t
         assert count() == 4
 
 
+@pytest.mark.slow
 def test_what_connects_to_a_port_without_tls_and_makes_no_call_is_an_event_too():
     with trainer() as (address, said, count):
         came = {

@@ -64,6 +64,7 @@ async def test_an_agent_keeps_a_session_under_a_name_of_its_own(tmp_path):
     assert_same_bits(plain_state(edge_config(*FLAGS)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_reports_nothing_is_followed_for_a_while_and_no_further():
     begun = set()
 

@@ -42,7 +42,9 @@ def only_limited(monkeypatch):
         monkeypatch.setattr(
             TrainerConnection,
             "idle_timeout",
-            lambda self, call, repeats=1: idle_timeout(self, call, repeats if call == method else 100 * repeats),
+            lambda self, call, repeats=1, **more: idle_timeout(
+                self, call, repeats if call == method else 100 * repeats, **more
+            ),
         )
 
     return choose
@@ -89,6 +91,7 @@ async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, stalene
             await run_training(edge_config(*flags, f"trainer.address={address}"))
 
 
+@pytest.mark.slow
 async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
     only_limited("Link")
     slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=2.5}}'
