@@ -153,6 +153,8 @@ class DecisionLoop:
             actual = _as_planned(deployer.deployment)
         self._log_outcome()
         self._proposal = None
+        for mean in (self._edge, self._encode, self._cloud):
+            mean.take()  # of the steps before, which were of another deployment
         self._engine.note_deployed(seconds, actual)
 
     def _apply(self, deployer: Deploys, decision: Decision) -> None:
