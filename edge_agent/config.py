@@ -128,6 +128,9 @@ class EngineSection(Section):
     """Largest K to use. Left out, the largest that the profile was calibrated for."""
     margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """Part of the time per step that a change must save, its own cost included. A smaller margin would follow noise."""
+    window_seconds: PositiveFloat = 60.0
+    """Over how long deployments of two workers are compared. A change of the link is followed after a good part of this time,
+    so a run of minutes wants less. A time shorter than the usual dips of the link leads to moves for nothing."""
     dwell_seconds: PositiveFloat = 5.0
     """Shortest time between two changes."""
     allow_edge_only: bool = True

@@ -72,7 +72,9 @@ class DecisionLoop:
             self._profile,
             self._configured_space,
             _as_planned(deployment),
-            EngineConfig(margin=settings.margin, dwell_seconds=settings.dwell_seconds),
+            EngineConfig(
+                margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
+            ),
             total_steps,
         )
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)

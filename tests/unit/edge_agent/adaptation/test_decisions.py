@@ -37,6 +37,31 @@ def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
     assert run.deployer.deployment == Deployer().deployment
 
 
+def test_a_shorter_window_follows_a_drop_of_the_link_sooner():
+    moved = {}
+    for window_seconds in (10.0, 60.0):
+        run = Run(settings=EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False, window_seconds=window_seconds))
+        run.watch(120, 40.0)
+        run.watch(900, 1.0, 1 / 32)
+        assert run.deployer.moving
+        moved[window_seconds] = run.seconds
+    assert 120 < moved[10.0] < moved[60.0]
+
+
+def test_what_steps_took_before_a_move_says_nothing_of_those_after_it():
+    modelled = []
+    for seconds in ((), (100.0,)):
+        run = Run()
+        run.watch(900, 1.0, 1 / 32)
+        for each in seconds:
+            run.statistics.edge.add(each)
+            run.statistics.encode.add(each)
+        run.deployer.move_if_requested()
+        run.watch(120, 1.0, 1 / 8)
+        modelled.append(run.shown_seconds("modelled"))
+    assert modelled[0] == modelled[1]
+
+
 def test_pins_hold_until_they_are_released():
     run = Run()
     run.loop.pin(cut=2, staleness=1, bits=8)
