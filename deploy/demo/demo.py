@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,9 +36,11 @@ def trainer_command(address_file: Path, *flags: str) -> list[str | Path]:
 
 
 @contextmanager
-def running_trainer(address_file: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A trainer and its address, stopped on the way out."""
-    trainer = subprocess.Popen(trainer_command(address_file, *flags))
+def running_trainer(
+    address_file: Path, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A trainer and its address, stopped on the way out. environment: its variables; None is those of this process."""
+    trainer = subprocess.Popen(trainer_command(address_file, *flags), env=environment)
     try:
         yield trainer, wait_for_address(trainer, address_file)
     finally:

@@ -1,0 +1,86 @@
+"""A race of training runs: what each did, and how long each took or would have taken. Calculations only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+SETTLED_SECONDS = 2.0
+"""After a change, until the pace of a run that keeps its cut is even again."""
+
+
+class Phase(NamedTuple):
+    """What links and devices are from a moment on."""
+
+    begin_seconds: float
+    bits_per_second: float
+    slower: float
+    """How many times as long as at first the devices take."""
+    words: str
+
+
+class Moment(NamedTuple):
+    """A run at the end of a step."""
+
+    seconds: float
+    """Since the race began."""
+    steps: int
+    """Done by then."""
+    loss: float
+    """Of that step."""
+    cut: int
+    """Blocks on the device."""
+
+
+@dataclass
+class Racer:
+    """A run in the race."""
+
+    name: str
+    moments: list[Moment] = field(default_factory=list)
+
+    @property
+    def moves(self) -> list[Moment]:
+        """The beginning, and the first moment after each move."""
+        return [*self.moments[:1], *(after for before, after in pairwise(self.moments) if before.cut != after.cut)]
+
+    def seconds_to(self, steps: int, steady_since: float) -> float:
+        """When it had done so many steps, or would have: at the pace that it had from `steady_since` on."""
+        reached = next((moment.seconds for moment in self.moments if moment.steps >= steps), None)
+        if reached is not None:
+            return reached
+        steady = [moment for moment in self.moments if moment.seconds >= steady_since]
+        first, last = steady[0], steady[-1]
+        return last.seconds + (steps - last.steps) * (last.seconds - first.seconds) / (last.steps - first.steps)
+
+
+@dataclass(frozen=True)
+class Race:
+    """The run with the engine beside those that keep what they began with."""
+
+    phases: Sequence[Phase]
+    engine: Racer
+    kept: Sequence[Racer]
+
+    @property
+    def steps(self) -> int:
+        """How many the engine's run did."""
+        return self.engine.moments[-1].steps
+
+    def seconds_of(self, racer: Racer) -> float:
+        """What a run took for these steps, or would have taken."""
+        return racer.seconds_to(self.steps, self.phases[-1].begin_seconds + SETTLED_SECONDS)
+
+    def times_as_fast(self, racer: Racer) -> float:
+        """How many times as fast the engine's run was as another one."""
+        return self.seconds_of(racer) / self.seconds_of(self.engine)
+
+    @property
+    def verdict(self) -> str:
+        """What the engine's run did, and how much faster than each other run it was, in two lines."""
+        cuts = ", ".join(str(move.cut) for move in self.engine.moves)
+        first, *others = self.kept
+        compared = [f"{self.times_as_fast(first):.1f} times as fast as {first.name}"]
+        compared += [f"{self.times_as_fast(racer):.1f} as {racer.name}" for racer in others]
+        done = f"with {self.engine.name}: {self.steps} steps in {self.seconds_of(self.engine):.0f} s, at cuts {cuts}"
+        return f"{done}\n{', '.join(compared)}"
