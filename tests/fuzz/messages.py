@@ -21,7 +21,7 @@ from shared.errors import ProtocolError
 from shared.model.build import build_checked_chain
 from shared.placement import AGENT
 from shared.registry import codec_names
-from shared.tensor_wire import torch_dtype, transmitted_shape
+from shared.tensor_wire import ABSENT, torch_dtype, transmitted_shape
 from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
@@ -122,6 +122,8 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
             right.placement.CopyFrom(placed(version=1))
         return Call(method, ((draw(bodies(draw(reworded_message(right)))), False),))
     packets = [Packet(packet.message, bytes(packet.payload)) for packet in streams[name]()]
+    for done in (done for packet in packets if name == "Link" for done in packet.message.dones):
+        done.order.extend(draw(_ORDERS))
     if name == "Link" and draw(st.booleans()):
         claiming = [serialize(packet)[:-_CHECKSUM_BYTES] for packet in draw(_claiming(packets))]
         return Call(method, tuple((body, True) for body in claiming))
@@ -149,6 +151,8 @@ def _call_of(draw: st.DrawFn, method: str) -> Call:
     return Call(method, tuple((body, seal) for body in sent))
 
 
+_ORDERS = st.lists(st.sampled_from([0, 1, 2, 2**32 - 1]), max_size=5)
+"""In which order a worker says that it has computed its segments, and how often each: see `StepDone`."""
 _MOST_SENT_BYTES = 70_000
 _SIZES = [0, 1, 1, 2, BATCH, BATCH, 10, FEATURES, 65, 2**16, 2**24, 2**40, 2**63 - 1, 2**64 - 1]
 _RIGHT = {Role.ROLE_LABEL: (BATCH,), Role.ROLE_FEATURE: (BATCH, FEATURES)}
@@ -183,6 +187,8 @@ def _claim(draw: st.DrawFn, packet: Packet[Any], right: Sequence[int]) -> Packet
     message.CopyFrom(packet.message)
     size = _encoded_bytes(codec, dtype, shape, strides)
     header = TensorHeader(codec=codec, dtype=dtype, shape=shape, strides=strides, encoded_bytes=size)
+    if draw(st.integers(0, 7)) == 0:  # what only an error gradient may be
+        header = draw(st.sampled_from([ABSENT, TensorHeader(is_absent=True, shape=shape, encoded_bytes=size)]))
     message.frames[0].tensor.CopyFrom(header)
     content = draw(st.sampled_from([b"\x00", b"\x01", b"\xff", b"\x00\xff\x7f\x80", bytes(range(10))]))
     return Packet(message, (content * _MOST_SENT_BYTES)[: min(size, _MOST_SENT_BYTES)])
@@ -233,8 +239,12 @@ def reworded_message(draw: st.DrawFn, right: Message) -> Message:
             elif field.message_type is None:
                 _set(draw, inside, field)
             elif field.is_repeated:
+                there = getattr(inside, field.name)
+                if there and draw(st.booleans()):
+                    inside = draw(st.sampled_from(list(there)))
+                    continue
                 for _ in range(draw(st.sampled_from([1, 2, 65, 2000]))):
-                    getattr(inside, field.name).add()
+                    there.add()
             else:
                 getattr(inside, field.name).SetInParent()
                 inside = getattr(inside, field.name)

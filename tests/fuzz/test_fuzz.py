@@ -1,12 +1,17 @@
 """A small part of `make fuzz`, the same every time."""
 
+from contextlib import suppress
+
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import find, settings
 
 from cloud_trainer.rpc.access import SCOPES
 from shared.placement import Cargo
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from tests.fuzz.agent import fuzz_agent
 from tests.fuzz.files import kinds, read_damaged
-from tests.fuzz.messages import DRAIN
+from tests.fuzz.messages import DRAIN, calls
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, State, fuzz_trainer
 
@@ -33,6 +38,25 @@ def test_a_trainer_under_a_few_generated_messages_refuses_in_words_and_then_trai
     assert report.messages >= FEW_MESSAGES
     assert report.grown_bytes < MAX_GROWTH_BYTES
     assert {code for _, code in report.ends} > {"OK"}, "some are right, and some are not"
+
+
+@pytest.mark.parametrize(
+    "is_meant",
+    [
+        lambda link: any(frame.tensor.is_absent for frame in link.frames),
+        lambda link: any(len(done.order) > 2 for done in link.dones),
+    ],
+    ids=["an absent gradient", "an order"],
+)
+def test_what_a_link_may_bring_is_drawn(is_meant):
+    def is_drawn(call):
+        for body, _ in call.bodies if call.method.endswith("/Link") else ():
+            with suppress(DecodeError):
+                if is_meant(LinkMessage.FromString(body)):
+                    return True
+        return False
+
+    assert find(calls(), is_drawn, settings=settings(max_examples=5000, database=None))
 
 
 @pytest.mark.slow
