@@ -43,7 +43,7 @@ class RandomImages(Dataset[tuple[Tensor, int]]):
 
 
 class RepeatedDigits:
-    """scikit-learn's digits so often that an epoch, at whose end the pipeline drains, is longer than what is measured."""
+    """The digits so often that an epoch, at whose end the pipeline drains, is longer than what is measured."""
 
     def __init__(self, copies: int) -> None:
         self._digits, self._copies = digits(), copies

@@ -1,10 +1,10 @@
 """The samples: datasets that work out of the box, and the loader that turns any dataset into batches."""
 
 from edge_agent.data.cifar import cifar10
+from edge_agent.data.handwritten import digits
 from edge_agent.data.idx import fashion_mnist
 from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, Reading, evaluation_batches
 from edge_agent.data.samples import Dataset
-from edge_agent.data.scikit import digits
 from edge_agent.data.tensors import TensorDataset
 
 __all__ = [

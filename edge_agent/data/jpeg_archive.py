@@ -1,18 +1,18 @@
 """Images as JPEGs end to end in one `.npz`: a compact form of an image dataset that numpy opens without pickle.
 
 Keys: `train_` and `test_` before `bytes` (uint8), `off` (int64, one more than images: where each begins and the last
-ends) and `y` (uint8 labels).
+ends) and `y` (uint8 labels). Decoding them needs Pillow, which a device that reads no JPEGs need not have.
 """
 
 import io
 import zipfile
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import Tensor
 
 from shared.errors import DataError
@@ -23,8 +23,11 @@ _FORM = "an .npz with {split}_bytes (uint8), {split}_off (int64) and {split}_y (
 def read_jpeg_archive(path: Path, split: str, height: int, width: int, limit: int | None) -> tuple[Tensor, Tensor]:
     """Decoded images, uint8 [N, 3, height, width], and their labels, uint8 [N]; the first `limit` of them.
 
-    Raises DataError for a file that is no such archive, and for an image that is no image or of another size.
+    Raises DataError for a file that is no such archive, for an image that is no image or of another size, and where Pillow is
+    not installed.
     """
+    if find_spec("PIL") is None:
+        raise DataError(f"{path}: reading JPEGs needs Pillow; install it with: pip install 'isthmus[jpeg]'")
     content, offsets, labels = _read_arrays(path, split)
     if len(offsets) != len(labels) + 1 or not len(labels):
         raise DataError(
@@ -57,6 +60,8 @@ def _read_arrays(path: Path, split: str) -> tuple[npt.NDArray[np.uint8], npt.NDA
 
 
 def _decode(jpeg: bytes, height: int, width: int, where: str) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
     try:
         with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
             if image.size != (width, height):  # before decoding: a header may promise any size

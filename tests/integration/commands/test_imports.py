@@ -15,7 +15,6 @@ DEAR = (
     "grpc",
     "numpy",
     "scipy",
-    "sklearn",
     "matplotlib",
     "structlog",
     "prometheus_client",

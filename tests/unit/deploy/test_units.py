@@ -79,10 +79,12 @@ def test_both_units_forbid_the_same_but_for_devices():
     assert forbidden("edge-agent") == forbidden("cloud-trainer")
 
 
+_BUILD = "import setuptools; setuptools.setup()"
 _BEGIN = """
 import os, isthmus, shared, edge_agent, cloud_trainer
 assert all(one.__file__.startswith(os.getcwd()) for one in (isthmus, shared, edge_agent, cloud_trainer)), isthmus.__file__
 """
+_READ_DIGITS = "from edge_agent.data import digits; print(len(digits('train')), len(digits('test')))"
 
 
 @pytest.mark.parametrize("copied", [copied_by_install, copied_into_images], ids=["install.sh", "Dockerfile"])
@@ -96,26 +98,43 @@ def test_what_is_copied_is_there_and_is_all_that_the_package_consists_of(copied)
     assert [name for name in copied() if not (ROOT / name).exists()] == []
 
 
-def test_what_is_copied_can_be_imported_and_its_commands_run_without_the_checkout(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The package as it is built from what install.sh copies."""
+    copy = tmp_path_factory.mktemp("copy")
     for name in copied_by_install():
         there = ROOT / name
         if there.is_dir():
-            shutil.copytree(there, tmp_path / name)
+            shutil.copytree(there, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(there, tmp_path / name)
-    for command in UNITS:
-        program = _BEGIN + f"isthmus.{command.replace('-', '_')}()"
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program, "config", "--example"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "[checkpoints]" in done.stdout
+            shutil.copy(there, copy / name)
+    subprocess.run([sys.executable, "-c", _BUILD, "-q", "build", "--build-lib", "built"], cwd=copy, check=True)
+    return copy / "built"
+
+
+def run_built(built, program, *arguments):
+    """What a program prints that finds our packages nowhere but where they are built."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *arguments],
+        cwd=built,
+        env={**os.environ, "PYTHONPATH": str(built), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", UNITS)
+def test_what_is_copied_builds_a_package_whose_commands_run_without_the_checkout(built, command):
+    program = _BEGIN + f"isthmus.{command.replace('-', '_')}()"
+    assert "[checkpoints]" in run_built(built, program, "config", "--example")
+
+
+def test_the_package_that_is_built_carries_the_digits_and_whose_they_are(built):
+    assert run_built(built, _BEGIN + _READ_DIGITS) == "1437 360\n"
+    assert "10.24432/C50P49" in (built / "edge_agent" / "data" / "uci_digits" / "README.md").read_text()
 
 
 def test_the_installer_is_a_sound_shell_script():

@@ -75,7 +75,6 @@ def test_it_runs_where_the_rest_of_the_product_cannot():
         "prometheus_client",
         "rich",
         "typer",
-        "sklearn",
         "edge_agent",
         "cloud_trainer",
     ]

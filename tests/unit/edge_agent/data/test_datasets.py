@@ -3,6 +3,7 @@
 import gzip
 import io
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +36,13 @@ def test_digits_are_split_once_and_about_standardised():
     assert torch.equal(everything(digits("train"))[0], train)
 
 
-def test_digits_are_those_of_scikit_learn():
+def test_digits_are_those_of_scikit_learn_bit_for_bit():
     bundle = load_digits()
-    (train, train_labels), (test, test_labels) = everything(digits("train")), everything(digits("test"))
+    (train, train_labels), (test, test_labels) = (digits(split).in_memory for split in ("train", "test"))
     order = np.random.RandomState(0).permutation(len(bundle.target))
-    assert [*train_labels, *test_labels] == bundle.target[order].tolist()
-    assert torch.equal(
-        torch.cat((train, test)), (torch.from_numpy(bundle.images[order]).float().unsqueeze(1) - 4.884) / 6.017
-    )
+    assert torch.equal(torch.cat((train_labels, test_labels)), torch.from_numpy(bundle.target[order]))
+    expected = (torch.from_numpy(bundle.images[order]).float().unsqueeze(1) - 4.884) / 6.017
+    assert torch.equal(torch.cat((train, test)).view(torch.int32), expected.view(torch.int32))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,13 @@ def test_a_truncated_or_other_file_is_no_archive(tmp_path: Path):
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match=r"single\.npz cannot be read .*it must be an \.npz"):
         cifar10(str(tmp_path / "single.npz"))
+
+
+def test_without_pillow_there_is_one_sentence(tmp_path: Path, monkeypatch):
+    path = write_archive(tmp_path / "a.npz")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"a\.npz: reading JPEGs needs Pillow; .*: pip install 'isthmus\[jpeg\]'"):
+        cifar10(str(path))
 
 
 def test_a_truncated_jpeg_is_named(tmp_path: Path):
