@@ -14,7 +14,7 @@ from shared.errors import PlanError
 from shared.files.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from shared.prediction import Accuracy, Evaluation, KnownDevices
+    from shared.prediction import Evaluation, KnownDevices
 
 Tables = Annotated[
     list[Path],
@@ -74,15 +74,11 @@ def evaluate_command(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
-    """Predict a device that was never seen, and compare with what was measured and with simpler estimates."""
+    """Predict a device that was never seen, and compare with what was measured."""
     with importing("edge-agent"):
-        import torch
-
-        from edge_agent.profiling.paper_network import paper_network
         from shared.prediction import evaluate, load_table
 
-    torch.set_num_threads(1)  # the network is too small to share: threads would wait for each other
-    evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples, paper_network)
+    evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples)
     if as_json:
         typer.echo(json.dumps(asdict(evaluation), indent=2))
     else:
@@ -103,10 +99,7 @@ def _render(evaluation: "Evaluation") -> Table:
         title=f"{evaluation.device}: {evaluation.judged} sub-models predicted from {evaluation.used}",
         title_justify="left",
     )
-    for column in ("", "within 5 %", "within 10 %", "median error", "worst error"):
-        shown.add_column(column, justify="left" if not column else "right")
-    estimates: dict[str, Accuracy | None] = {"predictor": evaluation.predictor, **evaluation.baselines}
-    for name, found in estimates.items():
-        figures = ("-",) * 4 if found is None else tuple(f"{100 * figure:.1f} %" for figure in asdict(found).values())
-        shown.add_row(name, *figures)
+    for column in ("within 5 %", "within 10 %", "median error", "worst error"):
+        shown.add_column(column, justify="right")
+    shown.add_row(*(f"{100 * figure:.1f} %" for figure in asdict(evaluation.predictor).values()))
     return shown

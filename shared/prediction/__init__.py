@@ -1,13 +1,11 @@
 """What a device takes for parts of a model, predicted from ten of them. Numbers and files: no torch, no gRPC, no clock.
 
 table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
-the file of that, and evaluation.py says how good it is beside the estimates of baselines.py. new_samples.py is for a device
-that has changed since it was measured.
+the file of that, and evaluation.py says how good it is. new_samples.py is for a device that has changed since it was measured.
 """
 
-from shared.prediction.accuracy import Accuracy
 from shared.prediction.devices import Floats, KnownDevices, known_devices
-from shared.prediction.evaluation import Evaluation, Network, evaluate
+from shared.prediction.evaluation import Accuracy, Evaluation, accuracy, evaluate, trial
 from shared.prediction.gaussian import Measured
 from shared.prediction.new_samples import ChangedDevice
 from shared.prediction.predictor import complete, load_predictor, predictor_to_bytes, reference_of
@@ -37,8 +35,8 @@ __all__ = [
     "LatencyTable",
     "Layers",
     "Measured",
-    "Network",
     "Sample",
+    "accuracy",
     "complete",
     "contiguous",
     "evaluate",
@@ -49,5 +47,6 @@ __all__ = [
     "reference_of",
     "representatives",
     "table_to_json",
+    "trial",
     "vector",
 ]

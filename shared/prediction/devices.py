@@ -33,8 +33,6 @@ class KnownDevices:
     """The sub-models, each once."""
     log_seconds_DM: Floats
     """Natural logarithms; NaN where a device was not measured."""
-    flops_L: Floats | None
-    """Operations of each layer, where a table has them."""
 
     def __post_init__(self) -> None:
         assert self.log_seconds_DM.shape == (len(self.names), len(self.layers_ML)), "one row a device"
@@ -58,14 +56,12 @@ def known_devices(tables: dict[str, LatencyTable]) -> KnownDevices:
         raise PlanError(
             f"{len(rows)} sub-models of {first.layers} layers on {len(tables)} devices are more than {MOST_CELLS} entries"
         )
-    flops = next((table.flops for table in tables.values() if table.flops is not None), None)
     return KnownDevices(
         model=first.model,
         batch_size=first.batch_size,
         names=tuple(table.device for table in tables.values()),
         layers_ML=np.array(list(rows), dtype=np.uint8),
         log_seconds_DM=np.array([_log_seconds(table, rows) for table in tables.values()]),
-        flops_L=None if flops is None else np.array(flops),
     )
 
 
@@ -119,5 +115,4 @@ def _fit(rows_MP: Floats, log_seconds_M: Floats) -> Floats:
 
 def filled(devices: KnownDevices, costs: LayerCosts) -> Floats:
     """D x M log seconds: measured where they are, and what the layers say where they are not."""
-
     return np.where(np.isfinite(devices.log_seconds_DM), devices.log_seconds_DM, costs.log_seconds(devices.layers_ML))

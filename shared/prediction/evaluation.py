@@ -1,22 +1,74 @@
-"""How well a device that was never seen would be predicted, beside what simpler estimates would make of the same times."""
+"""How well a device that was never seen is predicted: some of its times are told, and the others judge the prediction."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shared.errors import PlanError
-from shared.prediction.accuracy import Accuracy, accuracy
-from shared.prediction.baselines import ftpipehd, nearest_device, one_factor, operations
 from shared.prediction.devices import Floats, KnownDevices
 from shared.prediction.gaussian import Measured
-from shared.prediction.predictor import new_device
+from shared.prediction.predictor import NewDevice, new_device
 from shared.prediction.table import LatencyTable
 
-Network = Callable[[NDArray[np.uint8], Floats, NDArray[np.intp], Measured], Floats]
-"""The paper's network: sub-models (M x L), log seconds of the known devices (D x M), the reference, what was measured; log
-seconds of all M."""
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of predictions of one device. Errors are relative to what was measured."""
+
+    within_5: float
+    """Share of sub-models whose error is 5 % at most."""
+    within_10: float
+    """The same of 10 %."""
+    median_error: float
+    worst_error: float
+
+
+def accuracy(predicted_M: Floats, measured_M: Floats) -> Accuracy:
+    """Compare log seconds; there is one of each at least."""
+    error = np.abs(np.expm1(np.minimum(predicted_M - measured_M, 700.0)))  # exp of more is infinite
+    return Accuracy(
+        within_5=float(np.mean(error <= 0.05)),
+        within_10=float(np.mean(error <= 0.10)),
+        median_error=float(np.median(error)),
+        worst_error=float(error.max()),
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An unseen device of which only some times are told."""
+
+    device: NewDevice
+    told: Measured
+    """Its reference, and what was asked for beside it."""
+    held_back: Measured
+    """All its other times."""
+
+    def accuracy(self, predicted_M: Floats) -> Accuracy:
+        """Compare predicted log seconds of all sub-models with the times that were held back."""
+        return accuracy(predicted_M[self.held_back.indices_N], self.held_back.log_seconds_N)
+
+
+def trial(devices: KnownDevices, unseen: LatencyTable, more: int) -> Trial:
+    """Tell the unseen device's reference and so many times more, which the predictor chooses.
+
+    Raises PlanError where nothing is left to judge by, and as `new_device` does.
+    """
+    device = new_device(devices, unseen)
+    times = dict(zip(device.measured.indices_N.tolist(), device.measured.log_seconds_N.tolist(), strict=True))
+    candidates = np.array([index for index in times if index not in set(device.reference.tolist())], dtype=np.intp)
+    if more >= len(candidates):
+        raise PlanError(
+            f"the table of {unseen.device} has {len(candidates)} samples beside its reference; {more} of them are to be "
+            "used, so that none is left to judge by"
+        )
+    told = [*device.reference.tolist(), *device.model.most_telling(device.reference, candidates, more)]
+    held_back = [index for index in times if index not in set(told)]
+
+    def measured(indices: list[int]) -> Measured:
+        return Measured(np.array(indices, dtype=np.intp), np.array([times[index] for index in indices]))
+
+    return Trial(device, measured(told), measured(held_back))
 
 
 @dataclass(frozen=True)
@@ -29,44 +81,17 @@ class Evaluation:
     judged: int
     """How many others there are."""
     predictor: Accuracy
-    baselines: dict[str, Accuracy | None]
-    """None for the factor per operation where no table counts operations."""
 
 
-def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int, network: Network) -> Evaluation:
+def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int) -> Evaluation:
     """Predict the unseen device from its reference and so many samples more, and judge by all the others.
 
-    The predictor chooses which ones more. Raises PlanError where nothing is left to judge by, and as `new_device` does.
+    Raises PlanError as `trial` does.
     """
-    device = new_device(devices, unseen)
-    known = dict(zip(device.measured.indices_N.tolist(), device.measured.log_seconds_N.tolist(), strict=True))
-    candidates = np.array([index for index in known if index not in set(device.reference.tolist())], dtype=np.intp)
-    if more >= len(candidates):
-        raise PlanError(
-            f"the table of {unseen.device} has {len(candidates)} samples beside its reference; {more} of them are to be "
-            "used, so that none is left to judge by"
-        )
-    used = np.concatenate([device.reference, device.model.most_telling(device.reference, candidates, more)]).astype(
-        np.intp
-    )
-    judged = np.array([index for index in known if index not in set(used.tolist())], dtype=np.intp)
-    truth_J = np.array([known[index] for index in judged.tolist()])
-    measured = Measured(used, np.array([known[index] for index in used.tolist()]))
-    known_DM = device.model.log_seconds_DM
-    work_M = None if devices.flops_L is None else operations(devices.flops_L, device.layers_ML)
-    predictions = {
-        "flops": None if work_M is None else one_factor(work_M, measured),
-        "nearest": nearest_device(known_DM, measured),
-        "ftpipehd": ftpipehd(known_DM, measured),
-        "network": network(device.layers_ML, known_DM, device.reference, measured),
-    }
+    one = trial(devices, unseen, more)
     return Evaluation(
         device=unseen.device,
-        used=len(used),
-        judged=len(judged),
-        predictor=accuracy(device.model.predict(measured)[judged], truth_J),
-        baselines={
-            name: None if predicted is None else accuracy(predicted[judged], truth_J)
-            for name, predicted in predictions.items()
-        },
+        used=len(one.told.indices_N),
+        judged=len(one.held_back.indices_N),
+        predictor=one.accuracy(one.device.model.predict(one.told)),
     )

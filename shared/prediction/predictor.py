@@ -109,8 +109,6 @@ def predictor_to_bytes(devices: KnownDevices) -> bytes:
         "devices": list(devices.names),
     }
     tensors: dict[str, NDArray[Any]] = {"layers": devices.layers_ML, "log_seconds": devices.log_seconds_DM}
-    if devices.flops_L is not None:
-        tensors["flops"] = devices.flops_L
     return safetensors.numpy.save(tensors, metadata={"isthmus": json.dumps(header)})
 
 
@@ -124,20 +122,13 @@ def load_predictor(path: Path) -> KnownDevices:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         layers: NDArray[np.uint8] = _tensor(tensors, "layers", np.uint8, 2)
         logs: Floats = _tensor(tensors, "log_seconds", np.float64, 2)
-        flops: Floats | None = _tensor(tensors, "flops", np.float64, 1) if "flops" in tensors else None
     except OSError as cause:
         raise PlanError(f"{path}: the predictor cannot be read: {cause.strerror or cause}") from cause
     except (safetensors.SafetensorError, ValueError, TypeError) as cause:
         raise PlanError(f"{path}: this is no predictor that `edge-agent predictor train` has written") from cause
-    if (
-        layers.size == 0
-        or layers.max() > 1
-        or logs.shape != (len(header.devices), len(layers))
-        or not _plausible(logs)
-        or (flops is not None and (flops.shape != layers.shape[1:] or not (flops >= 0).all() or np.isinf(flops).any()))
-    ):
+    if layers.size == 0 or layers.max() > 1 or logs.shape != (len(header.devices), len(layers)) or not _plausible(logs):
         raise PlanError(f"{path}: the tensors of the predictor do not fit each other; train it again")
-    return KnownDevices(header.model, header.batch_size, header.devices, layers, logs, flops)
+    return KnownDevices(header.model, header.batch_size, header.devices, layers, logs)
 
 
 def _tensor(tensors: dict[str, NDArray[Any]], name: str, kind: type[np.generic], dimensions: int) -> NDArray[Any]:

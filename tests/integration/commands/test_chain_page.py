@@ -31,7 +31,6 @@ def in_a_folder(tmp_path, monkeypatch):
 
 
 def test_tables_are_measured_learned_from_and_completed_as_the_page_says(in_a_folder, monkeypatch):
-    monkeypatch.setattr("edge_agent.profiling.paper_network.STEPS", 50)
     assert len(COMMANDS) == 7
     for line in COMMANDS:
         program, name, *arguments = shlex.split(line)

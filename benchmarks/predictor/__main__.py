@@ -24,18 +24,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.predictor.baselines import ftpipehd, nearest_device, one_factor
+from benchmarks.predictor.paper_network import paper_network
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from edge_agent.profiling.paper_network import paper_network
-from shared.prediction import Accuracy, Evaluation, LatencyTable, evaluate, known_devices, load_table
-from shared.prediction.accuracy import accuracy
+from shared.prediction import Accuracy, KnownDevices, LatencyTable, accuracy, known_devices, load_table, trial
 
 LEVELS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 NONE = "none"
 """The kernels of torch itself."""
 MORE = 8
-BASELINES = ("flops", "nearest", "ftpipehd", "network")
 MODEL = (
     'model.factory="benchmarks.networks:mobilenet"',
     'data.train={factory="benchmarks.networks:RandomImages", kwargs={size=48}}',
@@ -105,14 +104,29 @@ def log_seconds(table: LatencyTable) -> np.ndarray:
     return np.log([sample.seconds for sample in table.samples])
 
 
+def estimates(known: KnownDevices, unseen: LatencyTable, more: int) -> dict[str, Accuracy]:
+    """How good the predictor and each of its rivals are, which are told the same times."""
+    one = trial(known, unseen, more)
+    model, layers_ML, told = one.device.model, one.device.layers_ML, one.told
+    assert unseen.flops is not None, "edge-agent measure counts operations"
+    predicted = {
+        "predictor": model.predict(told),
+        "flops": one_factor(unseen.flops, layers_ML, told),
+        "nearest": nearest_device(model.log_seconds_DM, told),
+        "ftpipehd": ftpipehd(model.log_seconds_DM, told),
+        "network": paper_network(layers_ML, model.log_seconds_DM, one.device.reference, told),
+    }
+    return {name: one.accuracy(logs_M) for name, logs_M in predicted.items()}
+
+
 @dataclass(frozen=True)
 class Result:
     """Of one device that was predicted by devices of other kernel levels."""
 
     again: Accuracy
     """One half of its rounds against the other."""
-    ten: Evaluation
-    more: Evaluation
+    ten: dict[str, Accuracy]
+    more: dict[str, Accuracy]
     """With eight samples beside the ten."""
 
 
@@ -122,7 +136,7 @@ def results(tables: dict[Device, list[LatencyTable]]) -> Iterator[tuple[Device, 
     for device, unseen in whole.items():
         known = known_devices({other.name: table for other, table in whole.items() if other.level != device.level})
         again = accuracy(log_seconds(least(tables[device][::2])), log_seconds(least(tables[device][1::2])))
-        ten, more = (evaluate(known, unseen, count, paper_network) for count in (0, MORE))
+        ten, more = (estimates(known, unseen, count) for count in (0, MORE))
         yield device, Result(again, ten, more)
 
 
@@ -136,15 +150,16 @@ def main() -> None:
     torch.set_num_threads(1)
     found = dict(results(measured(arguments.folder, arguments.rounds, arguments.repeats)))
     shown = Table(title="sub-models within 5 % / 10 % of what was measured, in percent", title_justify="left")
-    columns = ("device", "again", "ten times", f"{MORE} more", *BASELINES)
+    _, *rivals = next(iter(found.values())).ten
+    columns = ("device", "again", "ten times", f"{MORE} more", *rivals)
     for column in columns:
         shown.add_column(column, justify="left" if column == "device" else "right")
     rows = {
         device.name: (
             result.again,
-            result.ten.predictor,
-            result.more.predictor,
-            *(result.ten.baselines[name] for name in BASELINES),
+            result.ten["predictor"],
+            result.more["predictor"],
+            *(result.ten[name] for name in rivals),
         )
         for device, result in found.items()
     }
@@ -158,11 +173,8 @@ def main() -> None:
     write_json(arguments.json, "predictor", devices={device.name: asdict(result) for device, result in found.items()})
 
 
-def _shares(figures: list[Accuracy | None]) -> str:
-    known = [figure for figure in figures if figure is not None]
-    if not known:
-        return "-"
-    within = (np.mean([figure.within_5 for figure in known]), np.mean([figure.within_10 for figure in known]))
+def _shares(figures: list[Accuracy]) -> str:
+    within = (np.mean([figure.within_5 for figure in figures]), np.mean([figure.within_10 for figure in figures]))
     return " / ".join(f"{100 * share:.0f}" for share in within)
 
 

@@ -32,16 +32,17 @@ class _Network(nn.Module):
 
 
 def paper_network(
-    layers_ML: NDArray[np.uint8], known_DM: Floats, reference: NDArray[np.intp], measured: Measured
+    layers_ML: NDArray[np.uint8], known_DM: Floats, reference: NDArray[np.intp], told: Measured
 ) -> Floats:
-    """Log seconds of all sub-models on the new device; see `shared.prediction.Network`.
+    """Log seconds of all M sub-models on the new device. known_DM: those of the known devices. told: what was measured, the
+    reference included.
 
     Width 64, ReLU, log seconds centred on the mean of the device's log reference, Huber loss, Adam at 1e-3. Samples of the new
     device beyond its reference count ten times. A given seed gives a given network, and nobody else's random state is touched.
     """
-    times = dict(zip(measured.indices_N.tolist(), measured.log_seconds_N.tolist(), strict=True))
+    times = dict(zip(told.indices_N.tolist(), told.log_seconds_N.tolist(), strict=True))
     new_M = np.full(known_DM.shape[1], np.nan)
-    new_M[measured.indices_N] = measured.log_seconds_N
+    new_M[told.indices_N] = told.log_seconds_N
     new_M[reference] = np.nan  # it is what the network is told, not what it learns
     reference_ER = np.vstack([known_DM[:, reference], [times[index] for index in reference.tolist()]])
     level_E = reference_ER.mean(axis=1)
