@@ -161,7 +161,7 @@ class Measurement:
         """Every way over one trace, in turn, again and again."""
         planners = ("greedy", "jointdnn", "edge-only")
         found = compare(self.profile, recorded, SPACE, self.run_seconds, planners)
-        greedy, jointdnn, alone = (result.run for result in found if result.run is not None)
+        greedy, jointdnn, alone = (result.run for result in found)
         starts = {"its start": greedy.start, "JointDNN's": jointdnn.start}
         engine, without_link = Way("the engine", greedy), Way("without trainer", alone)
         ways = [engine, *held(self.profile, recorded, starts, self.run_seconds)]

@@ -9,9 +9,9 @@ is given."""
 PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
 """What a run may be told to follow."""
 
-BEST_FIXED, LOWER_BOUND = "best-fixed", "lower-bound"
+BEST_FIXED = "best-fixed"
 """What planners are judged by."""
-CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED, LOWER_BOUND)
+CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED)
 """What a simulation of two workers compares."""
 PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANT_NAMES = (PARTITION, EVEN)

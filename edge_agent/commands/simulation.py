@@ -54,23 +54,21 @@ def runnable(profile: Profile, space: SearchSpace) -> list[str]:
 
 def result_fields(result: AnyResult) -> dict[str, object]:
     """A simulated run as its JSON object; times that never end are null."""
-    fields: dict[str, object] = {
+    return {
         "planner": result.planner,
         "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
-    }
-    if result.run is not None:
-        fields["start"] = asdict(result.run.start)
-        fields["switches"] = [
+        "start": asdict(result.run.start),
+        "switches": [
             {"seconds": switch.seconds, **asdict(switch.deployment), "paused_seconds": switch.paused_seconds}
             for switch in result.run.switches
-        ]
-    return fields
+        ],
+    }
 
 
 def describe_results(results: Sequence[AnyResult]) -> str:
     """A table: planner, seconds per 100 steps, how it began and how often it changed."""
     lines = [f"{'planner':<12} {'s/100 steps':>12}  {'start':<34} changes"]
     for result in results:
-        start, changes = ("", "") if result.run is None else (str(result.run.start), str(len(result.run.switches)))
+        start, changes = str(result.run.start), len(result.run.switches)
         lines.append(f"{result.planner:<12} {result.seconds_per_100_steps:>12.2f}  {start:<34} {changes}")
     return "\n".join(lines)

@@ -1,11 +1,10 @@
 """What a deployment or a placement costs, and which deployment to have. Numbers only: no torch, no gRPC, no clock.
 
-For two workers and a cut: profile.py, cost.py and space.py; on them planners/, engine/ and simulator.py; and comparison.py and
-bound.py, which judge these over traces. For any placement: operation_costs.py, tasks.py, step_cost.py, placement_simulator.py.
+For two workers and a cut: profile.py, cost.py and space.py; on them planners/, engine/ and simulator.py; and comparison.py for
+all of these over traces. For any placement: operation_costs.py, tasks.py, step_cost.py, placement_simulator.py.
 For the stages of a chain: chain/.
 """
 
-from shared.planning.bound import most_steps
 from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import (
     PhaseSeconds,
@@ -94,7 +93,6 @@ __all__ = [
     "load_profile",
     "load_trace",
     "migration_seconds",
-    "most_steps",
     "no_times",
     "pair_profile",
     "parse_profile",

@@ -1,4 +1,4 @@
-"""All planners over one trace, beside the best fixed deployment and a bound, neither of which a planner could know.
+"""All planners over one trace, beside the best fixed deployment, which no planner could know.
 
 Every run starts alike: the link is probed for PROBE_SECONDS, then training begins with what the planner makes of that.
 """
@@ -9,8 +9,7 @@ from functools import partial
 from typing import Generic
 
 from shared.errors import PlanError
-from shared.planner_names import BEST_FIXED, GREEDY, LOWER_BOUND
-from shared.planning.bound import most_steps
+from shared.planner_names import BEST_FIXED, GREEDY
 from shared.planning.cost import PlannedDeployment
 from shared.planning.engine import Engine, EngineConfig
 from shared.planning.engine.estimates import LEAST_RATE
@@ -40,8 +39,7 @@ class Result(Generic[D]):
 
     planner: str
     seconds_per_100_steps: float
-    run: Run[D] | None
-    """None for the lower bound, which is computed without a run."""
+    run: Run[D]
 
 
 @dataclass(frozen=True)
@@ -92,19 +90,12 @@ def run_best_fixed(setting: Setting) -> Result[PlannedDeployment]:
     return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))
 
 
-def run_lower_bound(setting: Setting) -> Result[PlannedDeployment]:
-    """Less time than any run can take, however well it knows the link."""
-    steps = most_steps(setting.profile, setting.link, setting.seconds, setting.space, begin=PROBE_SECONDS)
-    return Result(LOWER_BOUND, 100 * setting.seconds / steps, None)
-
-
 CONTESTANTS: dict[str, Callable[[Setting], Result[PlannedDeployment]]] = {
     **{name: partial(run_held, name) for name in PLANNERS},
     GREEDY: run_greedy,
     BEST_FIXED: run_best_fixed,
-    LOWER_BOUND: run_lower_bound,
 }
-"""Every planner, the best fixed deployment, and the lower bound."""
+"""Every planner, and the best fixed deployment."""
 
 
 def compare(

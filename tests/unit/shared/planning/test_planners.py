@@ -311,7 +311,6 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
 def test_what_another_planner_than_greedy_chose_is_held(name):
     profile = small_profile()
     (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, (name,))
-    assert result.run is not None
     assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).deployment
     assert not result.run.switches
 

@@ -51,7 +51,6 @@ def setting(*traces: Trace, staleness: int | None = 2, seconds: float = 600.0) -
 def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says():
     one = setting(Trace.constant(8e6), Trace.constant(3e6))
     (result,) = compare_chain(one, ["partition"])
-    assert result.run is not None
     start = result.run.start
     assert (start.cuts, start.bits) == tuple(vars(plan_chain(one.probed(), one.bits, 2).partition).values())
     step = chain_tasks(one.probed(), Partition(start.cuts, start.bits), 2)
@@ -65,9 +64,6 @@ def test_a_run_feels_its_slower_half():
     mixed = compare_chain(setting(halves, halves))[0]
     assert fast.seconds_per_100_steps < mixed.seconds_per_100_steps
     # It keeps the plan for the link as it was while it was probed; one made for the slow half does better there.
-    assert mixed.run is not None
-    assert fast.run is not None
-    assert slow.run is not None
     assert mixed.run.start == fast.run.start != slow.run.start
 
 
@@ -81,7 +77,6 @@ def test_the_plan_is_not_slower_than_an_even_split():
 def test_where_k_is_left_open_it_is_the_least_that_costs_nothing():
     open_k = setting(Trace.constant(8e6), Trace.constant(8e6), staleness=None)
     (result,) = compare_chain(open_k, ["partition"])
-    assert result.run is not None
     cost = plan_chain(open_k.probed(), open_k.bits).cost
     k = result.run.start.staleness
     assert cost.seconds_per_step(k) == cost.longest() < cost.seconds_per_step(k - 1)

@@ -8,17 +8,20 @@ most can do less.
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import linprog
 
 from shared.errors import PlanError
+from shared.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace, candidates
 from shared.planning.cost import StepWork
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats
-from shared.planning.profile import Profile
-from shared.planning.rates import Rates
-from shared.planning.space import SearchSpace, candidates
-from shared.planning.traces import LinkTrace, Trace
 
 ROUNDING = 1e-6
 """Part of each limit that may be nothing but rounding: ten times what the solver takes for equal."""
+
+
+def least_seconds_per_100_steps(profile: Profile, link: LinkTrace, space: SearchSpace, seconds: float) -> float:
+    """Less time than any run of a comparison (`shared.planning.compare`) can take, however well it knows the link."""
+    return 100.0 * seconds / most_steps(profile, link, seconds, space, begin=PROBE_SECONDS)
 
 
 def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchSpace, begin: float = 0.0) -> float:
@@ -26,8 +29,6 @@ def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchS
 
     Deployments: all of the space, whatever its cut, and what JointDNN chooses from. PlanError when a step takes no time.
     """
-    from scipy.optimize import linprog  # only here: a device that only trains need not load it
-
     widths = tuple({*space.bits, FLOAT32_BITS})
     once = candidates(profile, replace(space, bits=widths, cut=None))
     # All K above 0 cost a step the same, so the largest stands for them.
