@@ -4,10 +4,11 @@ Command lines show these; `shared.planning` has what computes, and needs numpy f
 """
 
 ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED = "accurate", "greedy", "jointdnn", "edge-only", "fixed"
-"""A run follows `greedy` as the link changes and holds what another planner chose; `fixed` is no planner, since its deployment
-is given."""
+"""`fixed` is no planner, since its deployment is given."""
 PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
-"""What a run may be told to follow."""
+"""What a plan may be made by."""
+RUN_PLANNER_NAMES = (GREEDY, FIXED)
+"""What the engine of a run may follow: the link as it changes, or nothing, so that the deployment is kept."""
 
 BEST_FIXED = "best-fixed"
 """What planners are judged by."""

@@ -1,7 +1,7 @@
 """The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
 
 The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. Operators take
-precedence: `pin` narrows what the engine may choose, and `use` sets which planner chooses the rest.
+precedence: `pin` narrows what the engine may choose, and `use` stops and starts the choosing of the rest.
 """
 
 import math
@@ -21,12 +21,10 @@ from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.client.link_measurement import LinkRates
-from shared.errors import PlanError
 from shared.placement import Deployment
 from shared.planner_names import FIXED, GREEDY
 from shared.planning import (
     FLOAT32_BITS,
-    PLANNERS,
     Decision,
     Engine,
     EngineConfig,
@@ -65,7 +63,7 @@ class DecisionLoop:
         self._codec = codec
         self._configured_space = space
         self._unpinned_space = space
-        """What the planner in use leaves to choose, before pins narrow it."""
+        """What there is to choose from, before pins narrow it."""
         self._profile = adjust_profile(profile, settings, deployment.downlink_codec)
         self.planner = GREEDY
         self._engine = Engine(
@@ -80,7 +78,7 @@ class DecisionLoop:
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
         """The cut, bits and K that an operator holds; None is not held."""
         self._only_cut: int | None = None
-        """The cut that the engine may not leave, by a pin or by the planner in use; None where it may choose."""
+        """The cut that the engine may not leave, by a pin or because it holds what it has; None where it may choose."""
         self._probe = probe
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
@@ -191,14 +189,13 @@ class DecisionLoop:
         _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
 
     def use(self, planner: str) -> None:
-        """Have another planner choose what is not pinned.
+        """Go on choosing what is not pinned (`greedy`), or hold the deployment of this moment (`fixed`).
 
-        `greedy` goes on choosing, `fixed` holds the deployment of this moment, and any other of `PLANNERS` chooses once, for
-        the link of the last minute. Raises PlanError where it has nothing to choose by, and then nothing is changed.
+        Raises PlanError where the pins leave nothing to choose, and then nothing is changed.
         """
-        held = self._held_by(planner)
-        space = self._configured_space
-        if held is not None:
+        held, space = None, self._configured_space
+        if planner == FIXED:
+            held = self._engine.deployment if self._proposal is None else self._proposal.deployment
             space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
         self._constrain(space, *self._pinned)
         self._unpinned_space, self.planner = space, planner
@@ -208,16 +205,6 @@ class DecisionLoop:
     def outcome(self) -> Outcome | None:
         """What came of the last change; None until a step was done since."""
         return self._engine.outcome()
-
-    def _held_by(self, planner: str) -> PlannedDeployment | None:
-        """The deployment that a planner holds from now on; None where it goes on choosing."""
-        if planner == FIXED:
-            return self._engine.deployment if self._proposal is None else self._proposal.deployment
-        if planner == GREEDY:
-            return None
-        if (rates := self._engine.mean_rates) is None:
-            raise PlanError(f"the link has not been measured yet, and {planner} chooses by its rates; try again later")
-        return PLANNERS[planner](self._profile, rates, self._configured_space).deployment
 
     def _constrain(self, unpinned: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
         """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""

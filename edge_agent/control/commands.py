@@ -29,7 +29,7 @@ from shared.control.commands import (
 from shared.control.formatting import show
 from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
-from shared.planner_names import PLANNER_NAMES
+from shared.planner_names import RUN_PLANNER_NAMES
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlServiceStub")
@@ -137,9 +137,9 @@ def place(
 @_AGENT.command
 def planner(
     agent: ControlCall,
-    name: Annotated[str, typer.Argument(help="Which planner chooses what is not pinned.", **one_of(PLANNER_NAMES))],
+    name: Annotated[str, typer.Argument(help="What chooses what is not pinned.", **one_of(RUN_PLANNER_NAMES))],
 ) -> None:
-    """Set how the decision engine chooses: greedy follows the link, any other chooses once and holds."""
+    """Have the decision engine follow the link (greedy), or keep the deployment that is in force (fixed)."""
     answer = agent.service.SetPlanner(pb.SetPlannerRequest(planner=name), timeout=SOON_SECONDS)
     agent.show(answer, f"the planner is {name}")
 

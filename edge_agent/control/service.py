@@ -18,7 +18,7 @@ from shared.control.levels import set_level
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.control.watching import watch
 from shared.errors import ConfigError, DataError, PlanError
-from shared.planner_names import PLANNER_NAMES
+from shared.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
@@ -111,9 +111,12 @@ class EdgeControl:
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""
-        if request.planner not in PLANNER_NAMES:
-            allowed = ", ".join(PLANNER_NAMES)
-            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"the planner must be one of {allowed}")
+        if request.planner not in RUN_PLANNER_NAMES:
+            raise StatusError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f'the planner is "{request.planner}"; a run has {GREEDY}, which follows the link, or {FIXED}, which keeps the '
+                "deployment that is in force",
+            )
         if self._of.decisions is None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,

@@ -28,7 +28,6 @@ from shared.planning.engine.outcome import Outcome, Tally
 from shared.planning.engine.transitions import Transitions
 from shared.planning.measurements import Floats
 from shared.planning.profile import Profile
-from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
@@ -117,11 +116,6 @@ class Engine:
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
             self._choose()
         return self._proposal
-
-    @property
-    def mean_rates(self) -> Rates | None:
-        """The link's rates over the last minute; None before the first observation."""
-        return None if self._seconds is None else self._estimates.mean
 
     @property
     def home(self) -> PlannedDeployment:

@@ -1049,8 +1049,7 @@ class SetPlannerRequest(_message.Message):
     PLANNER_FIELD_NUMBER: _builtins.int
     planner: _builtins.str
     """"greedy" follows the link and the devices: the best of all deployments, changed where a change pays. "fixed" keeps the
-    deployment that is in force. Any other planner chooses now, for the link of the last minute, and its choice is kept:
-    "jointdnn" takes the cut with the shortest serial time in float32 with K = 0, "edge-only" all blocks on this device.
+    deployment that is in force.
     """
     def __init__(
         self,

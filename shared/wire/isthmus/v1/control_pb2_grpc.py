@@ -203,9 +203,9 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPlanner(self, request, context):
-        """Sets how the decision engine chooses what is not pinned.
-        FAILED_PRECONDITION: no decision engine runs (engine.profile is not set), or the link has not been measured yet and the
-        planner must know it. INVALID_ARGUMENT: no such planner.
+        """Sets whether the decision engine chooses what is not pinned.
+        FAILED_PRECONDITION: no decision engine runs (engine.profile is not set), or the pins leave nothing to choose.
+        INVALID_ARGUMENT: no such planner.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
