@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,20 +65,28 @@ def build_checked_chain(
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
         check(module)
-    for prefix in frozen:
-        named = [p for name, p in module.named_parameters() if name == prefix or name.startswith(prefix + ".")]
-        if not named:
-            raise ModelError(
-                f"model.frozen names {prefix!r}, but {factory!r} makes no parameter of that name or under it"
-            )
-        for parameter in named:
-            parameter.requires_grad_(False)
+    if unknown := _freeze(module, frozen):
+        raise ModelError(
+            f"model.frozen names {unknown[0]!r}, but {factory!r} makes no parameter of that name or under it"
+        )
 
     def failure(cause: BaseException) -> BaseException:
         return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")
 
     with foreign_code(failure):
         return build_chain(module, example, inputs_may_cross=inputs_may_cross)
+
+
+def _freeze(module: nn.Module, frozen: Sequence[str]) -> list[str]:
+    """Have those parameters not learn whose name is one of these, or lies under it. Returns the names that no parameter has."""
+    left, wanted = dict.fromkeys(frozen), frozenset(frozen)
+    for name, parameter in module.named_parameters():
+        above = wanted.intersection(accumulate(name.split("."), "{}.{}".format))
+        if above:
+            parameter.requires_grad_(False)
+        for prefix in above:
+            left.pop(prefix, None)
+    return list(left)
 
 
 def check_cut(cut: int, chain: Chain) -> None:
