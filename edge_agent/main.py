@@ -27,7 +27,7 @@ from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
-from shared.files.state_directory import state_directory
+from shared.files.private_files import state_directory
 
 app = typer.Typer(
     help="Train a model with its first blocks on this device and the others beside a GPU.",
@@ -123,8 +123,8 @@ def model(
         from edge_agent.commands.model import describe_seams, render_table, to_json
         from edge_agent.experiment.workload import Workload
         from shared.model.build import build_checked_chain, parse_kwargs
-        from shared.model.explanation import explain as seams_of
         from shared.model.report import describe_chain
+        from shared.model.report import explain as seams_of
         from shared.model.spec import parse_example
         from shared.training.optimizers import optimizer_bytes
 

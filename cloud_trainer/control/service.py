@@ -13,9 +13,7 @@ from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from shared.control.levels import level_now, set_level
-from shared.control.status import deployment_status
-from shared.control.watching import watch
+from shared.control.answers import deployment_status, level_now, set_level, watch
 from shared.placement import AGENT
 from shared.transport.auth.callers import caller
 from shared.transport.auth.tokens import Scope

@@ -14,9 +14,8 @@ from edge_agent.control.status import edge_status, pins_message, session_statuse
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.listener import Activity
 from edge_agent.training.open_run import OpenRun
-from shared.control.levels import set_level
+from shared.control.answers import set_level, watch
 from shared.control.serving import Health, handlers_of, serving_locally
-from shared.control.watching import watch
 from shared.errors import ConfigError, DataError, PlanError
 from shared.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from shared.transport.rpc.status import StatusError

@@ -11,8 +11,7 @@ from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics, Timing
 from shared.checkpoint import CheckpointName
-from shared.control.levels import level_now
-from shared.control.status import deployment_status
+from shared.control.answers import deployment_status, level_now
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 

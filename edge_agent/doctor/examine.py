@@ -10,8 +10,7 @@ from cryptography import x509
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skipped
-from edge_agent.doctor.link import check_downlink, check_round_trip, check_uplink
-from edge_agent.doctor.links import check_links
+from edge_agent.doctor.link import check_downlink, check_links, check_round_trip, check_uplink
 from edge_agent.doctor.placement import check_placement, next_down_the_chain
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service

@@ -1,21 +1,58 @@
 """What an edge exports besides what both sides do. Gauges are read from where the figure is kept, at a scrape."""
 
+import math
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
 from shared.planning.chain import Reason
 from shared.registry import codec_bits
-from shared.telemetry.known_gauge import KnownGauge
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 from shared.telemetry.step_series import Distributions
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 QUEUES = ("compute", "send", "apply")
+
+
+Read = Callable[[], float | None]
+"""Reads a figure at a scrape, on the scraper's thread; None where it is not known."""
+
+
+class KnownGauge(Collector):
+    """A gauge with a series for each set of values of its labels whose figure is known."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry, labels: Iterable[str] = ()) -> None:
+        self._about = name, documentation
+        self._labels = list(labels)
+        self._reads: dict[tuple[str, ...], Read] = {}
+        registry.register(self)
+
+    def show(self, read: Read, *values: str) -> None:
+        """Have a series, by the values of its labels. read: what it shows."""
+        self._reads[values] = read
+
+    def set(self, figure: float, *values: str) -> None:
+        """Have a series that shows this figure, or none where it is NaN, which stands for one that is not known."""
+        self.show(lambda: None if math.isnan(figure) else figure, *values)
+
+    def clear(self) -> None:
+        """Have no series."""
+        self._reads = {}
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """What the registry asks at a scrape."""
+        family = GaugeMetricFamily(*self._about, labels=self._labels)
+        for values, read in list(self._reads.items()):
+            if (figure := read()) is not None:
+                family.add_metric(values, figure)
+        return [family]
 
 
 class EngineMetrics:

@@ -1,12 +1,17 @@
-"""What the blocks of a model cost wherever they run: the bytes that cross each cut and that moving a block carries."""
+"""What blocks of a model cost: the bytes that cross each cut and that moving a block carries, and the times of a table."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.chain_parts import Run
+from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes
+from shared.prediction import LatencyTable, vector
 from shared.training import block_state
 from shared.training.measure import measure_stage, untouched
+from shared.training.policies import Replay, policy_of_stage
 from shared.training.stage import lone_stage
 
 
@@ -39,3 +44,28 @@ def crossing_bytes(chain: Chain) -> tuple[list[float], list[float]]:
     sizes = [*map(specs_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
     learning = [chain.gradients_return(cut) for cut in range(len(sizes))]
     return [float(size) for size in sizes], [float(size * learns) for size, learns in zip(sizes, learning, strict=True)]
+
+
+def times_in_table(worker: str, table: LatencyTable, runs: Sequence[Run], experiment: Experiment) -> dict[Run, float]:
+    """Seconds of those runs that the table has.
+
+    Raises PlanError for a table of something else, ConfigError where a run would have a replay, which tables are without.
+    """
+    config, blocks = experiment.config, len(experiment.chain.blocks)
+    for what, ours, theirs in (
+        ("model", config.model.factory, table.model),
+        ("batch size", experiment.batch_size, table.batch_size),
+        ("layers", blocks, table.layers),
+    ):
+        if ours != theirs:
+            raise PlanError(f"the table of {worker!r} has {what} {theirs}, and this chain has {ours}")
+    backward, staleness = config.deployment.backward, experiment.placement.staleness
+    for _, stop in runs:
+        if policy_of_stage(backward, staleness, ends_model=stop == blocks) is Replay:
+            raise ConfigError(
+                f"a latency table is without the replay that {worker!r} does with deployment.staleness {staleness} and "
+                f'deployment.backward "{backward}"; leave that --table out, or choose another deployment.backward'
+            )
+    seconds = {sample.layers: sample.seconds for sample in table.samples}
+    vectors = {run: vector(*run, blocks) for run in runs}
+    return {run: seconds[layers] for run, layers in vectors.items() if layers in seconds}

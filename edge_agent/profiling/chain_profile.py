@@ -22,12 +22,11 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
-from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, try_blocks
+from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, times_in_table, try_blocks
 from edge_agent.profiling.chain_links import measured_link
 from edge_agent.profiling.chain_parts import ChainPartFile, Run
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.table_times import times_in_table
 from edge_agent.profiling.timers import is_of_the_blocks, measuring_session, timer_at, timer_here
 from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession

@@ -13,8 +13,7 @@ from shared.checkpoint.folders import Held, plain_name
 from shared.checkpoint.object_store import FsspecFiles
 from shared.errors import ConfigError, StorageError
 from shared.files.folder_lock import is_locked, lock_folder
-from shared.files.private_files import close_folder, make_folder, open_file
-from shared.files.state_directory import state_directory
+from shared.files.private_files import close_folder, make_folder, open_file, state_directory
 
 _SCRATCH = ".partial"
 """The end of a file's name until the file is whole. The next write of that name replaces a file that a crash has left so."""

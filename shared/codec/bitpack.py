@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shared.codec.scratch import scratch
+from shared.codec.buffers import scratch
 
 _BLOCK = 64
 """The lanes hold a multiple of this many values, so that every lane of every width has whole 2-byte words."""

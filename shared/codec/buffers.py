@@ -1,8 +1,10 @@
-"""Bytes as tensors and tensors as bytes, over the same memory.
+"""Bytes as tensors and tensors as bytes, over the same memory, and working memory that a thread keeps.
 
 Knows nothing of codecs. Alignment is kept here because kernels may take another path, and give other bits, on memory
-that is aligned otherwise than a tensor's own.
+that is aligned otherwise than a tensor's own. Taking fresh memory for every feature costs as much as quantising it.
 """
+
+import threading
 
 import torch
 from torch import Tensor
@@ -32,3 +34,23 @@ def tensor_over(payload: memoryview) -> Tensor:
     copy = aligned_buffer(payload.nbytes)
     copy[:] = payload
     return torch.frombuffer(copy, dtype=torch.uint8)
+
+
+class Scratch(threading.local):
+    """Named pieces of working memory, each as large as the largest that was asked of it on this thread, so that codecs need no
+    lock."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, purpose: str, count: int, dtype: torch.dtype) -> Tensor:
+        """`count` uninitialised elements, valid until the same purpose is taken again."""
+        buffer = self._buffers.get((purpose, dtype))
+        if buffer is None or buffer.numel() < count:
+            with torch.inference_mode(False):  # an inference tensor could not be written to outside that mode
+                buffer = torch.empty(count, dtype=dtype)
+            self._buffers[purpose, dtype] = buffer
+        return buffer[:count]
+
+
+scratch = Scratch()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shared.codec.base import Codec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
-from shared.codec.buffers import memory_of, tensor_over
+from shared.codec.buffers import memory_of, scratch, tensor_over
 from shared.codec.layout import distinct_count, from_run, to_run
 from shared.codec.payload import (
     HEAD,
@@ -29,7 +29,6 @@ from shared.codec.payload import (
     check_is_float,
     read_flags,
 )
-from shared.codec.scratch import scratch
 from shared.codec.sums import fit, levels_of
 from shared.errors import ProtocolError
 from shared.registry import CodecSpec

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from shared.codec.scratch import scratch
+from shared.codec.buffers import scratch
 
 _random = threading.local()
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from shared.codec.buffers import scratch
 from shared.codec.noise import add_noise
-from shared.codec.scratch import scratch
 
 Floats = NDArray[np.float32]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shared.codec.base import Codec, Encoded
 from shared.codec.bitpack import pack, packed_bytes, unpack
-from shared.codec.buffers import memory_of, tensor_over
+from shared.codec.buffers import memory_of, scratch, tensor_over
 from shared.codec.layout import channel_groups, contiguous_strides, distinct_count, from_run, to_run
 from shared.codec.payload import (
     HEAD,
@@ -28,7 +28,6 @@ from shared.codec.payload import (
     read_flags,
 )
 from shared.codec.quantize import dequantize, quantize
-from shared.codec.scratch import scratch
 from shared.errors import ProtocolError
 from shared.registry import CodecSpec
 

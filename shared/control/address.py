@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from shared.errors import ListenError
-from shared.files.private_files import make_folder, open_file
-from shared.files.state_directory import state_directory
+from shared.files.private_files import make_folder, open_file, state_directory
 
 _UNIX = "unix:"
 MOST_PROCESSES = 8

@@ -1,9 +1,10 @@
-"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700.
+"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And where they belong.
 
 What is kept of a session is weights, and weights tell of the data that they were trained on.
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,3 +40,10 @@ def open_file(path: Path, flags: int) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where state belongs: systemd's StateDirectory= for a service, the XDG state directory for a user."""
+    if "STATE_DIRECTORY" in environ:
+        return Path(environ["STATE_DIRECTORY"].partition(":")[0])
+    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "isthmus"

@@ -1,10 +1,20 @@
-"""What the blocks of a chain hold and hand on, as plain numbers. How they are shown is for others to say."""
+"""What the blocks of a chain hold and hand on, as plain numbers, and why they are no smaller: for each two layers in one block,
+what keeps them together. How that is shown is for others to say.
+"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from shared.model.chain import Chain
+from torch import nn
+
+from shared.model.chain import Chain, declared_blocks
 from shared.model.features import specs_bytes
 from shared.model.footprint import OptimizerBytes
+from shared.model.seams import Seam, find_seams
+from shared.model.segmentation import find_pieces
+from shared.model.snapshot import unchanged
+from shared.model.tracing import trace
 
 
 @dataclass(frozen=True)
@@ -45,3 +55,44 @@ def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockR
             )
         )
     return rows
+
+
+def explain(chain: Chain) -> list[Seam]:
+    """Every two layers with weights that follow one another in one block, with what is in the way of a cut between them."""
+    module = chain.module
+    declared = declared_blocks(module)
+    if declared is not None:
+        seams = [seam for _, block in declared for seam in _inside(block, module)]
+        names = [name for name, _ in declared]
+    else:
+        (inputs,) = chain.features[0]
+        with unchanged(module):
+            traced = trace(module, inputs.example())
+        seams = find_seams(traced)
+        names = [piece.name for piece in find_pieces(traced)]
+    return [*seams, *_joined(names, {block.name for block in chain.blocks})]
+
+
+def _inside(block: nn.Module, module: nn.Module) -> list[Seam]:
+    """The layers of a block that the module itself says is one."""
+    qualified = {part: name for name, part in module.named_modules()}
+    layers = [
+        qualified.get(part, type(part).__name__)
+        for part in block.modules()
+        if any(parameter.dim() > 1 for parameter in part.parameters(recurse=False))
+    ]
+    kind = type(module).__name__
+    if callable(getattr(module, "blocks", None)):
+        reason = f"{kind}.blocks() says that they are one block"
+    else:
+        reason = f"they are in one child of the {kind}, and each child is a block; make them children of their own"
+    return [Seam(before, after, reason) for before, after in pairwise(layers)]
+
+
+def _joined(names: Sequence[str], kept: set[str]) -> list[Seam]:
+    """The pieces that became one block because of what passes between them."""
+    reason = (
+        "what passes between them does not have the batch as its first dimension; use batch_first=True, or keep the batch in "
+        "front"
+    )
+    return [Seam(before, after, reason) for before, after in pairwise(names) if after not in kept]

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from edge_agent.doctor.finding import Status
-from edge_agent.doctor.links import judge_links
+from edge_agent.doctor.link import judge_links
 from edge_agent.doctor.placement import next_down_the_chain
 from shared.client.probing import Answer
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

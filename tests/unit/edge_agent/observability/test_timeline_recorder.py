@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.observability.lanes import Lane, way
-from edge_agent.observability.reported_clock import ReportedClock
 from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline, load
-from edge_agent.observability.timeline_recorder import TimelineRecorder
+from edge_agent.observability.timeline_recorder import ReportedClock, TimelineRecorder
 from shared.placement import AGENT, Link, Placement, Rows, Source, Tile
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.peer_clock import PeerClock

@@ -9,7 +9,7 @@ from shared.checkpoint import (
     open_files,
 )
 from shared.errors import ConfigError
-from shared.files.state_directory import state_directory
+from shared.files.private_files import state_directory
 
 
 def test_what_is_written_can_be_read_and_is_gone_when_removed(files):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.control.levels import level_now, set_level
+from shared.control.answers import level_now, set_level
 from shared.telemetry.logs import configure_logs
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from shared.control.watching import watch
+from shared.control.answers import watch
 from shared.transport.rpc.status import StatusError
 
 

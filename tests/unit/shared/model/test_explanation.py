@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.model.chain import Chain, build_chain
-from shared.model.explanation import explain
+from shared.model.report import explain
 from tests.support.models.masked import MaskedEncoder, MaskedLayer, encoder
 
 WIDTH = 6
