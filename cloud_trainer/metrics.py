@@ -43,7 +43,11 @@ class TrainerMetrics(TrainingMetrics):
 
     def waiting(self, queue: str) -> int:
         """What waits in a queue, of all sessions."""
-        return sum(session.waiting[queue] for session in self._registry.built) if self._registry is not None else 0
+        return (
+            sum(session.worker.run.waiting[queue] for session in self._registry.built)
+            if self._registry is not None
+            else 0
+        )
 
 
 class _SessionSeries(Collector):
@@ -86,19 +90,19 @@ class _SessionSeries(Collector):
             labels=["session", "worker"],
         )
         for session in self._sessions.built:
-            for worker in session.missing_links:
+            for worker in session.links.missing:
                 missing.add_metric([session.id, worker], 1)
-            name, deployment = [session.id], session.deployment
-            info.add_metric([session.id, session.run_id, session.name], 1)
+            name, deployment = [session.id], session.worker.deployment
+            info.add_metric([session.id, session.run_id, session.worker.name], 1)
             attached.add_metric(name, session.attachment.attached)
-            steps.add_metric(name, session.next_step)
+            steps.add_metric(name, session.worker.next_step)
             if session.statistics.loss is not None:
                 loss.add_metric(name, session.statistics.loss)
             held.add_metric(name, deployment.edge_blocks)
             limit.add_metric(name, deployment.staleness)
-            for peer, bits_per_second in session.link_rates.items():
+            for peer, bits_per_second in session.worker.link_rates.items():
                 if bits_per_second is not None:
-                    rate.add_metric([session.id, f"{session.name}>{peer}"], bits_per_second / 8)
+                    rate.add_metric([session.id, f"{session.worker.name}>{peer}"], bits_per_second / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
                 (session.statistics.bytes_up, session.statistics.bytes_down),

@@ -174,15 +174,15 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
         pb.TrainerSessionStatus(
             run_id=session.run_id,
             model=session.request.model.factory,
-            step=session.next_step,
-            deployment=deployment_status(session.deployment, len(session.blocks.held.chain.blocks)),
-            held_blocks=session.shown_blocks,
-            missing_links=session.missing_links,
+            step=session.worker.next_step,
+            deployment=deployment_status(session.worker.deployment, len(session.blocks.held.chain.blocks)),
+            held_blocks=session.worker.shown_blocks,
+            missing_links=session.links.missing,
             session_term=session.attachment.term,
             bytes_up=session.statistics.bytes_up,
             bytes_down=session.statistics.bytes_down,
             loss=session.statistics.loss,
-            downlink_bits_per_second=session.link_rates.get(AGENT),
+            downlink_bits_per_second=session.worker.link_rates.get(AGENT),
         )
     )
     return status

@@ -62,11 +62,11 @@ class BlockReceiver:
         else:
             check_replica_of(session, self.checkpoint, index)
         # A replica is of the placement of its time.
-        version = session.placement.version if self.checkpoint is None else frame.placement_version
+        version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
         limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
         judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
-        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.uses)
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 
@@ -125,7 +125,7 @@ async def send_stored_block(
         _log.warning("block of a checkpoint not sent", session=session.id, block=block, reason=str(failure))
         raise StatusError(
             grpc.StatusCode.NOT_FOUND,
-            f"block {block} of checkpoint {name} is not at {session.name!r}, or is damaged",
+            f"block {block} of checkpoint {name} is not at {session.worker.name!r}, or is damaged",
             kind=Kind.NOT_STORED,
         ) from failure
     async for packet in _send(session, block, data, chunk_bytes):
@@ -135,6 +135,6 @@ async def send_stored_block(
 async def _send(
     session: Session, index: int, data: bytes, chunk_bytes: int
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
-    tensor = to_wire(row_of_bytes(data), block_key(index), session.placement.version)
+    tensor = to_wire(row_of_bytes(data), block_key(index), session.worker.placement.version)
     for frame, payload in chunks(tensor, chunk_bytes):
         yield Packet(DownloadBlockResponse(frame=frame), payload)

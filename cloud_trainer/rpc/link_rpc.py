@@ -56,9 +56,9 @@ class LinkRpc:
                 name,
                 self._serve(session, run, name, opened, context),
                 self._sessions,
-                lambda: session.failure_behind(opening.evaluation),
+                lambda: session.links.failure(opening.evaluation),
             )
-            await session.note_ended(opening.evaluation)
+            await session.links.note_ended(opening.evaluation)
 
     def _run_for(self, session: Session, opening: LinkOpening) -> WorkerRun:
         """The steps that the link is for.
@@ -67,14 +67,14 @@ class LinkRpc:
         """
         if opening.session_term != session.attachment.term or not session.attachment.begun:
             raise session.attachment.refusal(opening.session_term)
-        if (failure := session.failure_behind(opening.evaluation)) is not None:
+        if (failure := session.links.failure(opening.evaluation)) is not None:
             raise failure
         run = session.run_of(opening.evaluation)
-        if opening.worker not in session.dialers(training=not opening.evaluation):
+        if opening.worker not in session.worker.dialers(opening.evaluation):
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {opening.worker[:40]!r} does not dial {session.name!r} under placement "
-                f"{session.placement.version}",
+                f"worker {opening.worker[:40]!r} does not dial {session.worker.name!r} under placement "
+                f"{session.worker.placement.version}",
             )
         shown = caller().ticket
         if shown is None and opening.worker != AGENT:

@@ -66,7 +66,10 @@ class OfferedBlocks:
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
                 _check_each_once(request.blocks)
-                if request.worker in (AGENT, session.name) or request.worker not in session.placement.workers:
+                if (
+                    request.worker in (AGENT, session.worker.name)
+                    or request.worker not in session.worker.placement.workers
+                ):
                     raise ProtocolError(f"worker {request.worker[:40]!r} is no other trainer of this session")
                 name = named_checkpoint(request)
                 if name is None:
@@ -104,7 +107,7 @@ class OfferedBlocks:
         if name not in replicas and name not in await self._store.names(session.id):
             raise StatusError(
                 grpc.StatusCode.NOT_FOUND,
-                f"checkpoint {name} is not at worker {session.name!r}",
+                f"checkpoint {name} is not at worker {session.worker.name!r}",
                 kind=Kind.NOT_STORED,
             )
 
@@ -123,7 +126,7 @@ class OfferedBlocks:
         except IsthmusError as failure:
             lost = isinstance(failure, DamagedMessageError)  # what came damaged may come whole the next time
             kind = UnreachableError(str(failure)) if lost else failure
-            what = f"worker {session.name!r} cannot fetch blocks from {peer.worker[:40]!r}: {failure}"
+            what = f"worker {session.worker.name!r} cannot fetch blocks from {peer.worker[:40]!r}: {failure}"
             raise passed_on(kind, what) from failure
         _log.info("blocks fetched", peer=peer.worker, blocks=[wanted.block for wanted in request.blocks])
 
@@ -135,7 +138,7 @@ class OfferedBlocks:
 
         def reserve(count: int) -> None:
             nonlocal reserved_bytes
-            memory.begin_upload(count, session.uses)
+            memory.begin_upload(count, session.worker.uses)
             reserved_bytes = count
 
         try:
@@ -165,7 +168,7 @@ class OfferedBlocks:
         except StorageError as failure:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"worker {session.name!r} cannot keep block {block} of checkpoint {name}: {failure}",
+                f"worker {session.worker.name!r} cannot keep block {block} of checkpoint {name}: {failure}",
                 _STORAGE_RETRY_SECONDS,
             ) from failure
 
@@ -191,7 +194,7 @@ def _check_held(session: Session, blocks: Sequence[int]) -> None:
     if missing := [block for block in blocks if block not in held]:
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"worker {session.name!r} does not hold blocks {missing}; it holds {list(held)}",
+            f"worker {session.worker.name!r} does not hold blocks {missing}; it holds {list(held)}",
         )
 
 

@@ -25,14 +25,18 @@ from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.measuring import measured_step
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.building import build_worker
+from cloud_trainer.sessions.worker.figures import SessionStatistics
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_run
+from shared.runtime.worker_run import Threads
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
@@ -138,7 +142,7 @@ class TrainerService:
         _log.info(
             "session opened",
             model=request.model.factory,
-            edge_blocks=session.deployment.edge_blocks,
+            edge_blocks=session.worker.deployment.edge_blocks,
         )
         return pb.OpenSessionResponse(
             session_id=session_id,
@@ -175,9 +179,10 @@ class TrainerService:
             self._device,
             config.checkpoints.step_log,
         )
-        session = Session(session_id, request, built, self._threads, self._metrics)
-        await session.begin()
-        return session
+        threads = Threads(self._threads.compute_lane(session_id), self._threads.codec_lane(session_id))
+        statistics = SessionStatistics()
+        worker = await SessionWorker.made(built, threads, statistics, self._metrics)
+        return Session(session_id, request, built.judge, worker, statistics)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -210,7 +215,7 @@ class TrainerService:
                 session.blocks.check_held(block)
             else:
                 session.blocks.check_there(block)
-            with session.memory.copying([block], session.uses):
+            with session.memory.copying([block], session.worker.uses):
                 if name is None:
                     lane = self._threads.compute_lane(session.id)
                     packets = send_block(session, block, chunk_bytes, lane, weights_only=request.weights_only)
@@ -223,9 +228,9 @@ class TrainerService:
         """Time some consecutive blocks."""
         with self.sessions.using(request.session_id) as session, ExitStack() as copied:
             check_run(request.first, request.stop, session.judge.chain)
-            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.uses))
+            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
             lane = self._threads.compute_lane(session.id)
-            step = await lane.run(session.measuring, request.first, request.stop, request.repeats)
+            step = await lane.run(measured_step, session, request.first, request.stop, request.repeats)
             # One call each, so that others get their turn in between, and none is made for a caller who has gone.
             seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
         return pb.MeasureStageResponse(seconds=seconds)
@@ -234,7 +239,7 @@ class TrainerService:
         """What a session is doing."""
         with self.sessions.using(request.session_id) as session:
             return pb.GetSessionResponse(
-                next_step=session.next_step,
+                next_step=session.worker.next_step,
                 attached=session.attachment.attached,
                 received_bytes=session.statistics.received_bytes,
                 sent_bytes=session.statistics.sent_bytes,
@@ -270,7 +275,7 @@ class TrainerService:
             self.sessions.remove(session)
             session.forgotten = not resumable
             await session.end()
-            _log.info("session closed", step=session.next_step, resumable=resumable)
+            _log.info("session closed", step=session.worker.next_step, resumable=resumable)
         await self._checkpointer.wait_for(session_id)
         if resumable or await self._is_attached_elsewhere(session):
             await self._store.let_go(session_id)

@@ -83,7 +83,7 @@ async def serve_attached(
     serving = asyncio.create_task(work)
     session.attachment.attach(serving, name)
     term, who = session.attachment.term, {"session": session.id, "worker": name.worker}
-    _log.info("worker attached", **who, term=term, step=session.next_step)
+    _log.info("worker attached", **who, term=term, step=session.worker.next_step)
     try:
         await asyncio.wait({serving})
         if serving.cancelled():
@@ -92,7 +92,7 @@ async def serve_attached(
     finally:
         serving.cancel()
         await asyncio.wait({serving})
-        _log.info("worker detached", **who, step=session.next_step, reason=_reason(serving))
+        _log.info("worker detached", **who, step=session.worker.next_step, reason=_reason(serving))
         session.attachment.detach(serving, name)
 
 

@@ -61,8 +61,8 @@ class SessionCalls:
             placement = judged.placement
 
             if request.prepare:
-                if placement != session.placement:
-                    session.check_follows(placement, request.next_step, request.lineage)
+                if placement != session.worker.placement:
+                    session.worker.check_follows(placement, request.next_step, request.lineage)
                 return pb.CommitPlacementResponse()
 
             async def commit() -> None:
@@ -70,7 +70,7 @@ class SessionCalls:
                     await session.commit(judged, request.next_step, request.lineage)
 
             await _to_the_end(commit())
-            _log.info("placement committed", version=placement.version, step=session.next_step)
+            _log.info("placement committed", version=placement.version, step=session.worker.next_step)
             return pb.CommitPlacementResponse(tickets=session.issue_tickets())
 
     async def dial_peers(self, request: pb.DialPeersRequest, _context: Context) -> pb.DialPeersResponse:
@@ -91,7 +91,7 @@ class SessionCalls:
 
     async def measure_link(self, request: pb.MeasureLinkRequest, _context: Context) -> pb.MeasureLinkResponse:
         """Measure the link to another trainer of the session."""
-        with self._sessions.using(request.session_id) as session, session.memory.copying([], session.uses):
+        with self._sessions.using(request.session_id) as session, session.memory.copying([], session.worker.uses):
             session.check_joined(request.fence)
             self._dialer.check(request.peer)
             try:
@@ -102,7 +102,7 @@ class SessionCalls:
             except NotMeasuredError as why:
                 raise StatusError(
                     grpc.StatusCode.UNAVAILABLE,
-                    f"worker {session.name!r} cannot measure the link to {request.peer.worker[:40]!r}: {why}",
+                    f"worker {session.worker.name!r} cannot measure the link to {request.peer.worker[:40]!r}: {why}",
                 ) from why
         return pb.MeasureLinkResponse(
             uplink=found.uplink, downlink=found.downlink, round_trip_seconds=found.round_trip_seconds or 0.0
@@ -118,7 +118,7 @@ class SessionCalls:
 
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                session.check_at(checkpoint_name(request.name))
+                session.worker.check_at(checkpoint_name(request.name))
                 await self._checkpointer.take(session, request, tell)
             await context.write(pb.CheckpointWorkerResponse())
             await context.write(pb.CheckpointWorkerResponse(written=await ended))
@@ -127,13 +127,13 @@ class SessionCalls:
         """Take part in an evaluation until the caller ends this call."""
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                evaluation = await session.begin_evaluation(request.evaluation)
+                evaluation = await session.evaluations.begin(request.evaluation)
             try:
                 tickets = session.issue_tickets(evaluation.number)
                 await context.write(pb.JoinEvaluationResponse(tickets=tickets))
                 await evaluation.wait_until_ended()
             finally:
-                await session.end_evaluation(evaluation)
+                await session.evaluations.end(evaluation)
             raise StatusError(
                 grpc.StatusCode.ABORTED,
                 f"evaluation {evaluation.number} of session {session.id} was ended by another call",

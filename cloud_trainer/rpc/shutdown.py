@@ -27,7 +27,7 @@ class Shutdown:
         """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
         self.begun = True
         for session in self._sessions.built:
-            session.say_stopping()
+            session.worker.run.say_stopping()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:

@@ -15,7 +15,7 @@ class SessionBlocks:
     def __init__(self, worker: str, held: HeldBlocks, memory: SessionMemory) -> None:
         """worker: which one this trainer is."""
         self.held = held
-        self._worker = worker
+        self.worker = worker
         self._memory = memory
         self._arriving: dict[int, BlockTensors] = {}
         """The states of the blocks that wait, by index."""
@@ -38,7 +38,7 @@ class SessionBlocks:
         """`index` if the state of that block is here. Raises ProtocolError otherwise."""
         if index not in self.held.indices:
             raise ProtocolError(
-                f"worker {self._worker!r} does not hold block {index}; it holds {list(self.held.indices)}"
+                f"worker {self.worker!r} does not hold block {index}; it holds {list(self.held.indices)}"
             )
         return index
 

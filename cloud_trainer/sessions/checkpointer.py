@@ -9,6 +9,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import ProtocolError
+from shared.training.held_state import copy_state
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -40,24 +41,25 @@ class SessionCheckpointer:
         """
         name = checkpoint_name(wanted.name)
         pinned = [checkpoint_name(wanted.shared)] if wanted.HasField("shared") else []
-        if (session.lineage, session.next_step) != name:
+        if (session.worker.lineage, session.worker.next_step) != name:
             raise ProtocolError(
-                f"checkpoint {name} is asked for; the session is at {session.lineage}-{session.next_step}"
+                f"checkpoint {name} is asked for; the session is at {session.worker.lineage}-{session.worker.next_step}"
             )
         if session.id in self._saving:
             await tell(False)
             return
+        worker = session.worker
         with ExitStack() as copied:
-            blocks = session.needed_of_checkpoint(session.placement)
-            copied.enter_context(session.memory.copying(blocks, session.uses))
-            facts, state = await self._threads.compute_lane(session.id).aside(session.copy)
+            blocks = worker.needed_of_checkpoint(worker.placement)
+            copied.enter_context(session.memory.copying(blocks, worker.uses))
+            state = await self._threads.compute_lane(session.id).aside(copy_state, session.blocks.held)
             held = copied.pop_all()
 
         async def save() -> None:
             written = False
             try:
                 with held:
-                    written = await self._store.save(session.id, name, facts, state, pinned)
+                    written = await self._store.save(session.id, name, {}, state, pinned)
             finally:  # the loop reports a defect; the edge must not wait for this checkpoint
                 del self._saving[session.id]
                 await tell(written)

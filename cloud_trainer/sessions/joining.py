@@ -59,16 +59,16 @@ class Joining:
             _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
             return pb.JoinSessionResponse(
-                whole=session.whole,
-                lineage=session.lineage,
-                placement_version=session.placement.version,
-                next_step=session.next_step,
+                whole=session.worker.is_whole,
+                lineage=session.worker.lineage,
+                placement_version=session.worker.placement.version,
+                next_step=session.worker.next_step,
                 checkpoints=map(_message, names[:MAX_NAMED]),
                 replicas=[
                     pb.Replicas(checkpoint=_message(name), blocks=replicas[name])
                     for name in sorted(replicas, reverse=True)[:MAX_NAMED]
                 ],
-                tickets=session.issue_tickets() if session.whole else [],
+                tickets=session.issue_tickets() if session.worker.is_whole else [],
             )
 
     async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
@@ -82,7 +82,7 @@ class Joining:
                     session = found or await self._build_again(session_id, record, uses)
                 session.attachment.term = record.session_term
                 judged = await self._threads.build(session.judge.read, request.placement)
-                needed = session.needed_of_checkpoint(judged.placement)
+                needed = session.worker.needed_of_checkpoint(judged.placement)
                 try:
                     states = await self._store.load(session_id, name, needed)
                 except StorageError as failure:
@@ -122,7 +122,7 @@ class Joining:
     async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
         """The session as it was opened, without the state of its blocks, in the place that is held for it."""
         session = await self._build(record.request, record.request.placement, session_id)
-        session.blank = True
+        session.worker.is_blank = True
         self._sessions.add(session)
         uses.enter_context(self._sessions.using(session_id))
         return session

@@ -2,34 +2,36 @@
 
 from collections.abc import Callable
 
+from cloud_trainer.sessions.session import Session
 from shared.errors import ProtocolError
 from shared.execution.failures import translate_failures
 from shared.model.build import check_run
-from shared.training.held_blocks import HeldBlocks
 from shared.training.measure import seconds_of, stage_step, untouched
-from shared.training.policies import BackwardPolicy
+from shared.training.policies import policy_of_stage
 from shared.training.stage import lone_stage
 
 _MAX_REPEATS = 1000
 
 
-def measured_step(
-    held: HeldBlocks, first: int, stop: int, repeats: int, policy: type[BackwardPolicy]
-) -> Callable[[], float]:
-    """What does one step of blocks [first, stop), puts back what it changed, and returns the step's seconds.
+def measured_step(session: Session, first: int, stop: int, repeats: int) -> Callable[[], float]:
+    """What does one step of blocks [first, stop) as a session runs them, and returns the step's seconds.
 
-    repeats: how often it is to be called. policy: see `measure_stage`.
-    Raises ModelError for blocks out of range, ProtocolError for too many repeats.
+    It puts back what it changed, and raises StatusError once the session trains. repeats: how often it is to be called.
+    Raises ModelError for blocks out of range, ProtocolError for too many repeats, and StatusError.
     """
+    session.check_untrained()
+    held, placement = session.blocks.held, session.worker.placement
     chain, device = held.chain, held.device
     check_run(first, stop, chain)  # made-up features go in and come out, so it may be any
     if not 1 <= repeats <= _MAX_REPEATS:
         raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
+    policy = policy_of_stage(session.request.backward, placement.staleness, ends_model=stop == placement.blocks)
     stage = lone_stage(chain, first, stop, held.recipe, device)
     step = stage_step(stage, chain.features[first], policy, input_gradient=first > 0 and chain.gradients_return(first))
     elsewhere = [block.module for block in stage.blocks if block.index not in held.indices]
 
     def measured() -> float:
+        session.check_untrained()  # the agent may have joined since the step before
         with translate_failures("measuring blocks", device), untouched(stage.blocks):
             for module in elsewhere:
                 module.to(device)

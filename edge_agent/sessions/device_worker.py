@@ -92,9 +92,7 @@ class DeviceWorker:
         except StorageError as failure:
             await threads.disk.run(self._state.stored.drop_damaged, name, failure)
             raise NotStoredError(f"checkpoint {name} is damaged on this device: {failure}") from failure
-        if self._state.step_log is not None:
-            self._state.step_log.rolled_back(name.step)
-        await self.placed.place(plan, name.step)
+        await self.placed.go_back(plan, name.step)
         return ()
 
     def checkpoint(self, name: CheckpointName, facts: Mapping[str, Any]) -> CheckpointPart:

@@ -61,6 +61,12 @@ class PlacedWorker:
         self._plan = plan
         self.run.start()
 
+    async def go_back(self, plan: PlacementPlan, first_step: int) -> None:
+        """Go on from a checkpoint, under the placement with which it was restored."""
+        if self._setup.step_log is not None:
+            self._setup.step_log.rolled_back(first_step)
+        await self.place(plan, first_step)
+
     async def stop(self) -> None:
         """Compute no more."""
         await self.run.stop()

@@ -1,8 +1,13 @@
-"""An evaluation that a worker takes part in."""
+"""The evaluations that a worker takes part in, one after the other."""
 
 import asyncio
 
+import grpc
+
+from cloud_trainer.sessions.links import SessionLinks
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.runtime.worker_run import WorkerRun
+from shared.transport.rpc.status import StatusError
 
 
 class Evaluation:
@@ -22,3 +27,46 @@ class Evaluation:
     async def wait_until_ended(self) -> None:
         """Wait until somebody ends it."""
         await self._ended.wait()
+
+
+class Evaluations:
+    """The evaluations of one session: one at a time, in the order of their numbers. Used on the event loop."""
+
+    def __init__(self, worker: SessionWorker, links: SessionLinks) -> None:
+        self._worker = worker
+        self._links = links
+        self._last_number = 0
+        self._now: Evaluation | None = None
+
+    async def begin(self, number: int) -> Evaluation:
+        """Take part in an evaluation; an earlier one ends. Called inside `Session.changing`. Raises StatusError."""
+        if number <= self._last_number:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"evaluation {number} is asked for; the last one was {self._last_number}, and numbers rise",
+            )
+        if self._worker.run.in_flight or not self._worker.is_whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"no evaluation can begin while {self._worker.under_way} is under way",
+            )
+        await self.end()
+        self._last_number = number
+        self._now = Evaluation(number, await self._worker.evaluation())
+        return self._now
+
+    def run(self, number: int) -> WorkerRun | None:
+        """The steps of an evaluation; None where it is not under way."""
+        return None if self._now is None or self._now.number != number else self._now.run
+
+    async def end(self, evaluation: Evaluation | None = None) -> None:
+        """End this evaluation, unless it has ended; None ends the one that is under way, if any is."""
+        if self._now is None or evaluation not in (None, self._now):
+            return
+        ended, self._now = self._now, None
+        await self._links.end(ended.number)
+        await ended.end()
+
+    def begin_again(self) -> None:
+        """Count the numbers from 1 on: another agent has the session."""
+        self._last_number = 0

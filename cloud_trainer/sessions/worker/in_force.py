@@ -22,6 +22,13 @@ class InForce(NamedTuple):
         return self.plan.placement
 
 
+class ActivePlacement:
+    """What is in force at this trainer, for all that ask more than once."""
+
+    def __init__(self, first: InForce) -> None:
+        self.now = first
+
+
 def deployment_at(worker: str, plan: PlacementPlan) -> Deployment:
     """A placement in few numbers, as one worker sees it."""
     placement, crossings = plan.placement, plan.training.crossings

@@ -31,6 +31,7 @@ from shared.placement import (
 )
 from shared.runtime.crossing_wire import CrossingWire
 from shared.training import block_state
+from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -112,6 +113,12 @@ class PlacementJudge:
             raise ProtocolError(
                 f"{what} has {count} bytes; at most {self.limits.tensor_bytes} are allowed (server.max_tensor_bytes)"
             )
+
+    def check_labels(self, labels: TensorSpec, uses: Uses) -> None:
+        """Refuse labels that the loss cannot take, or for which there is no memory. Raises an IsthmusError."""
+        self.check_tensor("a tensor of labels", labels.bytes)
+        check_labels(self.recipe.loss, self.chain.features[0], self.chain.output, labels)
+        self.memory.take_labels(labels.bytes, uses)
 
     def _check_worker(self, placement: Placement) -> None:
         if self.worker not in placement.workers or self.worker == AGENT:

@@ -7,8 +7,8 @@ import threading
 import grpc
 import pytest
 
+from cloud_trainer.sessions import measuring
 from cloud_trainer.sessions.memory import MOST_COPYING
-from cloud_trainer.sessions.session import Session
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
@@ -197,7 +197,7 @@ async def test_a_session_takes_part_in_one_evaluation_at_one_time():
 async def test_a_session_has_its_blocks_copied_by_no_more_than_a_few_calls_at_one_time(method, request_of, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(block_state, "serialize", lambda _tensors: go_on.wait(60) and b"")
-    monkeypatch.setattr(Session, "measuring", lambda *_: lambda: go_on.wait(60) and 0.0)
+    monkeypatch.setattr(measuring, "seconds_of", lambda _step: go_on.wait(60) and 0.0)
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         calls = [

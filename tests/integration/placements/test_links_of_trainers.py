@@ -252,11 +252,11 @@ async def test_a_link_that_a_trainer_cannot_dial_is_shown_until_it_is_up():
             nowhere = pb.Peer(worker="far", address=f"127.0.0.1:{port}", **told)
             request = pb.DialPeersRequest(session_id=session, fence=agent.fence, peers=[nowhere])
             await agent.trainers["near"].dial_peers(request)
-        assert near.service.sessions.built[0].missing_links == ["far"]
+        assert near.service.sessions.built[0].links.missing == ["far"]
         assert shown() == 1
         await agent.dial()
         await agent.train(0, BATCHES)
-        assert near.service.sessions.built[0].missing_links == []
+        assert near.service.sessions.built[0].links.missing == []
         assert shown() is None
 
 

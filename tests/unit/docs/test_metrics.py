@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import ClassVar
 
 import grpc
 import pytest
@@ -26,14 +25,17 @@ SIDES = {"The edge", "The trainer"}
 class OpenSession:
     """As much of a session as its series are read from."""
 
-    id, run_id, name = "5e55", "c0de", "gpu"
+    id, run_id = "5e55", "c0de"
     attachment = SimpleNamespace(attached=True)
     statistics = SessionStatistics(received_bytes=1000, sent_bytes=200, bytes_up=900, bytes_down=300, loss=0.5)
-    link_rates: ClassVar = {"edge": 8e6, "far": None}
-    next_step = 7
-    missing_links = ("far",)
-    waiting = dict.fromkeys(QUEUES, 0)
-    deployment = Deployment(version=1, edge_blocks=2, staleness=3, codec="uniform4", downlink_codec="fp32")
+    links = SimpleNamespace(missing=("far",))
+    worker = SimpleNamespace(
+        name="gpu",
+        link_rates={"edge": 8e6, "far": None},
+        next_step=7,
+        run=SimpleNamespace(waiting=dict.fromkeys(QUEUES, 0)),
+        deployment=Deployment(version=1, edge_blocks=2, staleness=3, codec="uniform4", downlink_codec="fp32"),
+    )
 
 
 class HeldSessions:
@@ -55,7 +57,7 @@ def edge(*, known: bool = False) -> CollectorRegistry:
     metrics = EdgeMetrics(CollectorRegistry(), statistics)
     metrics.show_workers(statistics)
     if known:
-        statistics.deployment = OpenSession.deployment
+        statistics.deployment = OpenSession.worker.deployment
         statistics.uplink_bits_per_second = statistics.downlink_bits_per_second = 8e6
         statistics.link_rates = dict.fromkeys(statistics.link_rates, 8e6)
         metrics.show_run("c0de")

@@ -34,13 +34,11 @@ def session_with(room):
     limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + room)
     return SimpleNamespace(
         id="s",
-        lineage=0,
-        next_step=3,
-        placement=None,
-        uses=NOTHING,
+        worker=SimpleNamespace(
+            lineage=0, next_step=3, placement=None, uses=NOTHING, needed_of_checkpoint=lambda _placement: [0, 1, 2, 3]
+        ),
+        blocks=SimpleNamespace(held=SimpleNamespace(blocks=())),
         memory=SessionMemory(limits, MODEL, [STATE // 4] * 4),
-        needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
-        copy=lambda: ({}, {}),
     )
 
 

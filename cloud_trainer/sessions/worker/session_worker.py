@@ -1,0 +1,196 @@
+"""The worker that this trainer is in a session: its blocks, and its steps under the placement in force."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import grpc
+
+from cloud_trainer.sessions.blocks import SessionBlocks
+from cloud_trainer.sessions.memory import Uses
+from cloud_trainer.sessions.worker.building import BuiltWorker
+from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from cloud_trainer.sessions.worker.in_force import ActivePlacement, InForce
+from shared.checkpoint import CheckpointName
+from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
+from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.worker_listener import WorkerListener
+from shared.runtime.worker_run import Threads, WorkerRun
+from shared.telemetry.metrics import TrainingMetrics
+from shared.training.block_state import BlockTensors
+from shared.training.held_state import changing_blocks, put_back
+from shared.transport.rpc.status import StatusError
+
+
+class SessionWorker:
+    """From the opening of a session to its end. Used on the event loop, but for what computes."""
+
+    @classmethod
+    async def made(
+        cls, built: BuiltWorker, threads: Threads, statistics: SessionStatistics, metrics: TrainingMetrics
+    ) -> Self:
+        """Make one beside the event loop; it computes from then on."""
+        judge, active = built.judge, ActivePlacement(built.in_force)
+        blocks = SessionBlocks(judge.worker, built.held, judge.memory)
+        figures = WorkerFigures(judge.worker, statistics, metrics, blocks.forget_arrived)
+        setup = WorkerSetup(
+            worker=judge.worker,
+            held=built.held,
+            method=built.method,
+            threads=threads,
+            check_labels=lambda labels: judge.check_labels(labels, active.now.uses),
+            listener=figures,
+            step_log=built.step_log,
+        )
+        placed = await threads.compute.aside(PlacedWorker, setup, built.in_force.plan)
+        placed.start()
+        return cls(placed, threads, blocks, active, figures)
+
+    def __init__(
+        self,
+        placed: PlacedWorker,
+        threads: Threads,
+        blocks: SessionBlocks,
+        active: ActivePlacement,
+        figures: WorkerFigures,
+    ) -> None:
+        """placed: what computes. active: what is in force. figures: what listens. See `made`."""
+        self._placed = placed
+        self._threads = threads
+        self._active = active
+        self.blocks = blocks
+        self.figures = figures
+        self.lineage = 0
+        """The session term in which it last went back to a checkpoint; 0 before the first time."""
+        self.is_blank = False
+        """Whether it was built again and has not got the state of its blocks back."""
+        figures.placed(self.placement)
+
+    @property
+    def name(self) -> str:
+        """The worker that this trainer is."""
+        return self.blocks.worker
+
+    @property
+    def placement(self) -> Placement:
+        """What is in force."""
+        return self._active.now.placement
+
+    @property
+    def deployment(self) -> Deployment:
+        """What is in force, as far as a deployment says it; see `InForce`."""
+        return self._active.now.deployment
+
+    @property
+    def uses(self) -> Uses:
+        """What may be in flight."""
+        return self._active.now.uses
+
+    @property
+    def run(self) -> WorkerRun:
+        """The steps of training."""
+        return self._placed.run
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is in memory that is needed to go on."""
+        return not (self.is_blank or self.run.has_failed)
+
+    @property
+    def next_step(self) -> int:
+        """The step that comes next: all earlier ones are in the weights."""
+        return self.run.next_step
+
+    @property
+    def shown_blocks(self) -> str:
+        """The blocks that are held here, as ranges for a person."""
+        return ", ".join(map(str, ranges_of(self.blocks.held.indices))) or "none"
+
+    @property
+    def link_rates(self) -> dict[str, float | None]:
+        """By the worker at the other end, bits per second that the link of training to it was measured to carry."""
+        return {peer: link.bits_per_second for peer, link in self.run.links.items()}
+
+    @property
+    def under_way(self) -> str:
+        """The steps that have begun and not ended, for a sentence."""
+        steps = self.run.in_flight
+        return (
+            f"step {', '.join(map(str, steps))}" if steps else "no step" if self.is_whole else "a step that has failed"
+        )
+
+    def dialers(self, evaluation: int) -> list[str]:
+        """The workers that dial this one, for an evaluation or for training (0)."""
+        plan = self._placed.plan.evaluation if evaluation else self._placed.plan.training
+        return [link.dialer for link in plan.links if link.listener == self.name]
+
+    def updates(self, block: int) -> bool:
+        """Whether a block is held and updated here."""
+        return block in self.blocks.held.indices and self.placement.owner(block) == self.name
+
+    def needed_of_checkpoint(self, placement: Placement) -> list[int]:
+        """The blocks whose states a checkpoint has to have here, for a judged placement to come into force with it."""
+        changing = set(changing_blocks(self.blocks.held.chain))
+        return [block for block in held_blocks(placement, self.name) if block in changing]
+
+    def check_at(self, name: CheckpointName) -> None:
+        """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
+        is_here = name.lineage == self.lineage and self.run.may_be_at(name.step)
+        if not is_here or self.run.in_flight or not self.is_whole:
+            at = CheckpointName(self.lineage, self.next_step)
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"checkpoint {name} is asked for; {self.name!r} is at {at}, with {self.under_way} under way",
+            )
+        self.run.catch_up(name.step)
+
+    def check_follows(self, placement: Placement, next_step: int, lineage: int) -> None:
+        """Refuse a judged placement that cannot come into force at this step of this lineage. Raises StatusError."""
+        before, run = self.placement, self.run
+        arriving = [move.block for move in moves(before, placement) if move.receiver == self.name]
+        missing = [block for block in arriving if self.blocks.lacks(block)]
+        late = placement.version <= before.version or not run.may_be_at(next_step)
+        is_of_another = lineage != self.lineage and bool(held_blocks(before, self.name))
+        if late or missing or is_of_another or run.in_flight or not self.is_whole:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"placement {placement.version} at {CheckpointName(lineage, next_step)} cannot follow placement "
+                f"{before.version} at {CheckpointName(self.lineage, run.next_step)}, with {self.under_way} under way"
+                + (f" and without blocks {missing}" if missing else ""),
+            )
+
+    async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
+        """Put a judged placement into force, whole or not at all, with no link up.
+
+        lineage: of all workers' state. Raises StatusError, and as `HeldBlocks.hold` does.
+        """
+        self.check_follows(judged.placement, next_step, lineage)
+        await self._threads.compute.aside(self.blocks.hold, held_blocks(judged.placement, self.name))
+        self.run.catch_up(next_step)
+        self.lineage = lineage
+        await self._placed.place(judged.plan, next_step)
+        self._put_into_force(judged)
+
+    async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
+        """Go on from a checkpoint under a judged placement, which begins a new lineage, with no link up.
+
+        states: of the blocks that are needed (`needed_of_checkpoint`), before this step. Raises an IsthmusError when one does
+        not fit; the worker must not be used after that.
+        """
+        await self._placed.stop()
+        await self._threads.compute.aside(put_back, self.blocks.held, held_blocks(judged.placement, self.name), states)
+        self.blocks.forget_arrived()
+        self.lineage, self.is_blank = lineage, False
+        await self._placed.go_back(judged.plan, step)
+        self._put_into_force(judged)
+
+    async def evaluation(self) -> WorkerRun:
+        """Steps that evaluate with the weights of now; see `PlacedWorker.evaluation`."""
+        return await self._placed.evaluation(WorkerListener())
+
+    async def stop(self) -> None:
+        """Compute no more."""
+        await self._placed.stop()
+
+    def _put_into_force(self, judged: InForce) -> None:
+        self.figures.placed(judged.placement)
+        self._active.now = judged
