@@ -23,10 +23,10 @@ async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLi
     """
     if near == AGENT:
         return await _from_here(session.experiment, far)
-    member, some_block = session.members[near].member, held_blocks(session.placement, far)[0]
+    trainer, some_block = session.members[near], held_blocks(session.placement, far)[0]
     peer = await session.members[far].offered(near, Transfer({some_block: False}))
-    found = await member.client.measure_link(
-        pb.MeasureLinkRequest(session_id=member.session_id, fence=session.state.fence, peer=peer)
+    found = await trainer.client.measure_link(
+        pb.MeasureLinkRequest(session_id=trainer.session_id, fence=session.state.fence, peer=peer)
     )
     downlink = found.downlink if found.HasField("downlink") else None
     return _measured(near, far, found.uplink, downlink, found.round_trip_seconds)

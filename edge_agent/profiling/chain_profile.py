@@ -196,7 +196,7 @@ class ChainMeasuring:
 
     async def measure(self, session: OpenSession, on_done: OnDone) -> None:
         """Measure all that is not known yet, and keep it."""
-        timers = {name: timer_at(trainer.member) for name, trainer in session.members.items()}
+        timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
         timers[AGENT] = timer_here(self._experiment, self._workers)
         order, saved_seconds = random.Random(0), time.monotonic()
         all_runs = [(name, run) for name, runs in self._runs.items() for run in runs if run not in self._known[name]]

@@ -167,4 +167,4 @@ async def _rounds(
 @asynccontextmanager
 async def _timed_at(worker: str, experiment: Experiment, workers: Workers) -> AsyncIterator[Timer]:
     async with measuring_session(experiment, workers) as session:
-        yield timer_at(session.members[worker].member)
+        yield timer_at(session.members[worker])

@@ -112,8 +112,8 @@ class Profiler:
     async def _trainer_seconds(self, session: OpenSession, cut: int) -> list[float]:
         """Seconds of steps of the blocks from `cut` on."""
         (trainer,) = session.members.values()
-        member, blocks = trainer.member, len(self._experiment.chain.blocks)
-        return await member.client.measure_stage(member.session_id, cut, blocks, self._repeats)
+        blocks = len(self._experiment.chain.blocks)
+        return await trainer.client.measure_stage(trainer.session_id, cut, blocks, self._repeats)
 
     def _edge_seconds(self, cut: int) -> list[float]:
         inputs = self._experiment.chain.features[0]

@@ -3,13 +3,14 @@
 import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.sessions.member import Member
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, session_beside
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -55,13 +56,9 @@ def timer_here(experiment: Experiment, workers: Workers, chain: Chain | None = N
     return timer
 
 
-def timer_at(member: Member) -> Timer:
+def timer_at(trainer: TrainerWorker) -> Timer:
     """Times blocks on a trainer."""
-
-    async def timer(first: int, stop: int, repeats: int) -> list[float]:
-        return await member.client.measure_stage(member.session_id, first, stop, repeats)
-
-    return timer
+    return partial(trainer.client.measure_stage, trainer.session_id)
 
 
 def is_of_the_blocks(refused: RefusedError, run: tuple[int, int]) -> bool:

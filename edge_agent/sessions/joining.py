@@ -101,8 +101,8 @@ async def restore(
 async def record_trainer_sessions(session: OpenSession) -> None:
     """Write down the ids that the trainers have given the session, where they are others. Raises StorageError."""
     for name, trainer in session.members.items():
-        if session.stored.record.trainer_sessions.get(name, "") != trainer.member.session_id:
-            await session.threads.disk.run(session.stored.set_trainer_session, name, trainer.member.session_id)
+        if session.stored.record.trainer_sessions.get(name, "") != trainer.session_id:
+            await session.threads.disk.run(session.stored.set_trainer_session, name, trainer.session_id)
 
 
 async def are_ready(session: OpenSession, names: Collection[str]) -> bool:

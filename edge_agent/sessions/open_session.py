@@ -7,8 +7,8 @@ from functools import partial
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.member import FAREWELL_SECONDS
 from edge_agent.sessions.members import Members
+from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
 from shared.client.retry import Retry

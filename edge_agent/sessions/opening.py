@@ -8,8 +8,8 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.member import Member, abandon_at, opening_request
 from edge_agent.sessions.members import Members
+from edge_agent.sessions.messages import abandon_at, opening_request
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
@@ -76,7 +76,7 @@ async def open_session(
         await threads.disk.run(stored.begin)
     except BaseException:
         for worker, response in opened.items():
-            await abandon_at(Member(clients[worker], response.session_id))
+            await abandon_at(clients[worker], response.session_id)
         raise
     workers_of = [*experiment.placement.workers]
     _log.info("session opened", session=session.id, at_trainers=ids, workers=workers_of, steps=experiment.steps)
@@ -84,7 +84,7 @@ async def open_session(
 
 
 @asynccontextmanager
-async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[Member]:
+async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[TrainerWorker]:
     """Another session at one trainer of a session, to measure in while that one trains: nothing is uploaded, joined or kept.
 
     Raises IsthmusError where the trainer has no room for it, or the session goes on without that trainer.
@@ -93,11 +93,10 @@ async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[Mem
         raise UnreachableError(f"the run goes on without {worker!r}")
     client = session.members[worker].client
     opened = await client.open_session(opening_request(session.experiment, worker, session.experiment.placement))
-    beside = Member(client, opened.session_id)
     try:
-        yield beside
+        yield TrainerWorker(worker, client, opened.session_id, session.state)
     finally:
-        await abandon_at(beside)
+        await abandon_at(client, opened.session_id)
 
 
 def resume_session(
@@ -124,8 +123,7 @@ def resume_session(
 def _session(state: SessionState, clients: Mapping[str, TrainerClient], retry: Retry) -> OpenSession:
     record = state.stored.record
     trainers = {
-        name: TrainerWorker(name, Member(client, record.trainer_sessions[name]), state)
-        for name, client in clients.items()
+        name: TrainerWorker(name, client, record.trainer_sessions[name], state) for name, client in clients.items()
     }
     return OpenSession(state, Members(trainers, record.left_out, state.placement), retry)
 

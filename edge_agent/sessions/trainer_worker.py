@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from edge_agent.sessions.member import Member, opening_request, placement_message
+from edge_agent.sessions.messages import opening_request, placement_message
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName
@@ -27,22 +27,18 @@ _log = structlog.get_logger(__name__)
 class TrainerWorker:
     """One trainer of a session; see `WorkerCalls`. Each call is made once. Used on the event loop."""
 
-    def __init__(self, name: str, member: Member, state: SessionState) -> None:
+    def __init__(self, name: str, client: TrainerClient, session_id: str, state: SessionState) -> None:
         self.name = name
-        self.member = member
-        """The trainer, with the id of the session there, which is another one after `reopen`."""
+        self.client = client
+        self.session_id = session_id
+        """The id that the trainer has given the session; another one after `reopen`."""
         self._state = state
         self._equal_blocks: set[int] = set()
         """The static blocks, which training leaves as they are, that it is known to have with our weights."""
 
-    @property
-    def client(self) -> TrainerClient:
-        """The calls to the trainer."""
-        return self.member.client
-
     async def position(self) -> Position:
         """See `WorkerCalls`. Raises SessionLostError where the trainer has nothing of the session any more."""
-        answer = await self.client.join_session(self.member.session_id, self._state.stored.session_term)
+        answer = await self.client.join_session(self.session_id, self._state.stored.session_term)
         return Position(
             answer.whole,
             answer.lineage,
@@ -55,7 +51,7 @@ class TrainerWorker:
     async def reopen(self) -> Position:
         """Open the session at a trainer that has nothing of it any more, and join it there."""
         request = opening_request(self._state.experiment, self.name, self._state.placement)
-        self.member = Member(self.client, (await self.client.open_session(request)).session_id)
+        self.session_id = (await self.client.open_session(request)).session_id
         self.forget_blocks()
         _log.info("session opened again at a trainer that had lost it", trainer=self.name)
         return await self.position()
@@ -70,7 +66,7 @@ class TrainerWorker:
 
     async def _commit(self, change: Change, *, prepare: bool) -> pb.CommitPlacementResponse:
         request = pb.CommitPlacementRequest(
-            session_id=self.member.session_id,
+            session_id=self.session_id,
             fence=self._state.fence,
             next_step=change.next_step,
             placement=placement_message(change.plan.placement),
@@ -83,7 +79,7 @@ class TrainerWorker:
         """See `WorkerCalls`. Static blocks are as here then."""
         answer = await self.client.restore_worker(
             pb.RestoreWorkerRequest(
-                session_id=self.member.session_id,
+                session_id=self.session_id,
                 fence=self._state.fence,
                 checkpoint=_message(name),
                 placement=placement_message(plan.placement),
@@ -96,7 +92,7 @@ class TrainerWorker:
         """See `WorkerCalls`."""
         shared = self._state.stored.shared
         request = pb.CheckpointWorkerRequest(
-            session_id=self.member.session_id,
+            session_id=self.session_id,
             fence=self._state.fence,
             name=_message(name),
             shared=None if shared is None else _message(shared),
@@ -105,30 +101,26 @@ class TrainerWorker:
 
     def evaluation(self, number: int) -> AbstractAsyncContextManager[pb.JoinEvaluationResponse]:
         """Have the trainer take part in an evaluation while the block runs."""
-        request = pb.JoinEvaluationRequest(
-            session_id=self.member.session_id, fence=self._state.fence, evaluation=number
-        )
+        request = pb.JoinEvaluationRequest(session_id=self.session_id, fence=self._state.fence, evaluation=number)
         return self.client.evaluation(request)
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int) -> None:
         """Have the trainer dial others, for an evaluation or for training (0)."""
         await self.client.dial_peers(
-            pb.DialPeersRequest(
-                session_id=self.member.session_id, fence=self._state.fence, peers=peers, evaluation=evaluation
-            )
+            pb.DialPeersRequest(session_id=self.session_id, fence=self._state.fence, peers=peers, evaluation=evaluation)
         )
 
     async def remind(self) -> pb.GetSessionResponse:
         """What the trainer does with the session, which it keeps for another while then."""
-        return await self.client.get_session(self.member.session_id)
+        return await self.client.get_session(self.session_id)
 
     async def end(self, *, resumable: bool) -> None:
         """End the session at the trainer."""
-        await self.client.close_session(self.member.session_id, self._state.fence, resumable=resumable)
+        await self.client.close_session(self.session_id, self._state.fence, resumable=resumable)
 
     def peer(self, ticket: str) -> pb.Peer:
         """The trainer as another one dials it."""
-        return pb.Peer(worker=self.name, address=self.client.address, session_id=self.member.session_id, ticket=ticket)
+        return pb.Peer(worker=self.name, address=self.client.address, session_id=self.session_id, ticket=ticket)
 
     def lacks(self, block: int) -> bool:
         """See `WorkerCalls`."""
@@ -148,7 +140,7 @@ class TrainerWorker:
 
     async def _fetch(self, source: BlockSource, transfer: Transfer) -> None:
         request = pb.FetchBlocksRequest(
-            session_id=self.member.session_id,
+            session_id=self.session_id,
             fence=self._state.fence,
             peer=await source.offered(self.name, transfer),
             blocks=[pb.WantedBlock(block=block, weights_only=alone) for block, alone in transfer.weights_only.items()],
@@ -160,7 +152,7 @@ class TrainerWorker:
     async def offered(self, receiver: str, transfer: Transfer) -> pb.Peer:
         """See `BlockSource`."""
         request = pb.OfferBlocksRequest(
-            session_id=self.member.session_id,
+            session_id=self.session_id,
             fence=self._state.fence,
             worker=receiver,
             blocks=list(transfer.weights_only),
@@ -173,7 +165,7 @@ class TrainerWorker:
         experiment = self._state.experiment
         limit = block_state.max_serialized_bytes(experiment.chain.blocks[block], experiment.recipe.optimizer)
         data = await self.client.download_block(
-            self.member.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
+            self.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
         )
         return bytes(data)
 
@@ -208,7 +200,7 @@ class TrainerWorker:
         self, block: int, state: bytes, placement: Placement, checkpoint: CheckpointName | None = None
     ) -> None:
         tensor = to_wire(row_of_bytes(state), block_key(block), placement.version)
-        await self.client.upload_block(self.member.session_id, tensor, self._state.fence, checkpoint)
+        await self.client.upload_block(self.session_id, tensor, self._state.fence, checkpoint)
         self._note_equal(block)
 
     def _note_equal(self, *indices: int) -> None:

@@ -8,7 +8,7 @@ import structlog
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.result import TrainingResult
 from shared.client.credentials import trainer_access

@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.listener import RunListener
 from shared.client.kept_link import KeptLink
@@ -85,13 +85,13 @@ class _Link(KeptLink):
         """ending: set when the link is told to end."""
         super().__init__(run, peer)
         self._ending = ending
-        self._member = session.members[peer].member
+        self._trainer = session.members[peer]
         self._retry = session.retry
         self._listener = listener
         self._evaluation = evaluation
         self._opening = LinkOpening(
             protocol_version=PROTOCOL_VERSION,
-            session_id=self._member.session_id,
+            session_id=self._trainer.session_id,
             session_term=session.stored.session_term,
             worker=run.worker,
             evaluation=evaluation,
@@ -101,7 +101,7 @@ class _Link(KeptLink):
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """See `KeptLink`. Dials until the trainer answers, for as long as the user allows."""
         heard = StreamListener(self.end.accept, self._owed, partial(self._listener.delivered, self.peer))
-        call, _ = await self._retry.run(lambda: self._member.client.link(self._opening, heard))
+        call, _ = await self._retry.run(lambda: self._trainer.client.link(self._opening, heard))
         self._listener.attached(self.peer, call.stream)
         try:
             yield call

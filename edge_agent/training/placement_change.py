@@ -13,7 +13,7 @@ import structlog
 
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Call, Change, Tickets, Transfer, WorkerCalls
 from shared.client.retry import Retry

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import structlog
 
-from edge_agent.sessions.member import FAREWELL_SECONDS
+from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
 from edge_agent.training.listener import Activity, RunListener

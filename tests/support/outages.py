@@ -19,7 +19,6 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
-from edge_agent.sessions.member import Member
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
@@ -201,7 +200,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
             cast(Workers, SimpleNamespace(disk=InlineWorker())),
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
-        member = TrainerWorker("trainer", Member(cast(TrainerClient, trainer), "s"), state)
+        member = TrainerWorker("trainer", cast(TrainerClient, trainer), "s", state)
         session = OpenSession(state, Members({"trainer": member}, (), state.placement), Retry(None))
         training = asyncio.create_task(_train(session, run))
         began = time.monotonic()

@@ -378,7 +378,7 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
             async with session.keep_alive():
                 await peer.open()
                 await until_held(server, peer, 1)
-                assert await peer.next_step(session.members["trainer"].member.session_id) == 0
+                assert await peer.next_step(session.members["trainer"].session_id) == 0
 
 
 @pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from edge_agent.config import EdgeCheckpointsConfig
-from edge_agent.sessions.member import Member
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.listener import RunListener
@@ -76,7 +75,7 @@ def boundary():
 @pytest.fixture
 async def checkpointer(stored, trainers, device, boundary):
     state = SimpleNamespace(stored=stored, lineage=0, fence=pb.Fence(session_term=1))
-    workers = [TrainerWorker(name, Member(trainer, name), state) for name, trainer in trainers.items()]
+    workers = [TrainerWorker(name, trainer, name, state) for name, trainer in trainers.items()]
     session = SimpleNamespace(
         stored=stored,
         state=state,

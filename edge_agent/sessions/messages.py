@@ -1,9 +1,8 @@
-"""A trainer of a session by the id that it has given it, and what opens and ends the session there."""
+"""What opens a session at a trainer, and ends it there before it has begun."""
 
 import asyncio
 import json
 from contextlib import suppress
-from typing import NamedTuple
 
 from edge_agent.experiment.building import Experiment
 from shared.client.trainer import TrainerClient
@@ -18,18 +17,11 @@ FAREWELL_SECONDS = 5.0
 """How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
 
 
-class Member(NamedTuple):
-    """A trainer of the session, and the session by the id that it has given it."""
-
-    client: TrainerClient
-    session_id: str
-
-
-async def abandon_at(member: Member) -> None:
+async def abandon_at(client: TrainerClient, session_id: str) -> None:
     """End a session at one trainer, before it was joined, after a failure. An error of this call is dropped."""
     with suppress(IsthmusError, TimeoutError):
         async with asyncio.timeout(FAREWELL_SECONDS):
-            await member.client.close_session(member.session_id, pb.Fence(), resumable=False)
+            await client.close_session(session_id, pb.Fence(), resumable=False)
 
 
 def placement_message(placement: Placement) -> pb.Placement:
