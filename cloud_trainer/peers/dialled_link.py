@@ -13,7 +13,8 @@ from shared.errors import BusyError, DamagedMessageError, IsthmusError, Unreacha
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.rpc.status import passed_on
 from shared.transport.stream.framing import WireTensor
-from shared.wire.isthmus.v1.link_pb2 import LinkOpening, LinkPosition
+from shared.wire.isthmus.v1.link_pb2 import LinkPosition
+from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 _log = structlog.get_logger(__name__)
 END_SECONDS = 2.0
@@ -26,16 +27,15 @@ class DialledLink(KeptLink):
     def __init__(
         self,
         run: WorkerRun,
-        peer: str,
-        opening: LinkOpening,
-        ticket: str,
+        peer: Peer,
+        session_term: int,
+        evaluation: int,
         new_client: Callable[[], TrainerClient],
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
         """new_client: makes one that is not connected yet. on_delivered: see `StreamListener`."""
-        super().__init__(run, peer)
-        self._opening = opening
-        self._ticket = ticket
+        super().__init__(run, peer.worker, peer.session_id, session_term, evaluation)
+        self._ticket = peer.ticket
         self._new_client = new_client
         self._listener = StreamListener(self.end.accept, lambda: min(run.in_flight, default=None), on_delivered)
         self._damaged_at: LinkPosition | None = None
@@ -45,7 +45,7 @@ class DialledLink(KeptLink):
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """See `KeptLink`."""
         async with self._new_client() as client:
-            call, self._ticket = await client.link(self._opening, self._listener, self._ticket)
+            call, self._ticket = await client.link(self.opening, self._listener, self._ticket)
             _log.info("peer dialled", peer=self.peer)
             yield call
 

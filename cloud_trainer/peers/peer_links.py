@@ -10,8 +10,6 @@ from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
 from shared.runtime.worker_run import WorkerRun
 from shared.transport.stream.framing import WireTensor
-from shared.version import PROTOCOL_VERSION
-from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 OnDelivered = Callable[[str, WireTensor, float, int], None]
@@ -49,15 +47,9 @@ class PeerLinks:
         self._links = [
             DialledLink(
                 run,
-                peer.worker,
-                LinkOpening(
-                    protocol_version=PROTOCOL_VERSION,
-                    session_id=peer.session_id,
-                    session_term=session_term,
-                    worker=run.worker,
-                    evaluation=evaluation,
-                ),
-                peer.ticket,
+                peer,
+                session_term,
+                evaluation,
                 partial(dialer.client, peer.address),
                 partial(on_delivered, peer.worker),
             )

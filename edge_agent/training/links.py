@@ -14,8 +14,6 @@ from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
 from shared.runtime.worker_run import WorkerRun
-from shared.version import PROTOCOL_VERSION
-from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 
 
 class Links:
@@ -83,25 +81,18 @@ class _Link(KeptLink):
         evaluation: int,
     ) -> None:
         """ending: set when the link is told to end."""
-        super().__init__(run, peer)
+        trainer = session.members[peer]
+        super().__init__(run, peer, trainer.session_id, session.stored.session_term, evaluation)
         self._ending = ending
-        self._trainer = session.members[peer]
+        self._client = trainer.client
         self._retry = session.retry
         self._listener = listener
-        self._evaluation = evaluation
-        self._opening = LinkOpening(
-            protocol_version=PROTOCOL_VERSION,
-            session_id=self._trainer.session_id,
-            session_term=session.stored.session_term,
-            worker=run.worker,
-            evaluation=evaluation,
-        )
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """See `KeptLink`. Dials until the trainer answers, for as long as the user allows."""
         heard = StreamListener(self.end.accept, self._owed, partial(self._listener.delivered, self.peer))
-        call, _ = await self._retry.run(lambda: self._trainer.client.link(self._opening, heard))
+        call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
         self._listener.attached(self.peer, call.stream)
         try:
             yield call
@@ -122,7 +113,7 @@ class _Link(KeptLink):
     def check_passing(self, failure: IsthmusError) -> None:
         """See `KeptLink`. A trainer that does not answer has been tried for as long as the user allows."""
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
-        if not is_lost or self._evaluation or self._retry.give_up_seconds == 0:
+        if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
             raise failure
 
     def _owed(self) -> int | None:

@@ -9,6 +9,8 @@ from shared.client.retry import Spacing
 from shared.client.stream_call import LinkCall
 from shared.errors import BusyError, IsthmusError, UnreachableError
 from shared.runtime.worker_run import WorkerRun
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 
 _log = structlog.get_logger(__name__)
 
@@ -16,11 +18,19 @@ _log = structlog.get_logger(__name__)
 class KeptLink(ABC):
     """A link of a worker's run. Who dials says how, and what dialling again may mend. Used on the event loop."""
 
-    def __init__(self, run: WorkerRun, peer: str) -> None:
-        """peer: the worker there, to which the run has a link."""
+    def __init__(self, run: WorkerRun, peer: str, session_id: str, session_term: int, evaluation: int) -> None:
+        """peer: the worker there, to which the run has a link. session_id: of the session there. evaluation: 0 for training."""
         self.run = run
         self.peer = peer
         self.end = run.links[peer]
+        self.opening = LinkOpening(
+            protocol_version=PROTOCOL_VERSION,
+            session_id=session_id,
+            session_term=session_term,
+            worker=run.worker,
+            evaluation=evaluation,
+        )
+        """What every call begins with."""
         self.call: LinkCall | None = None
         """The call of now; None while the link is down."""
 
