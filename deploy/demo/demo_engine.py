@@ -30,9 +30,9 @@ from shared.errors import PlanError
 ROOT = demo.HERE.parents[1]
 CONFIG = demo.HERE / "engine.toml"
 PHASES = (
-    Phase(0.0, 20e6, 1.0, "20 Mbit/s"),
-    Phase(8.0, 0.6e6, 1.0, "0.6 Mbit/s"),
-    Phase(26.0, 0.6e6, 5.0, "and the device 5 times as slow"),
+    Phase(0.0, 30e6, 1.0, "30 Mbit/s"),
+    Phase(8.0, 0.9e6, 1.0, "0.9 Mbit/s"),
+    Phase(26.0, 0.9e6, 5.0, "and the device 5 times as slow"),
 )
 RACE_SECONDS = 60.0
 """So long of a training of many epochs: what the engine may risk is a hundredth of the steps that its run has to go."""
@@ -43,7 +43,7 @@ TRAINER_FLAGS = (
     'models.allowed=["deploy.demo.slow_network"]',
     "checkpoints.location=none",
     "control.listen=none",
-    "link.chunk_bytes=8192",
+    "link.chunk_bytes=4096",
     "log.level=error",
 )
 
