@@ -1,10 +1,8 @@
 """Invariant 1 across deaths: whichever process is killed, what comes out is bit for bit what an undisturbed run gives."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,12 +12,10 @@ from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
 from tests.support.commands import spoken
 from tests.support.experiments import flags
+from tests.support.forked import Forked, program
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ALLOWED, ROOT, StandardError, edge_config, held_port, run_agent
-
-pytestmark = pytest.mark.slow
-ENV = dict(os.environ)
+from tests.support.running import ALLOWED, StandardError, edge_config, held_port, run_agent
 
 STEPS = 400
 CHOSEN = [
@@ -47,13 +43,7 @@ class Logged:
     """A process of ours whose log, one JSON object a line, can be waited on."""
 
     def __init__(self, module, *arguments):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = Forked(program, module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._said = StandardError(self.process)
 
     def until(self, event, at_least=0):
@@ -172,6 +162,7 @@ def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expecte
     finished(pair, agent, expected)
 
 
+@pytest.mark.slow
 def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
     trainers = {name: chain.trainer(name) for name in chain.addresses}
     agent, begins = chain.agent(), 0
@@ -189,6 +180,7 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
     finished(chain, again, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [2, 4])
 def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
@@ -202,6 +194,7 @@ def test_both_killed(pair, expected, cut):
     finished(pair, again, expected)
 
 
+@pytest.mark.slow
 def test_killed_before_anything_was_kept(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent("checkpoints.every_steps=1000")
@@ -212,6 +205,7 @@ def test_killed_before_anything_was_kept(pair, expected):
     finished(pair, agent, expected)
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
@@ -230,6 +224,7 @@ def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     finished(pair, again, expected)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_say_when_was_evaluated(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
@@ -251,6 +246,7 @@ def newest(folder):
     return max(files, key=lambda path: int(path.stem.rpartition("-")[2]))
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     pair.trainer()
     agent = pair.agent()
@@ -266,6 +262,7 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     finished(pair, again, expected)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
@@ -280,6 +277,7 @@ def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     finished(pair, agent, expected)
 
 
+@pytest.mark.slow
 def test_a_second_agent_is_refused_and_the_first_goes_on(pair, expected):
     pair.trainer()
     agent = pair.agent()
