@@ -20,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-import tests.support.imported  # noqa: F401 - what is forked has it
-
 _REQUEST_BYTES = 200_000
 _NUMBER = struct.Struct("i")
 _requests: socket.socket | None = None
@@ -30,6 +28,7 @@ _requests: socket.socket | None = None
 def prepare(folder: Path) -> None:
     """Fork the process that forks the others, before this one has threads. folder: in which they run."""
     global _requests
+    importlib.import_module("tests.support.imported")
     _requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         _requests.close()

@@ -18,4 +18,7 @@ import edge_agent.main
 import edge_agent.run
 import shared.commands.process_log
 
+torch.set_num_threads(
+    1
+)  # two suites at once on as many cores: threads that share an operation would wait for each other
 gc.freeze()  # what modules consist of lives as long as the process

@@ -1,5 +1,6 @@
 """Copies that a trainer trains for edges' calibrations: what is judged before a process is started, and the process itself."""
 
+import functools
 import json
 import os
 import subprocess
@@ -36,13 +37,17 @@ def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path
     assert json.loads(done.stdout.splitlines()[-1])["judged"]["samples"] == 360
 
 
+@functools.cache
+def recipe():
+    return Experiment(edge_config(*NETWORK)).recipe
+
+
 def copy_request():
-    recipe = Experiment(edge_config(*NETWORK)).recipe
     return pb.TrainCopyRequest(
         protocol_version=PROTOCOL_VERSION,
         model=pb.Model(factory="shared.model.zoo:residual_cnn", kwargs_json='{"width": 8, "blocks": 2}'),
         example=TensorHeader(shape=[32, 1, 8, 8], dtype=DataType.DATA_TYPE_FLOAT32),
-        recipe_json=recipe.model_dump_json(),
+        recipe_json=recipe().model_dump_json(),
         cut=2,
         codec="fp32",
         backward="replay",

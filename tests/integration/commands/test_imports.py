@@ -45,6 +45,9 @@ AGENT = (
 )
 TRAINER = ("--help", "serve --help", "status --help", "config --example", "token --help", "certs --help")
 
+QUICK = ("--help", "run --help", "serve --help", "doctor --help", "config --example")
+"""Those that `make test` tries."""
+
 
 def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str]:
     """Which of `DEAR` a command has imported when it ends."""
@@ -65,7 +68,11 @@ def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [*(("edge_agent", each) for each in AGENT), *(("cloud_trainer", each) for each in TRAINER)],
+    [
+        pytest.param(function, each, marks=[] if each in QUICK else pytest.mark.slow)
+        for function, commands in (("edge_agent", AGENT), ("cloud_trainer", TRAINER))
+        for each in commands
+    ],
     ids=lambda value: value,
 )
 def test_a_command_that_runs_no_model_imports_nothing_dear(tmp_path, function, arguments):

@@ -19,7 +19,16 @@ print(*(name for name in {dear} if name in sys.modules), file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "sgd",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
+        ),
+    ],
+)
 def test_training_on_the_device_imports_nothing_dear(optimizer):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(dear=DEAR), f"training.optimizer.name={optimizer}"],
@@ -51,7 +60,9 @@ def test_the_first_session_of_a_trainer_imports_nothing_but_its_model():
     assert done.stdout.splitlines()[-1] == "shared.model.zoo"
 
 
-@pytest.mark.parametrize("module", ["cloud_trainer.main", "cloud_trainer.server", "edge_agent.run"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("cloud_trainer.main", marks=pytest.mark.slow), "cloud_trainer.server", "edge_agent.run"]
+)
 def test_nobody_without_certificates_imports_what_reads_them(module):
     script = f"import sys, {module}; assert 'cryptography' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -68,7 +68,13 @@ def heaps():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="another allocator")
 @pytest.mark.parametrize(
-    "process", [AGENT, FUNCTION, MEASURING, TRAINER], ids=["agent", "function", "measuring", "trainer"]
+    "process",
+    [
+        pytest.param(AGENT, id="agent"),
+        pytest.param(FUNCTION, id="function", marks=pytest.mark.slow),
+        pytest.param(MEASURING, id="measuring", marks=pytest.mark.slow),
+        pytest.param(TRAINER, id="trainer"),
+    ],
 )
 def test_all_threads_share_one_heap(process):
     done = subprocess.run(
