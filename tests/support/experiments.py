@@ -45,6 +45,10 @@ EVERY_PAIR = [
     for optimizer in OPTIMIZERS
 ]
 """Models with optimizers, all but ten of them for `make test-slow`: among the ten each model has two, each optimizer one."""
+MOST_OPTIMIZERS_SLOW = [
+    pytest.param(name, marks=[] if name in ("sgd", "adamw") else pytest.mark.slow) for name in OPTIMIZERS
+]
+"""All optimizers, of which `make test` tries two."""
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
 CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4, "fickle": 4}
 """How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""

@@ -13,7 +13,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks
 from tests.support.examples import examples
-from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, OPTIMIZERS, flags
+from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, MOST_OPTIMIZERS_SLOW, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer
 
@@ -51,7 +51,7 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", MOST_OPTIMIZERS_SLOW)
 async def test_both_directions_in_one_run(optimizer):
     chosen = [*flags("cnn", optimizer), "deployment.cut=1"]
     result = await train_and_move({5: 3, 12: 1, 13: 4, 20: 2, 25: 4}, *chosen)

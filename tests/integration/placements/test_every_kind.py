@@ -51,6 +51,8 @@ SHARED_MODELS_OF = {
     "owners that run nothing": ("mlp", "tied", "fickle"),
     "three tiers": ("cnn", "lstm", "fickle"),
 }
+TRIED = pytest.mark.parametrize("most", [1, pytest.param(None, id="all", marks=pytest.mark.slow)])
+"""Of each kind, so many of its models."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -70,11 +72,12 @@ def test_every_kind_and_every_model_is_tried():
         assert {model for models in tried.values() for model in models} == set(MODELS)
 
 
-async def test_blocks_of_one_worker_each_equal_the_plain_loop(tmp_path):
+@TRIED
+async def test_blocks_of_one_worker_each_equal_the_plain_loop(tmp_path, most):
     evaluations = set()
     async with running_trainers() as servers:
         for kind, models in MODELS_OF.items():
-            for model in models:
+            for model in models[:most]:
                 placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, model)]
                 result = await run_training(edge_config(*chosen_for(model), *placed))
                 assert_same_bits(plain(model), result.module.state_dict())
@@ -84,10 +87,11 @@ async def test_blocks_of_one_worker_each_equal_the_plain_loop(tmp_path):
     assert len(evaluations) == 1, "evaluations take the same way, and find what two workers find"
 
 
-async def test_shared_blocks_equal_one_process_that_runs_the_same_tiles(tmp_path):
+@TRIED
+async def test_shared_blocks_equal_one_process_that_runs_the_same_tiles(tmp_path, most):
     async with running_trainers() as servers:
         for kind, models in SHARED_MODELS_OF.items():
-            for model in models:
+            for model in models[:most]:
                 placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, model)]
                 config = edge_config(*chosen_for(model), *placed)
                 result = await run_training(config)

@@ -21,11 +21,11 @@ LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     ("chain of three", "cnn", "replay", LOSSY),
-    ("chain of four", "mlp", "stash", ()),
-    ("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',)),
+    pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.slow),
+    pytest.param("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',), marks=pytest.mark.slow),
     ("there and back", "cnn", "stash", LOSSY),
     ("samples divided", "mlp", "replay", LOSSY),
-    ("three tiers", "fickle", "replay", ()),
+    pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
 ]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -83,6 +83,7 @@ async def test_changes_of_placement_are_repeated_where_they_were(tmp_path):
     assert f"{STEPS} steps, and the same weights" in command(app, "replay", str(out))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp_path):
     out, steps = tmp_path / "out", 400
     kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=20", "compute.threads=1"]
