@@ -98,13 +98,6 @@ async def restore(
     return tickets
 
 
-async def record_trainer_sessions(session: OpenSession) -> None:
-    """Write down the ids that the trainers have given the session, where they are others. Raises StorageError."""
-    for name, trainer in session.members.items():
-        if session.stored.record.trainer_sessions.get(name, "") != trainer.session_id:
-            await session.threads.disk.run(session.stored.set_trainer_session, name, trainer.session_id)
-
-
 async def are_ready(session: OpenSession, names: Collection[str]) -> bool:
     """Whether these trainers have the session in memory, so that they can be given blocks."""
     if not session.members.keys() >= set(names) or not session.members.absent.isdisjoint(names):

@@ -49,9 +49,16 @@ class TrainerWorker:
         )
 
     async def reopen(self) -> Position:
-        """Open the session at a trainer that has nothing of it any more, and join it there."""
-        request = opening_request(self._state.experiment, self.name, self._state.placement)
-        self.session_id = (await self.client.open_session(request)).session_id
+        """Open the session at a trainer that has nothing of it any more, and join it there.
+
+        Its new id is on disk before it is joined: an agent that dies in between leaves a session that nobody has joined, which
+        the trainer soon drops. Raises StorageError, too.
+        """
+        state = self._state
+        request = opening_request(state.experiment, self.name, state.placement)
+        session_id = (await self.client.open_session(request)).session_id
+        await state.threads.disk.run(state.stored.set_trainer_session, self.name, session_id)
+        self.session_id = session_id
         self.forget_blocks()
         _log.info("session opened again at a trainer that had lost it", trainer=self.name)
         return await self.position()

@@ -14,7 +14,7 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import planned_around
-from edge_agent.sessions.joining import Joined, clear_others, join, record_trainer_sessions, restore
+from edge_agent.sessions.joining import Joined, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas
@@ -93,7 +93,6 @@ class Recovery:
         joined = await join(session, members.needed, wanted)
         if not self._goes_back and all(self._goes_on(joined.positions.get(name)) for name in members.needed):
             await clear_others(session, joined.positions, wanted)
-            await record_trainer_sessions(session)
             return Rejoined({name: position.tickets for name, position in joined.positions.items()})
         self._goes_back = True
         restored = await self._restore_newest(joined)
@@ -144,7 +143,6 @@ class Recovery:
                 _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue
             await disk.run(stored.set_shared, name)
-            await record_trainer_sessions(session)
             _log.info("went back to a checkpoint", step=name.step, placement=placement.version)
             return Restored(tickets, name.step, facts, placement != before)
         raise self._gone(nowhere, joined)

@@ -14,13 +14,17 @@ from edge_agent.experiment.workload import Workload
 from edge_agent.observability.observer import RunObserver
 from shared.errors import ExitCode
 from shared.placement import held_blocks
+from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
+from tests.support.forked import Forked
 from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, NAMES, PLACED, STEPS, Chain
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 WHILE_A_REPLICA_IS_SENT = "cloud_trainer.sessions.session_store:SessionStore.load_block"
+
+ONCE_THE_SESSION_IS_OPENED_AGAIN = "edge_agent.sessions.trainer_worker:TrainerWorker.restore"
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,23 @@ def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replic
         again = run_agent("run", "--resume", *(f"--set={flag}" for flag in chain.flags()), f"--output={chain.output}")
         assert again.returncode == 0, again.stderr
         assert trained(chain, expected) == ["edge", "near", "far", "cloud"]
+
+
+def test_an_agent_that_dies_while_it_takes_a_trainer_in_again_leaves_no_place_taken(tmp_path, expected):
+    with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}) as chain:
+        process, said = chain.agent()
+        said.first_event("checkpoint at every worker", 30)
+        process.kill()
+        process.wait()
+        chain.kill("near")
+        chain.lose_disk("near")
+        chain.start("near", settings=["server.max_sessions=1"])
+        dies = Planned("agent", Fault.KILL_AGENT, ONCE_THE_SESSION_IS_OPENED_AGAIN, 1)
+        dying = Forked(sides.agent, chain.flags(), {}, [dies], tmp_path)
+        dying.wait()
+        again = run_agent("run", "--resume", *(f"--set={flag}" for flag in chain.flags()), f"--output={chain.output}")
+        assert again.returncode == 0, again.stderr
+        assert trained(chain, expected) == ["edge", "edge", "near", "near"]
 
 
 def test_of_a_middle_that_is_killed_while_it_sends_a_replica_the_checkpoint_before_counts(tmp_path, expected):
