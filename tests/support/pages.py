@@ -33,7 +33,18 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """The fenced blocks of docs/`page`."""
-    return [Block(*found) for found in _FENCE.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))]
+    return blocks_of((ROOT / "docs" / page).read_text(encoding="utf-8"))
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The fenced blocks of a page or of a part of one."""
+    return [Block(*found) for found in _FENCE.findall(text)]
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text under each heading of the second level of docs/`page`."""
+    parts = (ROOT / "docs" / page).read_text(encoding="utf-8").split("\n## ")[1:]
+    return {heading: text for heading, _, text in (part.partition("\n") for part in parts)}
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,31 @@
 """What pages tell a reader to type, done as it stands there: in an empty folder with our sources, in two terminals.
 
-Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are shortened by variables.
+Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are shortened by variables, but for the
+examples, which train as long as they say.
 """
 
 import json
 import re
 import shutil
+import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from edge_agent.main import app as agent_app
+from shared.errors import ExitCode
 from tests.conftest import ROOT
 from tests.support.commands import command
-from tests.support.pages import Reader, blocks, fetched, looking
+from tests.support.pages import Block, Reader, blocks, blocks_of, fetched, looking, sections
 from tests.support.running import held_port
 
 pytestmark = pytest.mark.slow
 
 STEPS = 12
+EXAMPLES = sections("examples.md")
 INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 
 
@@ -38,10 +45,12 @@ def reader(folder):
         yield reader_at(folder, f"127.0.0.1:{port}")
 
 
-def reader_at(folder, address):
-    short = {"EDGE_AGENT_TRAINING__MAX_STEPS": str(STEPS), "EDGE_AGENT_TRAINER__ADDRESS": address}
-    one_thread = {f"{side}_COMPUTE__THREADS": "1" for side in ("EDGE_AGENT", "CLOUD_TRAINER")}
-    environment = {"PYTHONPATH": str(folder), "CLOUD_TRAINER_SERVER__LISTEN": address, **short, **one_thread}
+def reader_at(folder, address, steps=STEPS):
+    """steps: the most that a run makes; None for as many as it says."""
+    short = {} if steps is None else {"EDGE_AGENT_TRAINING__MAX_STEPS": str(steps)}
+    addresses = {"EDGE_AGENT_TRAINER__ADDRESS": address, "CLOUD_TRAINER_SERVER__LISTEN": address}
+    one_thread = {f"{program}_THREADS": "1" for program in ("EDGE_AGENT_COMPUTE_", "CLOUD_TRAINER_COMPUTE_", "OMP_NUM")}
+    environment = {"PYTHONPATH": str(folder), **addresses, **short, **one_thread}
     return Reader(folder, environment=environment, done=INSTALLATION)
 
 
@@ -77,6 +86,58 @@ def test_a_module_of_twenty_lines_trains_across_two_processes(folder, reader):
     assert summary["steps"] == STEPS
     assert {block["worker"] for block in summary["blocks"]} == {"edge", "trainer"}
     assert summary["accuracy"] is not None
+
+
+@pytest.fixture
+def train(folder):
+    """Does what a page says until its run has ended; returns its summary, what it printed, and the folder of its results."""
+
+    def train(page):
+        with held_port() as port:
+            *_, run = reader_at(folder, f"127.0.0.1:{port}", steps=None).follow(page)
+        directory = folder / "run" / re.search(r"--config (\w+)\.toml", run.command)[1]
+        return json.loads((directory / "summary.json").read_text()), run.output, directory
+
+    return train
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_ends_with_the_accuracy_that_the_page_promises(train, example):
+    page = blocks_of(EXAMPLES[example])
+    summary, printed, directory = train(page)
+    assert summary["accuracy"] > promised_accuracy(example)
+    assert {block["worker"] for block in summary["blocks"]} == {"edge", "trainer"}
+    assert f"{summary['accuracy']:.2%}" in printed
+    shown = "".join(block.text for block in page if block.language == "text")
+    assert all(line in printed for line in shown.splitlines() if line.startswith("│ on "))
+    state = load_file(directory / "model.safetensors")
+    assert sum(block["parameters"] for block in summary["blocks"]) <= sum(map(torch.numel, state.values()))
+    assert (summary["bytes_down"] == 0) == (example == "Transfer learning"), "nothing flows back to frozen blocks"
+
+
+def test_the_transfer_does_worse_without_what_was_trained_before(train):
+    page = blocks_of(EXAMPLES["Transfer learning"])
+    without = re.compile(r"^start_from = .*\n", re.MULTILINE)
+    assert any(without.search(block.text) for block in page)
+    summary, _, _ = train([Block(block.language, block.title, without.sub("", block.text)) for block in page])
+    assert summary["accuracy"] < promised_accuracy("Transfer learning")
+
+
+def test_the_text_is_not_cut_behind_its_embedding(folder):
+    page = blocks_of(EXAMPLES["Text"])
+    for block in page:
+        if block.language in ("python", "toml"):
+            (folder / block.title).write_text(block.text)
+    subprocess.run([sys.executable, "save_sentences.py"], cwd=folder, check=True)
+    ((asked, said),) = [pair for pair in pairwise(page) if not pair[0].title]
+    done = subprocess.run(["sh", "-c", asked.text], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == ExitCode.MODEL
+    assert done.stderr.split() == said.text.split()
+
+
+def promised_accuracy(example):
+    (percent,) = re.findall(r"accuracy [^.]*is above (\d+) %", EXAMPLES[example])
+    return int(percent) / 100
 
 
 def test_every_kind_of_placement_is_shown_as_its_page_says_and_costs_what_the_page_says(folder, monkeypatch):
