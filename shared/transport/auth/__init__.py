@@ -1,1 +1,1 @@
-"""Who calls and who answers: TLS, tokens, and how often somebody may call."""
+"""Authentication of callers and servers: TLS, tokens, tickets, and limits on the rate of calls."""

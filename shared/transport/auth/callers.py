@@ -1,4 +1,4 @@
-"""Who calls: by bearer token, by ticket, by client certificate, or nobody in particular where none of them is asked for."""
+"""Callers of a server, known by bearer token, ticket or client certificate; without any of these, every caller is ANYONE."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -18,7 +18,7 @@ _HOW = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKE
 
 
 def no_such_ticket() -> StatusError:
-    """What is said to a caller with a ticket that lets it do nothing here."""
+    """Return the refusal of a ticket that gives no access to the method called."""
     return StatusError(
         grpc.StatusCode.UNAUTHENTICATED,
         "the ticket opens no link of this trainer and gives no block: it was used or withdrawn, or is of something else; an "
@@ -32,7 +32,7 @@ class PeerLink(NamedTuple):
 
     session_id: str
     session_term: int
-    """Of the agent that joined the session last when the ticket was issued."""
+    """Term in which the agent had joined the session when the ticket was issued."""
     worker: str
     """The worker that dials."""
     evaluation: int
@@ -60,7 +60,7 @@ class BlockOffer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a call comes from, and what it may do. What a caller makes belongs to its subject.
+    """The source of a call, with its rights. Sessions that a caller opens belong to its subject.
 
     ticket, offer: what it came in for, with a ticket in the place of a token: a link, or blocks. Then its subject is that of
     the agent whose session it concerns.
@@ -73,7 +73,7 @@ class Caller:
 
 
 FindTicket = Callable[[str], Caller | None]
-"""Who comes with a ticket; None for a ticket that lets nobody in. Looking uses nothing up."""
+"""Function from a ticket to its caller; None for a ticket that gives no access. A look-up does not use the ticket up."""
 
 
 ANYONE = Caller("")
@@ -83,7 +83,7 @@ _caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
 
 
 def caller() -> Caller:
-    """Who the call of this task comes from."""
+    """Return the caller of this task's call."""
     return _caller.get()
 
 
@@ -115,7 +115,7 @@ class Authenticator:
         return self._tokens.failure
 
     def judge(self) -> Callable[[Caller, Scope], bool]:
-        """What says whether a caller who was let in may still do what a scope allows; during a `failure` every one may."""
+        """Return a test of whether an admitted caller may still use a scope; during a `failure` it passes everybody."""
         if self._tokens is None or self.failure is not None:
             return lambda _who, _scope: True
         book = self._tokens.get()
@@ -123,7 +123,7 @@ class Authenticator:
 
     @property
     def asks(self) -> bool:
-        """Whether a stranger is told from a friend."""
+        """Tell whether callers have to show a token or a certificate."""
         return self._tokens is not None or self._certificates
 
     def identify(self, method: str, context: Context) -> Caller:

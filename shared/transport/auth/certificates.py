@@ -24,7 +24,7 @@ _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a certificate is for.
+    """The subject of a certificate.
 
     name: the common name, a client's subject. hosts: names and addresses that a server is reached by; none for a client.
     """
@@ -148,5 +148,5 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def reachable_names(hosts: Sequence[str], hostname: str) -> tuple[str, ...]:
-    """What a trainer's certificate is for: what was asked for, this machine's name, and loopback."""
+    """Return the names for a trainer's certificate: `hosts`, this machine's name, and loopback."""
     return tuple(dict.fromkeys([*hosts, hostname, "localhost", "127.0.0.1", "::1"]))

@@ -23,12 +23,13 @@ from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError, abort
 
 _BUSY_RETRY_SECONDS = 1.0
-"""When a caller with too many calls under way may try again; one of them has ended by then, unless the caller holds it open."""
+"""Delay before a caller with too many calls under way may try again. By then one of them has usually ended."""
 _CLOSED_RETRY_SECONDS = 5.0
-"""When a caller may try again where the operator has to repair a file first."""
+"""Delay before a caller may try again while the operator has to repair a file."""
 LOOK_SECONDS = 0.25
-"""How often calls under way are judged again. A call is ended when two looks in a row find it withdrawn, because a file that
-is being written may lack a token for a moment; so a subject that is removed is out within half a second."""
+"""Interval between two judgements of calls under way. A call ends when two judgements in a row find it withdrawn,
+because a file that is being written may lack a token for a moment. So a subject that is removed is out within half a
+second."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 """The handler of a method; None where the server has no such method."""
@@ -46,12 +47,12 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """How much one caller may ask: a subject, one host on a port that asks nobody who they are, and the wrong credentials
-    of one host."""
+    """Limits on the calls of one caller: a subject, or a host on a port that identifies nobody. The wrong credentials
+    of a host have the same limits."""
 
     calls_per_second: float
     calls_at_once: int
-    """Of one subject or host."""
+    """Largest number of calls under way of one subject or host."""
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -94,7 +95,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     @property
     def open(self) -> bool:
-        """Whether a caller without a call under way can be let in."""
+        """Tell whether a caller without a call under way can be admitted."""
         return self._authenticator.failure is None
 
     async def keep_watch(self, on_look: Callable[[], Awaitable[None]]) -> None:
@@ -175,7 +176,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 self._under_way.pop(key, None)
 
     def _identify(self, method: str, host: str, context: Context) -> Caller:
-        """Who calls. Raises StatusError, also for callers without a call under way while the tokens cannot be read."""
+        """Find the caller. Raises StatusError, also for callers without a call under way while the tokens cannot be read."""
         self._refuse_hurry(self._strangers.wait_seconds(host))
         failure = self._authenticator.failure
         try:

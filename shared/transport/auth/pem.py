@@ -1,4 +1,4 @@
-"""What PEM files of certificates and keys hold, checked."""
+"""Checks of PEM files that hold certificates and keys."""
 
 import datetime
 from pathlib import Path

@@ -13,7 +13,7 @@ import grpc
 from shared.transport.rpc.status import StatusError
 
 PROBE_SECONDS = 5.0
-"""How long a probe may take from its beginning to its answer."""
+"""Longest time from the beginning of a probe to its answer."""
 MOST_PROBES = 256
 """Probes at one time. Each holds a few kilobytes."""
 

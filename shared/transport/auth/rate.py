@@ -1,10 +1,10 @@
-"""How often a caller may call: each has a bucket, which fills steadily and holds a burst. The owner brings the clock."""
+"""Limits on the rate of calls: each caller has a bucket, which fills steadily and holds a burst. The owner brings the clock."""
 
 from collections import OrderedDict
 from collections.abc import Callable
 
 BURST_SECONDS = 10.0
-"""How much of the steady rate may come at once: opening a session asks for many blocks in a row."""
+"""Largest burst, as seconds of the steady rate: opening a session asks for many blocks in a row."""
 _MAX_KEYS = 4096
 """The most callers that are remembered. The one that has been silent for longest is forgotten, which bounds the memory."""
 
@@ -32,7 +32,7 @@ class RateLimit:
         return 0.0 if admitted else (1 - level) / self._per_second
 
     def wait_seconds(self, key: str) -> float:
-        """What `take` would return now; counts nothing."""
+        """Return what `take` would return now; count nothing."""
         return max(0.0, 1 - self._level(key)) / self._per_second
 
     def _level(self, key: str) -> float:

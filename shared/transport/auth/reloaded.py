@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _Stamp = tuple[int, ...] | None
 RETRY_SECONDS = 0.5
-"""How often files that cannot be used are read again while they look the same: not every cause shows in them."""
+"""Interval between attempts to read files that cannot be used and look the same: not every cause shows in them."""
 
 
 class Reloaded(Generic[T]):

@@ -22,17 +22,17 @@ class TlsFiles:
     key: Path | None
     ca: Path | None
     section: str = "tls"
-    """Where they stand in the configuration."""
+    """Section of the configuration that names the files."""
 
     @property
     def paths(self) -> list[Path]:
-        """Those that there are."""
+        """The paths that are set."""
         return [path for path in (self.certificate, self.key, self.ca) if path is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """What is in them, checked. own: the key and the certificate of this end."""
+    """The checked content of the files. own: the key and the certificate of this end."""
 
     own: tuple[bytes, bytes] | None
     ca: bytes | None
@@ -69,7 +69,7 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
 
 
 def channel_credentials(files: TlsFiles) -> Callable[[], grpc.ChannelCredentials]:
-    """What gives the credentials of a client, others when its files have changed; a channel keeps those it was made with.
+    """Return a function that gives a client's credentials, others once the files change; a channel keeps its first ones.
 
     Without a `ca` it trusts the public ones that gRPC brings. Raises ConfigError.
     """
@@ -81,7 +81,7 @@ def _channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
 
 
 class _News:
-    """What gRPC asks before each handshake, one at a time: another configuration, or None while nothing has changed.
+    """The configuration that gRPC asks for before each handshake, one at a time; None while nothing has changed.
 
     With each answer but None gRPC frees what it had, even where another handshake has asked already and is about to take it
     (grpc/grpc#36693). So nothing is said twice, and a change only once those that asked before it have what they asked for.

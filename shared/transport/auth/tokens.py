@@ -30,7 +30,7 @@ KEY = "auth.tokens"
 
 
 class Scope(StrEnum):
-    """What a token allows. Every call needs exactly one of them."""
+    """The rights of a token. Every call needs exactly one of them."""
 
     TRAIN = "train"
     """Open sessions and move tensors: what computes, and what holds memory."""
@@ -43,16 +43,16 @@ class Scope(StrEnum):
 
 
 AN_AGENTS = (Scope.TRAIN, Scope.CONTROL, Scope.READ)
-"""What an agent needs, and everything that concerns its own sessions only."""
+"""Scopes that an agent needs; they concern its own sessions only."""
 
 
 class TokenEntry(Section):
     """One token of the file."""
 
     subject: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.@-]{1,64}$")]
-    """Whose it is. Sessions belong to a subject; several tokens may have the same."""
+    """Owner of the token. Sessions belong to a subject; several tokens may have the same subject."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)]
-    """What it allows."""
+    """Scopes that the token allows."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Its hash."""
 
@@ -68,11 +68,11 @@ class TokenBook:
         self._entries = [(bytes.fromhex(entry.sha256), entry) for entry in entries]
 
     def allows(self, subject: str, scope: Scope) -> bool:
-        """Whether any token of the subject has the scope."""
+        """Tell whether any token of the subject has the scope."""
         return any(entry.subject == subject and scope in entry.scopes for _, entry in self._entries)
 
     def find(self, token: str) -> TokenEntry | None:
-        """Whose token it is. How long that takes says nothing of the tokens: all are compared, each in constant time."""
+        """Find the entry of a token. Every entry is compared in constant time, so the duration says nothing of the tokens."""
         digest, found = digest_of(token), None
         for known, entry in self._entries:
             if hmac.compare_digest(known, digest):

@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 4.0
 
 
 def serving(address: str) -> bool:
-    """Whether what listens there says of itself that it serves."""
+    """Ask the server at an address whether it serves."""
     with grpc.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:

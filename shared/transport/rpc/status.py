@@ -60,7 +60,7 @@ BROKEN_WRITE = "Internal error from Core"
 
 _DOMAIN = "isthmus"
 _DETAILS_KEY = "grpc-status-details-bin"
-"""Where gRPC carries a google.rpc.Status."""
+"""Metadata key under which gRPC carries a google.rpc.Status."""
 
 _MAX_RETRY_SECONDS = 3600.0
 """The longest wait that a trainer can ask an edge for."""
@@ -144,7 +144,7 @@ def _details(error: StatusError) -> list[any_pb2.Any]:
 
 
 def passed_on(failure: IsthmusError, sentence: str) -> StatusError:
-    """What ends a call because another worker has failed: the caller's error is of the same kind as `failure`."""
+    """Return the status that ends a call because another worker has failed. The caller raises the same kind as `failure`."""
     code, kind, seconds = grpc.StatusCode.INVALID_ARGUMENT, None, None
     match failure:
         case FencedError():
@@ -169,7 +169,7 @@ def passed_on(failure: IsthmusError, sentence: str) -> StatusError:
 
 
 def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
-    """What the trainer's google.rpc.RetryInfo says, at most an hour; None where it says nothing that can be read."""
+    """Read the delay in the trainer's google.rpc.RetryInfo, at most an hour; None where it cannot be read."""
     info = error_details_pb2.RetryInfo()
     if not _unpack(failure, info):
         return None
@@ -178,7 +178,7 @@ def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
 
 
 def _kind(failure: grpc.aio.AioRpcError) -> type[IsthmusError] | None:
-    """What the trainer's google.rpc.ErrorInfo says that the status does not; None where it says nothing that is known."""
+    """Read the kind of error in the trainer's google.rpc.ErrorInfo; None where the kind is unknown."""
     info = error_details_pb2.ErrorInfo()
     return _ERRORS.get(info.reason) if _unpack(failure, info) and info.domain == _DOMAIN else None
 
@@ -195,7 +195,7 @@ def _unpack(failure: grpc.aio.AioRpcError, info: Message) -> bool:
 
 
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
-    """What a failed call means to the worker that called. trainer: its address, for the sentence."""
+    """Convert a failed call to the error that the calling worker raises. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
     if (kind := _kind(failure)) is not None:
         return kind(f"the trainer at {trainer} refused: {details}")

@@ -1,4 +1,4 @@
-"""What carries packets between the two ends of a stream: a gRPC call, or this process's memory."""
+"""Carriers of packets between the two ends of a stream: a gRPC call, or this process's memory."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

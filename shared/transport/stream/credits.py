@@ -1,4 +1,4 @@
-"""How much may be under way: at most what the receiver grants, and no more and no sooner than what keeps the link full.
+"""Bounds on unacknowledged bytes: the receiver's grant, and the least amount that keeps the link full.
 
 Without the second bound a slow link queues seconds of data ahead of everything else that shares it. Bytes are payload
 bytes, counted from the beginning of a stream in one direction, so a lost or repeated ack does no harm.
@@ -17,9 +17,9 @@ UNPACED_BYTES = int(LONGEST_CHUNK * LEAST_CHUNK_BYTES)
 """Bytes that may be under way whatever the pace: a tensor of one chunk says little about a link, and that must not slow it
 down."""
 BURST_SECONDS = 0.004
-"""What may be written at once, as seconds of the link: timers are late by a millisecond or two."""
+"""Largest burst, as seconds of the link: timers are late by a millisecond or two."""
 LONGEST_PAUSE_SECONDS = 0.1
-"""How long a chunk waits at most, so that the stream goes on whatever rate was measured."""
+"""Longest wait of a chunk, so that the stream moves whatever rate was measured."""
 
 
 class SendCredits:
@@ -44,7 +44,7 @@ class SendCredits:
 
     @property
     def room_bytes(self) -> int:
-        """How much more may be under way before an ack has to come; none where it is negative."""
+        """Bytes that may still be sent before an ack has to come; none where it is negative."""
         return min(self.window_bytes, self._granted_bytes) - self.under_way_bytes
 
     async def take(self, count: int) -> bool:

@@ -24,14 +24,14 @@ from shared.transport.stream.suspicion import Suspicion
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2
-"""How long an ack waits for a message that goes the same way and can carry it, unless the sender waits for it. This spares a
-step half its messages, on a weak device too, whose steps are long; the ack says how long it has waited (as QUIC's does, RFC
-9000)."""
+"""Longest time that an ack waits for a message of the same direction that can carry it, unless the sender waits for the
+ack. This spares a step half its messages, on a weak device too, whose steps are long. The ack says how long it has
+waited (as QUIC's does, RFC 9000)."""
 MEASURED_SECONDS = 0.002
 """A chunk of a tensor that takes longer on the link is to be acknowledged at once: a message more costs little then, and more
 of the link is seen."""
 ASKED_TIMES = 8
-"""How often an ack is asked for, at most, while as much is under way as may be, if nothing else asks for it."""
+"""Largest number of requests for an ack in one window's worth of bytes, if nothing else asks for one."""
 
 INITIAL_WINDOW_BYTES = 512 * 1024
 """Bytes that may be under way before the link is known."""
@@ -93,7 +93,7 @@ class Duplex(Generic[Out, In]):
         self._assembler = assembler
         self._largest_chunk_bytes = largest_chunk_bytes
         self._chunk_bytes = min(FIRST_CHUNK_BYTES, largest_chunk_bytes)
-        """What suits the link."""
+        """Length of a chunk that suits the link."""
         self._writing = asyncio.Lock()
         self._unsent_ack: Ack | None = None
         self._ack_reminder = Reminder(ACK_DELAY_SECONDS, self._start_ack)
@@ -111,10 +111,10 @@ class Duplex(Generic[Out, In]):
         self.round_trip = RoundTrip()
         self._suspicion = Suspicion()
         self._measured_seconds = 0.0
-        """When a tensor was sent last to measure the link."""
+        """Time of the last tensor that measured the link."""
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
-        """When the peer was heard last, or was first sent something after it had acknowledged everything."""
+        """Time of the peer's last message, or of the first send after it had acknowledged everything."""
 
     @property
     def quiet_seconds(self) -> float:
@@ -174,7 +174,7 @@ class Duplex(Generic[Out, In]):
             message = None
 
     def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
-        """Whether the ack of so many bytes is to come at once: for room, or because a message more costs little beside them."""
+        """Tell whether `count` bytes need their ack at once: for room, or because one more message costs little beside them."""
         is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.link.bits_per_second or float("inf"))
         room, under_way = self._credits.room_bytes, self._credits.under_way_bytes
         unasked = self._credits.sent_bytes - self._asked_bytes
@@ -256,7 +256,8 @@ class Duplex(Generic[Out, In]):
         return self.link.bits_per_second is None or self._suspicion.is_raised or is_due
 
     def _chunk_bytes_of(self, count: int, *, measures: bool) -> int:
-        """How long each chunk of so many bytes is. Where none measures all are equal: a short one would cost as much."""
+        """Return the length of each chunk of `count` bytes. Where none measures, all are equal: a short one would cost
+        as much."""
         if not measures:
             chunks = round(count / self._chunk_bytes) or 1
             return min(max(-(-count // chunks), 1), self._largest_chunk_bytes)

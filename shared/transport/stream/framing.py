@@ -39,7 +39,7 @@ def block_key(block: int) -> TensorKey:
 
 
 def key_of(frame: Frame) -> TensorKey:
-    """Which tensor a chunk belongs to."""
+    """Return the key of the tensor that a chunk belongs to."""
     return TensorKey(frame.step, frame.role, frame.block, frame.slot)
 
 
@@ -52,7 +52,7 @@ class WireTensor:
     header: TensorHeader
     payload: memoryview
     sender_nanoseconds: int = 0
-    """When its sender began to send it, by the sender's clock. Known of a tensor that has arrived."""
+    """Time at which the sender began to send the tensor, by the sender's clock. Set on a tensor that has arrived."""
     batch_samples: int = 0
     """The samples of the whole batch, where several workers share it; see `Frame`."""
 
@@ -153,7 +153,7 @@ class Assembler:
 
     @property
     def between_tensors(self) -> bool:
-        """Whether every tensor that has begun is whole."""
+        """Tell whether every tensor that has begun is whole."""
         return not self._under_way
 
     def add(self, frame: Frame, payload: memoryview | bytes) -> WireTensor | None:
@@ -211,7 +211,7 @@ def _check_fit(key: TensorKey, first: Frame, begin: int, count: int) -> None:
 
 
 def role_name(role: Role.ValueType) -> str:
-    """What a role is called in a sentence. The peer may have sent a number that is no role."""
+    """Name a role for a sentence. The peer may have sent a number that is no role."""
     try:
         return Role.Name(role).removeprefix("ROLE_").lower().replace("_", " ")
     except ValueError:

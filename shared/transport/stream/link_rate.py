@@ -1,9 +1,9 @@
-"""What a link carries, learnt from acks: its rate, the queue in front of it, and how long an ack takes without that queue.
+"""Measurements of a link, learnt from acks: its rate, the queue in front of it, and the delay of an ack without that queue.
 
-The receiver's clock times the arrivals, so what the sender's buffers swallowed does not count. A one-way delay is read from
+The receiver's clock times the arrivals, so bytes in the sender's buffers do not count. A one-way delay is read from
 the clocks of two machines, so only differences of delays mean anything (LEDBAT, RFC 6817), and a slow way back does not
-count either. Only the time in which the link was busy says what it carries: at other times, what arrives is what the sender
-wrote. Knows nothing of gRPC; the caller brings the clocks.
+count either. Only the time in which the link was busy counts: at other times, the arrivals show the sender's pace.
+Knows nothing of gRPC; the caller brings the clocks.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from statistics import median
 from shared.bounds import MOST_BITS_PER_SECOND
 
 SAMPLES = 9
-"""How many of the last rates the estimate is made of."""
+"""Number of latest rates that the estimate is made of."""
 SAMPLE_SECONDS = 0.004
 """Busy time that one rate is measured over. In less time the measurement shows how the receiver's event loop reads."""
 SAMPLE_BYTES = 512 * 1024
@@ -29,10 +29,10 @@ CHANGE_SAMPLES = 3
 MOST_WEIGHT = 4
 """One span of time counts for at most so many usual ones: a stall is long, and says no more than other spans."""
 LOOPS = 16
-"""How many of the last round trips count."""
+"""Number of latest round trips that count."""
 BASE_SECONDS = 10.0
-"""How long the shortest delay is believed. Routes and clocks change, and a sender that always keeps a queue never sees the
-delay without one; so after this time the queue has to run dry once."""
+"""Time for which the shortest delay is believed. Routes and clocks change, and a sender that always keeps a queue never
+sees the delay without one; so after this time the queue has to run dry once."""
 
 
 class LinkRate:
@@ -42,7 +42,7 @@ class LinkRate:
         self.bits_per_second: float | None = None
         """The rate that the link reached for half of the time it was busy recently; None before anything is known."""
         self.queue_seconds = 0.0
-        """How much longer the last bytes were on their way than the quickest bytes."""
+        """Delay of the last bytes beyond that of the quickest bytes."""
         self._rates: deque[tuple[float, float]] = deque(maxlen=SAMPLES)
         self._busy_bytes, self._busy_seconds = 0, 0.0
         self._last: tuple[int, int] | None = None
@@ -57,7 +57,7 @@ class LinkRate:
 
     @property
     def draining(self) -> bool:
-        """Whether less should be under way, until bytes arrive that have met no queue."""
+        """Tell whether fewer bytes should be under way, until bytes arrive that have met no queue."""
         return self._draining_since is not None
 
     def idle(self) -> None:

@@ -36,7 +36,7 @@ class Packet(Generic[T]):
     message: T
     payload: memoryview | bytes = b""
     rest: tuple[memoryview | bytes, ...] = ()
-    """What follows `payload`, of a packet that is to be sent; one that has come has all of it in one piece."""
+    """Parts after `payload`, of a packet that is to be sent; a packet that has come has all of it in one piece."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Damaged:
 
 
 def undamaged(received: T | Damaged) -> T:
-    """What has arrived. Raises DamagedMessageError where it is damaged."""
+    """Return the message that has arrived. Raises DamagedMessageError where it is damaged."""
     if isinstance(received, Damaged):
         raise DamagedMessageError(f"damaged message: {received.reason}")
     return received
@@ -108,7 +108,8 @@ def _too_long(count: int) -> Damaged:
 
 
 def _split(body: memoryview) -> tuple[int, memoryview | bytes]:
-    """Where the header's fields end, and the payload. Raises IndexError or DecodeError for bytes that are no such message."""
+    """Return the end of the header's fields, and the payload. Raises IndexError or DecodeError for bytes that are no
+    such message."""
     position, end = 0, len(body)
     for _ in range(_MOST_FIELDS):
         if position == end:

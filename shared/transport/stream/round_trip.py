@@ -1,4 +1,4 @@
-"""How long the way to the peer and back takes, learnt from acks: what no rate explains, and what a pipeline has to bridge.
+"""Time to the peer and back, learnt from acks: the delay that no rate explains and that a pipeline has to bridge.
 
 The shortest time of the last seconds counts, because a longer one contains a queue or a busy peer. Knows nothing of gRPC; the
 caller brings the clock.
@@ -7,13 +7,13 @@ caller brings the clock.
 from collections import deque
 
 MEMORY_SECONDS = 10.0
-"""How long an ack is remembered: after that, the way may have become longer for good."""
+"""Time for which an ack is remembered: after that, the way may have become longer for good."""
 RENEWED_SECONDS = 1.0
-"""How often a small chunk is to be sent by itself for this, where it could go with others."""
+"""Interval at which a small chunk is sent by itself for this measurement, where it could go with others."""
 LARGEST_SHARE = 0.1
 """The share of an ack's time that its chunk may take on the link: with more, the time says what the link carries."""
 SHORT_SECONDS = 0.001
-"""What a chunk may take on the link whatever its share: reading a chunk takes longer."""
+"""Time that a chunk may take on the link whatever its share: reading a chunk takes longer."""
 SMALL_BYTES = 4096
 """A chunk that is short on any link that can be trained over."""
 
@@ -31,7 +31,7 @@ class RoundTrip:
         return self._shortest[0][1] if self._shortest else None
 
     def is_due(self, chunk_bytes: int, now_seconds: float) -> bool:
-        """Whether a chunk is small, and the last that said anything so long ago, that this one is to be acknowledged."""
+        """Tell whether this chunk should be acknowledged: it is small, and the last measurement is too old."""
         latest = self._shortest[-1][0] if self._shortest else float("-inf")
         return chunk_bytes <= SMALL_BYTES and now_seconds > latest + RENEWED_SECONDS
 

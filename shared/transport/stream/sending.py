@@ -1,4 +1,4 @@
-"""How to send over a link of which this much is known: the size of a chunk, how much may be under way, how fast to write.
+"""Pace of sending over a measured link: the size of a chunk, the bytes under way, the rate of writing.
 
 The sender keeps a queue of a few chunks in front of the link. While the sender is late the link lives on this queue, and all
 other traffic of the link waits behind it. Pure: from what was measured to what is allowed.
@@ -13,22 +13,22 @@ LEAST_CHUNK_BYTES = 32 * 1024
 LONGEST_CHUNK = 1.5
 """A chunk may be so many times as long as suits the link, where that spares one."""
 CHUNK_SECONDS = 0.015
-"""How long a chunk takes on the link, and so how often that is measured."""
+"""Time of a chunk on the link, and so the interval of measurements."""
 QUEUE_SECONDS = 0.030
 """The queue that is kept, with the chunk that was written last."""
 QUEUE_CHUNKS = 2
 """The shortest queue: a chunk that is on its way, and one behind it."""
 LEAST_GAIN, MOST_GAIN = 0.9, 1.5
-"""How much slower or faster than the link its sender writes. A queue need not shrink sooner than the first lets it, and a link
-that has become faster need not be noticed sooner than the second lets it."""
+"""Bounds on the sender's rate, as factors of the link's. The first lets a queue shrink no sooner than it has to. The
+second bounds how soon a faster link is noticed."""
 DRAINED = 0.5
 """While the queue runs dry, this share of what the link carries in one round trip is under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What the sender may do. chunk_bytes: how long a piece of a tensor should be. window_bytes: what may be under way.
-    bits_per_second: how fast to write once more than a little is under way."""
+    """The limits of the sender. chunk_bytes: length of a piece of a tensor. window_bytes: bytes that may be under way.
+    bits_per_second: rate of writing once more than a little is under way."""
 
     chunk_bytes: int
     window_bytes: int
@@ -36,7 +36,7 @@ class Allowance:
 
 
 def allowance(link: LinkRate, largest_chunk_bytes: int) -> Allowance | None:
-    """What suits the link now; None before its rate is known.
+    """Return the allowance that suits the link now; None before its rate is known.
 
     The shorter the queue is than the one that is kept, the faster; without any, half as much again is written and under
     way as the link is known to carry, so that a link that has become faster shows it. Writing at the link's pace, and not

@@ -1,4 +1,4 @@
-"""Whether a link may have become slower: its rate is not seen where each tensor is one chunk, but late acks are."""
+"""Suspicion that a link has become slower: where each tensor is one chunk its rate is not seen, but late acks are."""
 
 from collections import deque
 from statistics import median
@@ -20,7 +20,7 @@ class Suspicion:
 
     @property
     def is_raised(self) -> bool:
-        """Whether the link had better be measured."""
+        """Tell whether the link had better be measured."""
         return self._late >= IN_A_ROW
 
     def note(self, ack_seconds: float, carried_seconds: float) -> None:
