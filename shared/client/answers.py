@@ -17,7 +17,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 _SHOWN = 40
-"""How many characters of a wrong value an error shows."""
+"""Largest number of characters of a wrong value that an error shows."""
 
 
 class AnswerJudge:
@@ -52,7 +52,7 @@ class AnswerJudge:
         return answer
 
     def ticket(self, call: str, ticket: str) -> str:
-        """What lets somebody dial or download; it travels on in a header."""
+        """Judge a ticket, which lets its bearer dial or download and travels on in a header."""
         self._demand(call, "ticket", ticket, is_ticket, "up to 128 letters, digits, - and _")
         return ticket
 
@@ -79,7 +79,7 @@ class AnswerJudge:
         return answer
 
     def copy_timed(self, answer: pb.TrainCopyResponse) -> pb.CopyTiming:
-        """What a copy takes."""
+        """Judge the durations of training a copy."""
         call, told = "TrainCopy", answer.timing
         for name, seconds in (
             ("seconds_per_step", told.seconds_per_step),
@@ -92,7 +92,7 @@ class AnswerJudge:
         return told
 
     def copy_judged(self, answer: pb.TrainCopyResponse) -> pb.CopyJudged:
-        """What a copy gets right."""
+        """Judge the count of samples that a copy gets right."""
         judged = answer.judged
         self._demand("TrainCopy", "samples", judged.samples, _is_some, "1 or more")
         self._demand(

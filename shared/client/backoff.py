@@ -29,7 +29,7 @@ class Backoff:
         self._attempts = 0
 
     def next_seconds(self, away_seconds: float) -> float:
-        """How long to wait before the next attempt. away_seconds: how long the peer has been away."""
+        """Return the seconds to wait before the next attempt. away_seconds: time since the peer was last there."""
         doubled = min(self._soon_seconds, self._first_seconds * 2.0 ** min(self._attempts, 64))
         self._attempts += 1
         return self._uniform(0.0, min(self._longest_seconds, max(doubled, AWAY_SHARE * away_seconds)))

@@ -33,20 +33,22 @@ TrainerName = Annotated[
 
 class TrainerAddressConfig(Section):
     name: TrainerName = "trainer"
-    """What the trainer is called where a placement or a permission names it."""
+    """Name of the trainer in a placement or a permission."""
     address: PeerAddress = "127.0.0.1:50051"
-    """Where the cloud trainer listens."""
+    """Address at which the cloud trainer listens."""
     connect_timeout_seconds: PositiveFloat = 20.0
-    """How long to wait for the first answer, retries included, before giving up."""
+    """Longest wait for the first answer, retries included, before giving up."""
     call_timeout_seconds: PositiveFloat = 300.0
-    """How long the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to build the
-    network."""
+    """Longest time that the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to
+    build the network."""
     give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
-    """How long the agent tries to reach a trainer that it lost while training, before the run ends. Left out, without end."""
+    """Time for which the agent tries to reach a trainer that it lost while training, before the run ends. Left out,
+    without end."""
 
     replace_after_seconds: PositiveFloat | None = Field(default=None, examples=[300.0])
-    """How long the trainer may be away in the middle of a run before the run goes on without it, from the newest checkpoint:
-    others have its blocks then, from the replicas of them. It needs checkpoints.replicas. Left out, the run waits."""
+    """Time for which the trainer may be away in the middle of a run before the run continues without it, from the
+    newest checkpoint. Others have its blocks then, from the replicas of them. It needs checkpoints.replicas. Left out,
+    the run waits."""
 
     token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
     """The trainer knows the agent by this token. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
@@ -60,15 +62,14 @@ class TrainerAddressConfig(Section):
 
 class NamedTrainerConfig(TrainerAddressConfig):
     name: TrainerName
-    """What the trainer is called where a placement or a permission names it; each has a name of its own."""
+    """Name of the trainer in a placement or a permission; each trainer has a name of its own."""
     address: PeerAddress
-    """Where this trainer listens."""
+    """Address at which this trainer listens."""
 
 
 class ClientTlsConfig(Section):
     enabled: bool = False
-    """Whether the connection is encrypted and the trainer has to prove who it is. Any other key of this section
-    enables it too."""
+    """Encrypts the connection and makes the trainer prove its identity. Any other key of this section enables it too."""
     ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
     """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC."""
     certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
@@ -87,5 +88,5 @@ class ClientTlsConfig(Section):
 
     @property
     def used(self) -> bool:
-        """Whether the connection uses TLS."""
+        """Tell whether the connection uses TLS."""
         return self.enabled or (self.ca or self.certificate or self.server_name) is not None

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
 """gRPC's words for a TLS handshake that failed, and for a certificate of somebody else."""
 _CONNECTION_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
-"""How calls end where the connection itself has gone wrong, or the trainer has a defect."""
+"""Statuses of calls that end because the connection itself has failed, or because the trainer has a defect."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -1,4 +1,5 @@
-"""How a caller proves who it is to a trainer, and how it knows the trainer: TLS and a bearer token, as configured."""
+"""Credentials by which a caller proves its identity to a trainer and knows the trainer: TLS and a bearer token, as
+configured."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

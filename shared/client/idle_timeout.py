@@ -21,7 +21,7 @@ class IdleTimeout:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the block has taken all the time that it may, whatever progress there was."""
+        """Tell whether the block has taken all the time that it may, whatever progress there was."""
         return asyncio.get_running_loop().time() >= self._deadline
 
     def renew(self) -> None:

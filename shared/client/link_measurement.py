@@ -28,13 +28,13 @@ ENOUGH_SECONDS = 0.5
 
 
 MOST_BYTES = sum(SIZES_BYTES)
-"""What measuring a link sends each way at most, but for the heads of messages."""
+"""Largest number of bytes that a measurement sends each way, without the heads of messages."""
 MOST_SECONDS = 30.0
 """The longest that measuring a link may take; on a link that works it takes about two."""
 CALL_SECONDS = 5.0
 """The longest that one of its calls may take, so that a very slow link is not busy for long."""
 ROUND_TRIPS = 3
-"""How many calls measure the round trip."""
+"""Number of calls that measure the round trip."""
 
 
 class NotMeasuredError(Exception):
@@ -60,11 +60,11 @@ class LinkRates:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one direction of the link carries."""
+    """The rate of one direction of the link."""
 
     bits_per_second: float
     ended: bool = True
-    """Whether the transfer ended in time; otherwise the true rate is lower."""
+    """True if the transfer ended in time; otherwise the true rate is lower."""
 
 
 async def measure_link(calls: ProbeCalls) -> LinkRates:

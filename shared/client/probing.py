@@ -20,7 +20,7 @@ CALL_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended: its status, the trainer's words, and the bytes of the message that it brought."""
+    """The end of a call: its status, the trainer's words, and the bytes of the message that it brought."""
 
     code: grpc.StatusCode
     details: str = ""

@@ -13,7 +13,7 @@ from shared.errors import BusyError, UnreachableError
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _NOWHERE = object()
-"""Where an attempt was lost before the first one."""
+"""Stand-in for the place of the last failure before the first attempt."""
 
 FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
 """The ceilings of the first wait, of the waits of an absence of seconds, and of all. The second one and gRPC's own waits

@@ -31,7 +31,7 @@ METHOD = "Link"
 
 @dataclass(frozen=True, slots=True)
 class StreamListener:
-    """What a stream asks and tells while it runs.
+    """The callbacks that a stream uses while it runs.
 
     accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
     still to answer; a trainer that owes one and is silent for too long is given up. delivered: told of every tensor that the

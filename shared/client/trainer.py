@@ -94,7 +94,7 @@ class TrainerClient:
         return self._judge.measured_stage(answer, repeats)
 
     async def check_peers(self, addresses: Sequence[str], run_id: str) -> list[pb.PeerCheck]:
-        """Of each address, whether the trainer could dial the one there. See `TrainerService.CheckPeers`."""
+        """Ask the trainer whether it could dial the trainer at each address. See `TrainerService.CheckPeers`."""
         request = pb.CheckPeersRequest(addresses=addresses, run_id=run_id)
         answer = await self._connection.call("CheckPeers", request, pb.CheckPeersResponse)
         return self._judge.peers_checked(answer, len(addresses))
@@ -104,11 +104,11 @@ class TrainerClient:
         return self._judge.measured_link(await self._connection.call("MeasureLink", request, pb.MeasureLinkResponse))
 
     async def time_copy(self, request: pb.TrainCopyRequest) -> pb.CopyTiming:
-        """What the training of a copy takes; see `TrainerService.TrainCopy`."""
+        """Measure the time that training a copy takes; see `TrainerService.TrainCopy`."""
         return self._judge.copy_timed(await self._train_copy(request))
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.CopyJudged:
-        """What a copy gets right after its training; see `TrainerService.TrainCopy`."""
+        """Count the samples that a copy gets right after its training; see `TrainerService.TrainCopy`."""
         return self._judge.copy_judged(await self._train_copy(request))
 
     async def _train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:

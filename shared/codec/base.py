@@ -1,4 +1,4 @@
-"""What a codec is: a tensor in, bytes and a description out, and back.
+"""The interface of a codec: a tensor in, bytes and a description out, and back.
 
 Holds the interface that every codec answers to. Knows nothing of the wire: the sender of an `Encoded` writes its fields
 into a frame and its payload behind it.

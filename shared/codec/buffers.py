@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT_BYTES = 64
-"""What torch aligns its own CPU memory to."""
+"""Alignment of the CPU memory that torch takes itself."""
 
 
 def aligned_buffer(size_bytes: int) -> memoryview:

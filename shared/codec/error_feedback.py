@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class FeedbackMode(StrEnum):
-    """How large the second-order term is."""
+    """The scale of the second-order term."""
 
     BATCH = "batch"
     """Times the batch size: right for a loss that is a mean over the batch, and the default."""

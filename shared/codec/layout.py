@@ -1,4 +1,4 @@
-"""How a tensor lies in memory: from any strides to one dense run of elements, and back to the same strides.
+"""Layout of a tensor in memory: from any strides to one dense run of elements, and back to the same strides.
 
 The run holds the elements in the order of the tensor's own memory: a dense tensor, whatever its order of dimensions, is
 its own run and nothing is copied. Expanded dimensions (stride 0) are sent once; the gaps of a slice are not sent.
@@ -25,7 +25,7 @@ _KNOWN = 256
 
 
 class _Layout(NamedTuple):
-    """What follows from a shape and strides."""
+    """Properties that follow from a shape and strides."""
 
     order: tuple[int, ...]
     """The dimensions that move through memory, outermost first; those of size 1 or stride 0 do not move."""
@@ -34,7 +34,7 @@ class _Layout(NamedTuple):
     span: int
     """Elements from the first to the last, gaps included."""
     overlaps: bool
-    """Whether elements lie on top of each other, other than by stride 0."""
+    """True if elements lie on top of each other, other than by stride 0."""
 
 
 @lru_cache(_KNOWN)

@@ -96,7 +96,7 @@ class Mbq(Codec):
         return NO_FLAGS
 
     def _read_levels(self, memory: Tensor) -> Tensor:
-        """What each level stands for. ProtocolError when a coefficient is not one that is ever sent."""
+        """Read the value of each level. ProtocolError when a coefficient is not one that is ever sent."""
         parameters = memory.numpy()[HEAD.size : self._levels_at].view(np.float32)
         if not np.isfinite(parameters).all():
             raise ProtocolError(

@@ -30,9 +30,9 @@ class Numbers(NamedTuple):
 
     values: Floats
     centre: float
-    """What was taken from all of them."""
+    """Offset that was subtracted from all numbers."""
     counts: Floats
-    """Of those before each place, [n + 1]: what they stand for together, and below their sum."""
+    """Running counts, [n + 1]: the numbers that those before each place stand for together. `sums` has their running sums."""
     sums: Floats
     squares: float
     """The sum of all squares."""
@@ -72,7 +72,7 @@ class Sample(NamedTuple):
     below: Floats32
     above: Floats32
     each: float
-    """How many each that was drawn stands for; one of the others stands for itself."""
+    """Count of numbers that each drawn one stands for; one of the others stands for itself."""
 
     @classmethod
     def of(cls, values: Tensor) -> Self | None:
@@ -87,11 +87,11 @@ class Sample(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes longer to sort than to count in bins."""
+        """Tell whether it takes longer to sort than to count in bins."""
         return len(self.drawn) > _FEW
 
     def in_bins(self) -> Numbers:
-        """What was drawn, each moved by at most 1 / 128 of its distance from the mean; no sum changes."""
+        """Return the drawn numbers, each moved by at most 1 / 128 of its distance from the mean; no sum changes."""
         # Halves, because the distance of two float32 may lie beyond float32.
         centre = self.drawn.mean(dtype=np.float64) / 2
         halves = self.drawn * np.float32(0.5) - np.float32(centre)
@@ -103,7 +103,7 @@ class Sample(NamedTuple):
         return self._with_others(2 * (sums[filled] / held + float(np.float32(centre))), held * self.each)
 
     def in_order(self) -> Numbers:
-        """What was drawn, as it is."""
+        """Return the drawn numbers as they are."""
         return self._with_others(np.sort(self.drawn), np.full(len(self.drawn), self.each))
 
     def _with_others(self, drawn: NDArray[np.floating[Any]], weights: NDArray[np.floating[Any]]) -> Numbers:

@@ -1,4 +1,4 @@
-"""What codecs of floating-point tensors check alike: the tensor to encode, and the payload that a peer sends.
+"""Checks that codecs of floating-point tensors share: of the tensor to encode, and of the payload that a peer sends.
 
 Every check of a payload is made before memory is taken for what it decodes to. Levels come behind a head of 8 bytes: version,
 bits, flags and number of groups, little-endian.

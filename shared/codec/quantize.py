@@ -119,7 +119,7 @@ def _dequantize_one_group(source: Tensor, low: float, high: float, levels: int, 
 
 
 def _is_plain(low_C: Floats, high_C: Floats) -> bool:
-    """Whether float32 computes every group without overflow, lost small numbers, infinity or NaN."""
+    """Tell whether float32 computes every group without overflow, lost small numbers, infinity or NaN."""
     if not (low_C.min() > -_LARGEST_VALUE and high_C.max() < _LARGEST_VALUE):  # NaN is neither
         return False
     range_C = high_C - low_C
@@ -206,12 +206,12 @@ def _tiles(
 
 
 def _tile_elements() -> int:
-    """What all of torch's threads work on at a time: it shares a tile out among them."""
+    """Count the elements that all of torch's threads work on at a time: torch shares a tile out among them."""
     return _TILE * torch.get_num_threads()
 
 
 def _samples_together(outer: int, channels: int, inner: int) -> int:
-    """How many samples make one row of all channels, where a single channel's rows are short; 0 where they are not."""
+    """Count the samples that make one row of all channels, where a single channel's rows are short; 0 where they are not."""
     if channels == 1 or inner >= _SHORT_ROW:
         return 0
     wanted = max(1, _LONG_ROW // (channels * inner))

@@ -27,7 +27,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @functools.cache
 def signs(bits: int) -> Floats:
-    """What each of the 2^bits sums has of each parameter, [2^bits, 1 + bits]: 1 of the offset, 1 or -1 of a coefficient."""
+    """Return the coefficient of each parameter in each of the 2^bits sums, [2^bits, 1 + bits]: 1 for the offset, else 1
+    or -1."""
     which = np.arange(2**bits)[:, None] >> np.arange(bits)
     return np.concatenate([np.ones((2**bits, 1)), (which & 1) * 2.0 - 1.0], axis=1)
 

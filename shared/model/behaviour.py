@@ -1,4 +1,4 @@
-"""What blocks compute, as a few numbers for each, so that two machines can tell whether they run the same code.
+"""Fingerprints of blocks: a few numbers for what each computes, by which two machines can tell whether they run the same code.
 
 Every block runs on made-up inputs with made-up weights, which are the same on every machine to the last bit; its own weights
 may differ until the edge has brought them. Numbers and not digests are compared, within a tolerance: processors of
@@ -24,7 +24,7 @@ Behaviour = tuple[float, ...]
 _SAMPLES = 3
 _PROJECTIONS = 7
 _PERIOD = 65_521
-"""How many different made-up numbers there are. A prime, so that the rows of no usual matrix are alike."""
+"""Number of different made-up numbers. A prime, so that the rows of no usual matrix are alike."""
 _TOLERANCE = 1e-3
 _NARROW_TOLERANCE = 3e-2
 """The tolerance for blocks whose outputs have two bytes an element."""
@@ -35,7 +35,7 @@ _UNIT = math.sqrt(3.0)
 def behaviour_of(
     block: nn.Module, inputs: FeatureSpecs, persistent: frozenset[int], *, draws_random: bool
 ) -> Behaviour:
-    """What a block makes of made-up inputs in eval mode, and its buffers after one forward in train mode.
+    """Run a block on made-up inputs and summarise its output in eval mode, and its buffers after one forward in train mode.
 
     persistent: ids of the buffers that have made-up values too; the others are part of what the code computes. The caller
     keeps modes and buffers.

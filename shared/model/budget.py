@@ -58,7 +58,7 @@ def bounded_build(limits: BuildLimits | None) -> Iterator[None]:
 class _Watch:
     def __init__(self, limits: BuildLimits) -> None:
         self.exceeded = ""
-        """What there was too much of."""
+        """Name of the limit that was exceeded; empty while none was."""
         self._limits = limits
         self._modules = 0
         self._bytes = 0

@@ -141,7 +141,7 @@ def parse_kwargs(text: str) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    """How deep objects and lists of JSON are nested, looked at no deeper than what is too deep."""
+    """Count the levels of nesting in objects and lists of JSON, no deeper than the first forbidden level."""
     level, depth = [value], 0
     while level and depth <= MAX_KWARGS_DEPTH:
         inner = [

@@ -38,11 +38,12 @@ class Block:
     """Takes and returns features, as `call_module` says. Its train(), eval() and to() reach all that it runs; blocks may share
     modules without state (a dropout, say), and then the mode of these."""
     modifies_input: bool
-    """Whether it writes to a tensor that it is given, as an in-place activation does, or hands it on to one that does."""
+    """True if the block writes to a tensor that it is given, as an in-place activation does, or hands it on to one that
+    does."""
     draws_random: bool
-    """Whether it draws from torch's default generator in train mode, as dropout does."""
+    """True if the block draws from torch's default generator in train mode, as dropout does."""
     entries: tuple[StateEntry, ...] = field(repr=False)
-    """Where the module keeps the block's parameters and buffers."""
+    """Places of the block's parameters and buffers in the module."""
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
@@ -60,12 +61,12 @@ class Block:
 
     @property
     def trainable(self) -> bool:
-        """Whether any parameter takes a gradient."""
+        """Tell whether any parameter takes a gradient."""
         return any(parameter.requires_grad for parameter in self.named_parameters().values())
 
     @property
     def frozen(self) -> bool:
-        """Whether there are parameters and none takes a gradient."""
+        """Tell whether there are parameters and none takes a gradient."""
         return bool(self.named_parameters()) and not self.trainable
 
     def _values(self) -> list[tuple[StateEntry, Tensor]]:
@@ -87,9 +88,9 @@ class Chain:
     """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that counts as raw
     samples: a notable share, or what blocks without parameters make, because everybody can compute that."""
     inputs_may_cross: bool
-    """Whether raw samples may leave the edge."""
+    """Permission for raw samples to leave the edge."""
     behaviours: tuple[Behaviour, ...]
-    """What each block computes, as numbers that the same chain on another machine has too."""
+    """Fingerprint of each block: numbers that the same chain on another machine has too."""
 
     @property
     def first_boundary(self) -> int:
@@ -114,7 +115,7 @@ class Chain:
         return tuple(slot for slot, spec in enumerate(self.features[block]) if spec.differentiable)
 
     def gradients_return(self, block: int) -> bool:
-        """Whether an error gradient at the input of a block is of use, so that any is sent back."""
+        """Tell whether an error gradient at the input of a block is of use, so that any is sent back."""
         return bool(self.gradient_slots(block))
 
 
@@ -197,7 +198,7 @@ def _joined(
 
 
 def declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """What the module itself says its blocks are, with their names; None when it does not say."""
+    """Return the blocks that the module itself declares, with their names; None when it declares none."""
     if inspect.isfunction(method := getattr(type(module), "blocks", None)):
         blocks = method(module)
         if not isinstance(blocks, list | tuple) or not all(isinstance(block, nn.Module) for block in blocks):

@@ -1,4 +1,4 @@
-"""What passes between two blocks: features, a tuple of tensors, and their specs, which is what each of them looks like.
+"""Features, which pass between two blocks as a tuple of tensors, and their specs, which describe each of these tensors.
 
 A tensor's place in the tuple is its slot. A module takes the features before it as its positional arguments and returns a
 tensor, or a tuple of tensors, as torch's own pipelines have it. Only floating-point tensors have error gradients.
@@ -22,7 +22,7 @@ def specs_bytes(specs: FeatureSpecs) -> int:
 
 
 def call_module(module: nn.Module, features: Features, values: dict[str, Tensor] | None = None) -> Features:
-    """What a module makes of features. Raises whatever the module raises.
+    """Run a module on features. Raises whatever the module raises.
 
     values: parameters and buffers by name, to run with in place of the module's own.
     """

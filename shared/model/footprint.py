@@ -1,4 +1,4 @@
-"""What training a model takes of memory, before any of it is taken.
+"""Memory that the training of a model takes, computed before any of it is taken.
 
 The model is built and run forward on torch's meta device, where tensors have shapes and no bytes. A model that cannot be
 built so (its factory looks at values) is built in earnest within bounds; then its forward is measured, on meta tensors in
@@ -28,7 +28,7 @@ from shared.model.spec import TensorSpec
 warnings.filterwarnings("ignore", message="for .*: copying from a non-meta parameter")
 
 OptimizerBytes = Callable[[Iterable[nn.Parameter]], int]
-"""What the optimizer will keep for parameters, which may be on the meta device."""
+"""Function that gives the bytes of the optimizer's state for parameters, which may be on the meta device."""
 
 _FEW_SAMPLES = 2
 """The least that a batch norm takes in train mode."""

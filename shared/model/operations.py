@@ -1,4 +1,4 @@
-"""How many multiplications and additions the blocks of a chain are: what their times are roughly in proportion to."""
+"""Multiplications and additions in each block of a chain: the time of a block is roughly in proportion to them."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode

@@ -45,8 +45,9 @@ class random_state:
         self._before: list[Tensor] = []
 
     def __enter__(self) -> Callable[[], None]:
-        """What it returns is called now and then by a long piece of work: it lets another thread that waits go first, and goes
-        on with the random numbers where it was."""
+        """Put the random state in force; return a function that a long piece of work calls now and then.
+
+        That function lets another waiting thread run first, and then continues with the same random numbers."""
         self._depth = getattr(_nesting, "depth", 0)
         if self._depth == 0:
             _borrow()

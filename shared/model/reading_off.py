@@ -1,4 +1,4 @@
-"""How much of a sample can be read off features: how many of its numbers are each told by one number of a feature.
+"""Share of a sample that can be read off features: the part of its numbers that are each told by one number of a feature.
 
 A number of a feature tells a number of the sample where it follows from that one alone, or where small changes of all others
 together change it by less than a quarter as much. So do all maps of each number by itself (scaling, normalisation, activation,
@@ -68,7 +68,7 @@ def readable_shares(blocks: Sequence[nn.Module], trials: Iterable[Trial]) -> tup
 
 
 def why_raw(name: str, share: float) -> str:
-    """What makes the features behind a block raw samples, in words. name: of the block. share: see `readable_shares`."""
+    """Explain why the features behind a block are raw samples. name: of the block. share: see `readable_shares`."""
     if share < NOTABLE_SHARE:
         return f"no block up to {name!r} has weights, so everybody can compute what it makes of a sample"
     return f"behind block {name!r} {share:.0%} of a sample can be read off, each number of it from one number of the feature"
@@ -203,7 +203,7 @@ def _shares_of_all(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
 
 
 def _codes(shape: torch.Size, bits: int) -> Tensor:
-    """Which of each pair of halves every number of a sample is in, flat."""
+    """Assign every number of a sample to one half of each pair of halves, flat."""
     picture = len(shape) > 2 and shape[0] <= _COLOURS
     places = shape[1:] if picture else shape
     drawn = torch.randint(0, 2**bits, places, generator=torch.Generator().manual_seed(bits))
@@ -225,7 +225,7 @@ def _of_first(features: Features) -> Tensor:
 
 
 class _Readings:
-    """What each number of a feature has followed until now."""
+    """The halves that each number of a feature has followed until now."""
 
     def __init__(self) -> None:
         self._codes = self._telling = self._change = torch.empty(0)

@@ -1,5 +1,6 @@
-"""What the blocks of a chain hold and hand on, as plain numbers, and why they are no smaller: for each two layers in one block,
-what keeps them together. How that is shown is for others to say.
+"""Contents and output of each block of a chain as plain numbers, and the reasons why blocks are no smaller.
+
+For each two layers in one block it names the obstacle to a cut. The callers choose how to show all this.
 """
 
 from collections.abc import Sequence
@@ -25,14 +26,14 @@ class BlockRow:
     """Its number in placements, from 0."""
     name: str
     parameters: int
-    """How many numbers the block learns, or would if it were not frozen."""
+    """Count of the block's parameters, frozen ones included."""
     parameter_bytes: int
     optimizer_bytes: int
-    """What the optimizer keeps for them once it has updated them."""
+    """Bytes that the optimizer keeps for the parameters once it has updated them."""
     trainable: bool
-    """Whether any parameter takes a gradient."""
+    """True if any parameter takes a gradient."""
     feature_shapes: tuple[tuple[int, ...], ...]
-    """What it hands on, tensor by tensor, batch first; the last block hands on the model's output."""
+    """Shapes of the tensors that the block hands on, batch first; the last block hands on the model's output."""
     feature_bytes: int
     """The same in bytes, uncompressed."""
 

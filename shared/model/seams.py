@@ -30,7 +30,7 @@ class Seam:
     """The name of the first layer, or of its parameter."""
     after: str
     reason: str
-    """What is in the way of a cut between them, in words."""
+    """Obstacle to a cut between the two layers, in words."""
 
 
 def find_seams(trace: TracedForward) -> list[Seam]:
@@ -48,7 +48,7 @@ def find_seams(trace: TracedForward) -> list[Seam]:
 
 
 class _Obstacles:
-    """What is in the way of cuts in one trace."""
+    """The obstacles to cuts in one trace."""
 
     def __init__(self, trace: TracedForward, positions: dict[fx.Node, int]) -> None:
         self._trace = trace

@@ -1,4 +1,4 @@
-"""Where a traced forward can be divided into blocks, and where it is divided.
+"""Division of a traced forward into blocks: the possible places, and the chosen ones.
 
 It can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a whole block,
 and only in front of weights, so that what a block hands on comes from an activation or a normalisation where there is a choice
@@ -112,7 +112,7 @@ def _calls(call: Call) -> Iterator[Call]:
 
 
 def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -> bool:
-    """Whether, between two of the call's own operations or calls, more than one tensor waits for use inside the call."""
+    """Tell whether, between two of the call's own operations or calls, several tensors wait for use inside the call."""
     last_use = {
         positions[source]: position
         for position in range(call.start, call.stop)

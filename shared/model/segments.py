@@ -45,7 +45,7 @@ class SegmentModule(fx.GraphModule):
 
 
 class Borrowed(nn.Module):
-    """What a piece uses of a module that it does not hold whole: some parameters and buffers, and the mode."""
+    """The parameters, buffers and mode that a piece uses of a module that it does not hold whole."""
 
     def __init__(self, owner: nn.Module, names: frozenset[str]) -> None:
         vars(self)["owner"] = owner  # past nn.Module, or it would become a child with all that it has

@@ -62,7 +62,7 @@ class BufferValues:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape, type and bytes: NaN equals NaN, and 0.0 is not -0.0."""
+    """Tell whether two tensors have the same shape, type and bytes: NaN equals NaN, and 0.0 is not -0.0."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     one_bytes, other_bytes = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))

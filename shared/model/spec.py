@@ -1,4 +1,4 @@
-"""What a tensor looks like, without its values, and examples made from that.
+"""The shape and element type of a tensor, without its values, and examples made from that.
 
 Knows shapes, element types and bytes; knows nothing of what the tensor means.
 """
@@ -29,7 +29,7 @@ _NUMBERS = (
 )
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMBERS}
 CROSSING_DTYPES = frozenset({*_NUMBERS, torch.bool})
-"""What a tensor may consist of that goes from worker to worker: the contract has a name for each of these."""
+"""Element types of tensors that pass between workers: the contract has a name for each of these."""
 _EXAMPLE = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>[a-z]+\d*)(<(?P<high>[1-9]\d*))?)?", re.ASCII)
 
 
@@ -51,7 +51,7 @@ class TensorSpec:
 
     @property
     def differentiable(self) -> bool:
-        """Whether there can be an error gradient at the tensor: not at integers."""
+        """Tell whether the tensor can have an error gradient: integers have none."""
         return self.dtype.is_floating_point
 
     def zeros(self, batch_size: int) -> Tensor:

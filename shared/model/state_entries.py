@@ -1,4 +1,4 @@
-"""Which block holds which parameter and buffer, by the whole module's names.
+"""Assignment of each parameter and buffer to its block, by the whole module's names.
 
 Every entry of the module's state dict belongs to exactly one block, or the module is refused. Knows nothing of values.
 """
@@ -13,7 +13,7 @@ from shared.errors import ModelError
 
 @dataclass(frozen=True)
 class StateEntry:
-    """Where a module keeps one parameter or buffer. What lies in it may be replaced, as by a move to another device."""
+    """The place of one parameter or buffer in a module. The value there may be replaced, as by a move to another device."""
 
     name: str
     """Qualified name in the whole module."""
@@ -26,7 +26,7 @@ class StateEntry:
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the state dict holds it."""
+        """Tell whether the state dict holds the entry."""
         return self.attribute not in self.owner._non_persistent_buffers_set
 
     @property

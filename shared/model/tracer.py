@@ -193,7 +193,7 @@ def _refuse_replaced_buffers(blamed: nn.Module, modules: Iterable[nn.Module]) ->
 
 
 def _opaque(module: nn.Module, cause: BaseException) -> BaseException:
-    """What it means that the forward of `module` raises `cause` when it is given a proxy."""
+    """Convert `cause`, which the forward of `module` has raised on a proxy, to the error to raise."""
     if isinstance(cause, OpaqueError):
         return cause
     return OpaqueError(module, _failing_line(module, cause.__traceback__), _reason(cause))
@@ -205,13 +205,13 @@ def _reason(cause: BaseException) -> str:
 
 
 def _failing_line(module: nn.Module, trace_back: TracebackType | None) -> str:
-    """Where the user's code failed: the innermost frame that is neither torch's nor ours."""
+    """Find the line at which the user's code failed: the innermost frame that is neither torch's nor ours."""
     frames = [frame for frame in traceback.extract_tb(trace_back) if not frame.filename.startswith(_NOT_THE_USERS)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else definition_line(module)
 
 
 def definition_line(module: nn.Module) -> str:
-    """Where the forward of a module begins."""
+    """Find the line at which the forward of a module begins."""
     code = inspect.unwrap(type(module).forward).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 

@@ -35,7 +35,7 @@ class Mode:
 
 @dataclass
 class TracedForward:
-    """What a module does to its one input, in order."""
+    """The operations of a module on its one input, in order."""
 
     root: nn.Module
     nodes: list[fx.Node]
@@ -51,7 +51,7 @@ class TracedForward:
     lines: dict[fx.Node, str]
     """The user's line that each node comes from, as file:line."""
     leaf_reasons: list[str]
-    """Where and why a submodule could not be traced, one sentence for each kind."""
+    """Reasons why submodules could not be traced, each with its place, one sentence for each kind."""
 
     def attribute(self, node: fx.Node) -> Any:
         """The live value that a `get_attr` node reads."""
@@ -62,11 +62,11 @@ class TracedForward:
         return getattr(self.root.get_submodule(path), name)
 
     def carries_batch(self, node: fx.Node) -> bool:
-        """Whether the first dimension of a node's value is, on the example, that of the input."""
+        """Tell whether the first dimension of a node's value is, on the example, that of the input."""
         return self.shapes[node][:1] == self.shapes[self.nodes[0]][:1]
 
     def is_batch_size(self, node: fx.Node) -> bool:
-        """Whether a node asks a tensor for its batch size: every tensor that carries the batch can be asked instead."""
+        """Tell whether a node asks a tensor for its batch size: every tensor that carries the batch can be asked instead."""
         match (node.op, node.target, node.args):
             case ("call_method", "size", (fx.Node() as tensor, 0)):
                 pass
@@ -173,7 +173,7 @@ def _merge(trained: Any, evaluated: Any, pairs: dict[fx.Node, fx.Node], mode: Mo
 
 
 def _signature(item: Call | fx.Node, tracer: Tracer) -> tuple[Any, ...]:
-    """What an operation or a call is, apart from its arguments and from the numbers that torch.fx gives to constants."""
+    """Describe an operation or a call, apart from its arguments and from the numbers that torch.fx gives to constants."""
     if isinstance(item, Call):
         return ("call", item.path)
     return ("constant",) if item.target in tracer.constants else (item.op, item.target)

@@ -23,10 +23,10 @@ _OTHER_BATCH_SIZES = (2, 3)
 
 @dataclass(frozen=True)
 class Observed:
-    """What one pass through the blocks showed."""
+    """Observations of one pass through the blocks."""
 
     features: tuple[FeatureSpecs, ...]
-    """What enters each block, and what leaves the last."""
+    """Specs of the features that enter each block, and of those that leave the last."""
     modifies_input: tuple[bool, ...]
     draws_random: tuple[bool, ...]
     not_batch_first: frozenset[int] = frozenset()
@@ -34,7 +34,8 @@ class Observed:
 
 
 class Verification:
-    """What a module does with an example, in both modes and with other batch sizes; and whether blocks do the same."""
+    """The behaviour of a module on an example, in both modes and with other batch sizes, and the comparison of blocks
+    with it."""
 
     def __init__(self, module: nn.Module, example: Tensor) -> None:
         """Run the module. Raises ModelError when it fails, or does not make one tensor of one."""
