@@ -25,40 +25,40 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", re.ASCII)
 
 
 def is_session_id(text: str) -> bool:
-    """Whether this is what a session is called: 32 hexadecimal digits, of which an agent and each trainer make their own."""
+    """Tell whether this is the name of a session: 32 hexadecimal digits, of which an agent and each trainer make their own."""
     return _SESSION_ID.fullmatch(text) is not None
 
 
 def is_ticket(text: str) -> bool:
-    """Whether this can be a ticket, which a header has to carry."""
+    """Tell whether this can be a ticket, which a header has to carry."""
     return _TICKET.fullmatch(text) is not None
 
 
 def is_worker(text: str) -> bool:
-    """Whether this can be the name of a worker, which logs and tables show and metrics have as a label."""
+    """Tell whether this can be the name of a worker, which logs and tables show and metrics have as a label."""
     return _WORKER.fullmatch(text) is not None
 
 
 def is_file_name(text: str) -> bool:
-    """Whether this names a file or folder inside another one, and leads nowhere else."""
+    """Tell whether this names a file or folder inside another one, and leads nowhere else."""
     return _FILE.fullmatch(text) is not None
 
 
 def is_step(number: int) -> bool:
-    """Whether a run can have this step, or end before it."""
+    """Tell whether a run can have this step, or end before it."""
     return 0 <= number <= MOST_STEPS
 
 
 def is_term(number: int) -> bool:
-    """Whether a session can have been joined with this term; 0 is that of one which nobody has joined."""
+    """Tell whether a session can have been joined with this term; 0 is the term of a session before its first join."""
     return 0 <= number <= MOST_TERMS
 
 
 def is_duration(seconds: float) -> bool:
-    """Whether a piece of work can have taken so long. No comparison holds of what is no number."""
+    """Tell whether a piece of work can have taken this time. NaN fails every comparison."""
     return 0 <= seconds <= MOST_SECONDS
 
 
 def is_rate(bits_per_second: float) -> bool:
-    """Whether a link can carry so much. No comparison holds of what is no number."""
+    """Tell whether a link can have this rate. NaN fails every comparison."""
     return 0 < bits_per_second <= MOST_BITS_PER_SECOND

@@ -1,4 +1,4 @@
-"""What outlives a process: files that are written whole or not at all, checkpoints by name, and the folder of a session.
+"""State that outlives a process: files that are written whole or not at all, checkpoints by name, and the folder of a session.
 
 Knows nothing of models or gRPC.
 """

@@ -28,7 +28,8 @@ class Files(Protocol):
         """The names of the whole files, in no order. Raises StorageError."""
 
     def written_at(self) -> float | None:
-        """When a file of this folder was last written, in seconds since 1970; None without a file. Raises StorageError."""
+        """Return the time of the last write to a file of this folder, in seconds since 1970; None without a file.
+        Raises StorageError."""
 
     def sizes(self) -> dict[str, int]:
         """The bytes of each whole file, by name. Raises StorageError."""
@@ -52,7 +53,7 @@ class Files(Protocol):
         """
 
     def is_held(self) -> bool:
-        """Whether a process that lives shows that it uses the folder. It only asks. Raises StorageError."""
+        """Tell whether a living process shows that it uses the folder. It only asks. Raises StorageError."""
 
 
 class Held(Protocol):
@@ -66,7 +67,7 @@ class Held(Protocol):
 
 
 HELD_SECONDS = 180.0
-"""How long a process that has ended may seem to use a folder of an object store, by the clocks of the machines."""
+"""Time for which a process that has ended may seem to use a folder of an object store, by the clocks of the machines."""
 
 
 def plain_name(folder: Files, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What of a session outlives the process, on either side: a record, the term of the last attach, and checkpoints.
+"""The part of a session that outlives the process, on either side: a record, the term of the last attach, and checkpoints.
 
 A record is a small sealed document; what it says is each side's own. A term is taken by creating an empty file, which is never
 written to, so that of two processes on one store, or two agents with one term, one gets it. Its methods block; a thread of
@@ -56,7 +56,7 @@ class SessionFolder:
         return sum(self.files.sizes().values())
 
     def written_at(self) -> float | None:
-        """When something was last written, in seconds since 1970; None where nothing is. Raises StorageError."""
+        """Return the time of the last write, in seconds since 1970; None before the first. Raises StorageError."""
         return self.files.written_at()
 
     def remove(self) -> None:

@@ -120,7 +120,7 @@ class CheckpointStore:
         return Checkpoint(file.name, manifest["facts"], data)
 
     def is_whole(self, name: CheckpointName) -> bool:
-        """Whether this side's part can be loaded; where it cannot, a warning says why, once."""
+        """Tell whether this side's part can be loaded; where it cannot, a warning says why, once."""
         try:
             self.load(name)
         except StorageError as failure:
@@ -197,7 +197,7 @@ class _File(NamedTuple):
 
     @property
     def identity(self) -> dict[str, int]:
-        """What the manifest says of itself."""
+        """The keys by which the manifest names its file."""
         of_block = {} if self.block is None else {"block": self.block}
         return {"lineage": self.name.lineage, "step": self.name.step, **of_block}
 

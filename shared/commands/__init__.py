@@ -1,1 +1,1 @@
-"""What both command lines share: how they end, their common options, and what they tell systemd."""
+"""The shared parts of both command lines: exit codes, common options, and messages to systemd."""

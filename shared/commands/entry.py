@@ -1,4 +1,5 @@
-"""What both entry points share: their version, the command `config`, and one line with an exit code for an error of ours."""
+"""The shared parts of both entry points: the version, the command `config`, and one line with an exit code for an error
+of ours."""
 
 import os
 import sys

@@ -15,7 +15,7 @@ Overrides = Annotated[
 
 
 def one_of(names: Sequence[str]) -> dict[str, Any]:
-    """What an option or argument is declared with that takes one of `names`, which are known when the program runs."""
+    """Declare an option or argument that takes one of `names`, which are known when the program runs."""
 
     def check(name: str) -> str:
         if name not in names:

@@ -15,7 +15,7 @@ _format: str | None = None
 
 
 def ends_in_log() -> bool:
-    """Whether the last sentence of this process is for its log, because who reads it was promised JSON.
+    """Tell whether the last sentence of this process is for its log, because its reader was promised JSON.
 
     By default, where the format follows from where the log goes, it is for whoever runs the command.
     """

@@ -1,4 +1,4 @@
-"""What systemd is told of this process (sd_notify): ready, alive, what goes on, stopping. Without systemd nothing happens.
+"""Messages to systemd about this process (sd_notify): ready, alive, its status, stopping. Without systemd nothing happens.
 
 Alive means that the event loop turns: a loop that something blocks sends no beat, and systemd ends the process.
 """
@@ -37,7 +37,7 @@ class ServiceManager:
             self._beating = asyncio.create_task(self._beat(timeout_seconds / BEATS_A_TIMEOUT))
 
     def status(self, line: str) -> None:
-        """What `systemctl status` shows; lines that come too fast are dropped."""
+        """Set the line that `systemctl status` shows; lines that come too fast are dropped."""
         now = time.monotonic()
         if now - self._told_seconds >= STATUS_INTERVAL_SECONDS:
             self._told_seconds = now

@@ -1,4 +1,4 @@
-"""Which caller is served next where many share one thread: the one that has used it least, not the one that came first.
+"""The order in which callers of one thread are served: first the one that has used it least, not the one that came first.
 
 Start-time fair queueing over accounts. An account that was idle for long has saved nothing up. One that asks again soon
 after it was served, as training does whose next batch needs the last gradient, is waited for a moment when others have
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 MOST_WAIT_SECONDS = 0.25
-"""What the thread is kept free at most for one account that is expected back: its absence costs others that much."""
+"""Longest time that the thread is kept free for one account that is expected back: its absence costs others that much."""
 _LATEST_SHARE = 0.5
-"""How much the latest sample counts in what an account usually does."""
+"""Weight of the latest sample in the averages of an account."""
 
 T = TypeVar("T")
 
@@ -29,12 +29,12 @@ class Wait:
 @dataclass(slots=True)
 class _Account(Generic[T]):
     used: float
-    """Where on the queue's virtual clock its next job begins: what it has used, and the clock when it last came back."""
+    """Start of the account's next job on the queue's virtual clock: its use, and the clock when it last came back."""
     jobs: deque[T] = field(default_factory=deque)
     began: float | None = None
-    """When its running job began; None while none runs."""
+    """Time at which its running job began; None while none runs."""
     ended: float | None = None
-    """When its last job ended."""
+    """Time at which its last job ended."""
     usual_job: float = 0.0
     """Recent seconds of its jobs; 0 while none is known, and then nobody waits for its sake."""
     usual_absence: float = math.inf
@@ -53,7 +53,7 @@ class FairQueue(Generic[T]):
         self._clock = 0.0
         """The virtual clock: what the caller that was served last had used at that time."""
         self._waiting: tuple[_Account[T], float] | None = None
-        """Who is waited for, and since when that was last counted."""
+        """Account that the queue waits for, and the time up to which that wait was counted."""
 
     def __len__(self) -> int:
         return sum(len(account.jobs) for account in self._accounts.values())
@@ -75,7 +75,7 @@ class FairQueue(Generic[T]):
             account.jobs.remove(job)
 
     def is_wanted(self, name: str) -> bool:
-        """Whether another account asks, or has asked lately and may be waited for, or a job of this one waits."""
+        """Tell whether another account asks, or has asked lately and may be waited for, or a job of this one waits."""
         return len(self._accounts) > 1 or bool(self._accounts[name].jobs)
 
     def clear(self) -> list[T]:

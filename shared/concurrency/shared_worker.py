@@ -39,7 +39,7 @@ class SharedWorker:
         self._start(name, self._serve)
 
     def of(self, account: str) -> "Lane":
-        """What an account asks through."""
+        """Return the lane through which an account uses the thread."""
         return Lane(self, account)
 
     async def call(self, account: str, function: Callable[[], T], *, aside: bool) -> T:
@@ -63,7 +63,7 @@ class SharedWorker:
             raise
 
     def is_wanted(self, account: str) -> bool:
-        """Whether another account uses the thread, or a call of this one waits."""
+        """Tell whether another account uses the thread, or a call of this one waits."""
         with self._changed:
             return self._queue.is_wanted(account)
 
@@ -76,7 +76,7 @@ class SharedWorker:
             self._changed.notify_all()
 
     def ended(self, seconds: float) -> bool:
-        """Whether the running calls of a closed worker end within so many seconds; one that does not goes on until the
+        """Wait up to `seconds` and tell whether the running calls of a closed worker have ended; others run until the
         process ends."""
         with self._changed:
             return self._changed.wait_for(lambda: self._running == 0, seconds)
@@ -92,7 +92,7 @@ class SharedWorker:
         threading.Thread(target=prepared, name=name, daemon=True).start()
 
     def _start_aside(self, run: Callable[[], None]) -> bool:
-        """Whether there is a thread for it: a process may have as many as it is allowed."""
+        """Start a thread for the work and tell whether there was one: a process may have as many as it is allowed."""
         try:
             self._start(f"{self._name}-aside", run)
         except RuntimeError:
@@ -146,5 +146,5 @@ class Lane:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether another account uses the thread too, so that each call is to be one piece of work: see `FairQueue`."""
+        """Tell whether another account uses the thread too, so that each call is to be one piece of work: see `FairQueue`."""
         return self._worker.is_wanted(self._account)

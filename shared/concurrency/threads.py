@@ -26,7 +26,7 @@ class Runner(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether others wait for their turn. A call that could go on and on asks this now and then, and returns for them."""
+        """Tell whether others wait for their turn. A long call asks this now and then, and returns for them."""
 
 
 class Worker:

@@ -1,4 +1,4 @@
-"""What a value must be, in words, from the JSON schema of its type; and values as TOML writes them.
+"""Descriptions of allowed values, from the JSON schemas of their types; and values as TOML writes them.
 
 One source for error messages and generated documents, so that neither can drift from what is checked.
 """
@@ -83,7 +83,7 @@ def _resolve(root: Schema, schema: Schema | None) -> Schema | None:
 
 
 def allowed_text(schema: Schema) -> str:
-    """What a value of this schema must be, to stand after "it must be"."""
+    """Describe the values that this schema allows, to stand after "it must be"."""
     if "allowed" in schema:
         return str(schema["allowed"])
     if "enum" in schema:

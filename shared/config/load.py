@@ -119,12 +119,12 @@ class _Layers:
         self._sources[key] = source
 
     def source_of(self, key: Key) -> str | None:
-        """Who last set this key, something in it, or the table that it is in."""
+        """Name the source that last set this key, something in it, or the table that it is in."""
         related = [source for at, source in self._sources.items() if at[: len(key)] == key[: len(at)]]
         return related[-1] if related else None
 
     def only_source(self) -> str | None:
-        """Who has set everything that is set, where that is one source."""
+        """Name the source of everything that is set, where that is one source."""
         sources = set(self._sources.values())
         return sources.pop() if len(sources) == 1 else None
 

@@ -1,4 +1,4 @@
-"""What a section of a configuration is, and the kinds of value that sections of both sides use.
+"""Sections of a configuration, and the kinds of value that sections of both sides use.
 
 A section is an immutable pydantic model whose fields each carry a docstring with their reason, and their unit in their
 name. It knows nothing of files, variables or flags.
@@ -49,7 +49,7 @@ class Config(Section):
     """Base of the two roots, one a side."""
 
     environment_prefix: ClassVar[str]
-    """What the variables that set keys of this configuration begin with."""
+    """Prefix of the environment variables that set keys of this configuration."""
 
 
 def _check_address(lowest_port: int) -> Callable[[str], str]:
@@ -71,7 +71,7 @@ def _check_pattern(text: str) -> str:
 
 
 def is_allowed(address: str, patterns: Collection[str]) -> bool:
-    """Whether this is an address, host:port, that one of the patterns names."""
+    """Tell whether this is an address, host:port, that one of the patterns names."""
     try:
         _check_address(lowest_port=1)(address)
     except ValueError:
@@ -80,7 +80,7 @@ def is_allowed(address: str, patterns: Collection[str]) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether host:port is certain to be this machine's own; no name but localhost is looked up."""
+    """Tell whether host:port is certain to be this machine's own; no name but localhost is looked up."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

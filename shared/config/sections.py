@@ -15,9 +15,9 @@ class ComputeConfig(Section):
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", json_schema_extra={"allowed": "auto, cpu, cuda or cuda:N"})
     ] = "auto"
-    """Where torch computes. "auto" takes the first GPU when there is one."""
+    """Device on which torch computes. "auto" takes the first GPU when there is one."""
     deterministic: bool = True
-    """Whether a GPU computes the same bits every time: deterministic kernels where torch has them, a warning where it has
+    """Makes a GPU compute the same bits every time: deterministic kernels where torch has them, a warning where it has
     none, and no TF32. It costs some speed. Runs on a GPU are equal bit for bit only with it. A CPU does not need it."""
     threads: NonNegativeInt = 0
     """Threads of one torch operation. 0 leaves the choice to torch. The thread count decides the order of sums and so
@@ -32,11 +32,11 @@ class LinkConfig(Section):
     """Most bytes under way to the peer before it acknowledges them. About two bandwidth-delay products keep a link full; more
     would only wait in a queue."""
     keepalive_seconds: PositiveFloat = 30.0
-    """How long the link may be silent before a ping. Below the idle timeout of mobile NATs (often 60 s), above what a
+    """Silence of the link after which it is pinged. Below the idle timeout of mobile NATs (often 60 s), above what a
     metered link would mind."""
     stall_seconds: PositiveFloat = 20.0
-    """How long bytes may be under way without an acknowledgement before the connection counts as lost. It does not limit how
-    long a tensor takes, because every chunk is acknowledged."""
+    """Time for which bytes may be under way without an acknowledgement before the connection counts as lost. It does
+    not limit the time of a tensor, because every chunk is acknowledged."""
 
     @model_validator(mode="after")
     def _window_holds_a_chunk(self) -> Self:
@@ -60,15 +60,15 @@ class CheckpointsConfig(Section):
 
 class MetricsConfig(Section):
     listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:9464"])
-    """Where Prometheus may fetch the metrics. Left out, they are not served."""
+    """Address at which Prometheus may fetch the metrics. Left out, they are not served."""
 
 
 class ControlConfig(Section):
     listen: ControlAddress = "auto"
-    """Where this process is watched and steered from on its own machine: unix:/path of a socket, which only its user and root
-    may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in the runtime directory
-    of the service or the state directory of the user, control.sock or the first of control-2.sock and so on that is free;
-    "none" is nowhere."""
+    """Address at which this process is watched and steered on its own machine: unix:/path of a socket, which only its
+    user and root may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in
+    the runtime directory of the service or the state directory of the user, control.sock or the first of control-2.sock
+    and so on that is free; "none" is nowhere."""
 
 
 class LogConfig(Section):

@@ -1,1 +1,1 @@
-"""What the control services of both sides stand on: where they listen, how they answer, and how the commands call them."""
+"""The base of both sides' control services: their addresses, their server, and the calls that the commands make."""

@@ -1,4 +1,4 @@
-"""Where a process of ours is controlled from: a unix socket, or a port that only this machine reaches.
+"""The address at which a process of ours is controlled: a unix socket, or a port that only this machine reaches.
 
 A socket is held by a lock beside it: two processes never have the same, and one that a killed process has left is used again.
 """
@@ -16,7 +16,7 @@ from shared.files.private_files import make_folder, open_file, state_directory
 
 _UNIX = "unix:"
 MOST_PROCESSES = 8
-"""Of one program and user, that have sockets without being given any."""
+"""Largest number of processes of one program and user that have sockets without being given any."""
 
 
 class TakenError(ListenError):
@@ -24,7 +24,8 @@ class TakenError(ListenError):
 
 
 def control_targets(listen: str, name: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What a configured address means to gRPC, on either end: unix:/path or host:port. A process has the first that is free.
+    """Convert a configured address to gRPC's form, unix:/path or host:port, for either end. A process has the first
+    that is free.
 
     listen: anything but "none". name: of the command; each has sockets of its own where the address is "auto".
     """
@@ -39,7 +40,7 @@ def control_targets(listen: str, name: str, environ: Mapping[str, str] = os.envi
 
 
 def find_targets(listen: str, name: str) -> list[str]:
-    """Where a command finds its process; several where several processes of this user may be meant.
+    """Find the addresses of a command's process; several where several processes of this user may be meant.
 
     Where "auto" is meant and no process of this user is there, it is the service's on this machine.
     """

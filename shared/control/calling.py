@@ -1,4 +1,4 @@
-"""How the commands call a control service: whether anybody listens, one call, and its refusal as an error of ours."""
+"""Calls of the commands to a control service: a check for a listener, one call, and its refusal as an error of ours."""
 
 import socket
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What the commands of the control services may be told, and how long they wait; apart from what calls and answers."""
+"""Values that the commands of the control services take, and their timeouts; apart from the calls and answers."""
 
 from enum import StrEnum
 

@@ -37,7 +37,7 @@ class SeveralControlledError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class ControlCall:
-    """What one command calls, and how it shows what is answered."""
+    """The service that one command calls, and the form in which it shows answers."""
 
     service: Any
     """The stub of the control service."""
@@ -55,14 +55,14 @@ class ControlCall:
 
 @dataclass(frozen=True, slots=True)
 class ControlCommands:
-    """What the control commands of one program have in common."""
+    """The common parts of one program's control commands."""
 
     program: str
     """As it is installed: "edge-agent"."""
     who: str
     """As sentences name it: "agent"."""
     config: type[Config]
-    """What it is configured by; it has the section [control]."""
+    """Class of the program's configuration; it has the section [control]."""
     stub: str
     """The stub of its control service, a class of `control_pb2_grpc`."""
 

@@ -28,7 +28,7 @@ def word(enum_name: str, prefix: str) -> str:
 
 
 def time_text(duration: Duration) -> str:
-    """How long something took."""
+    """Format a duration."""
     seconds = duration.ToNanoseconds() / 1e9
     if seconds < 120:
         return f"{seconds:.1f} s"

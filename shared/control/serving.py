@@ -32,7 +32,7 @@ _KEEPALIVE_SECONDS = 60.0
 
 
 class Health:
-    """What grpc.health.v1 says of a process."""
+    """The state of a process for grpc.health.v1."""
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
@@ -54,7 +54,7 @@ class Health:
         )
 
     async def say(self, serving: bool, *names: str) -> None:
-        """Whether these are SERVING from now on; who watches hears of changes only."""
+        """Report these names as SERVING or NOT_SERVING from now on; watchers hear of changes only."""
         for name in names:
             if self._said.get(name) is not serving:
                 self._said[name] = serving

@@ -37,7 +37,7 @@ def lock_folder(path: Path) -> IO[bytes] | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a folder. Raises StorageError.
+    """Tell whether a process holds the lock of a folder. Raises StorageError.
 
     It only asks: to take the lock would keep out a process that wants it at this moment.
     """

@@ -7,7 +7,7 @@ from shared.errors import IsthmusError
 
 
 def read_json(path: Path, what: str, error: type[IsthmusError]) -> object:
-    """What the file holds, decoded. Raises `error` when it cannot be read or is not JSON; `what` names it in the sentence."""
+    """Read and decode the file. Raises `error` when it cannot be read or is not JSON; `what` names it in the sentence."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:

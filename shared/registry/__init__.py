@@ -1,4 +1,4 @@
-"""What a configuration, a recipe or a peer may name: codecs, losses, optimizers and backward policies.
+"""The names that a configuration, a recipe or a peer may use: codecs, losses, optimizers and backward policies.
 
 Here stands what is known of each without running it, and where its code lies, as `package.module:name`. So a configuration is
 judged, and a plan is made, without torch.

@@ -10,7 +10,7 @@ from shared.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """What others may know of a codec; how many bytes it makes of a tensor is `Codec.encoded_bytes`."""
+    """The known facts of a codec; `Codec.encoded_bytes` gives the size of an encoded tensor."""
 
     name: str
     """In configurations and on the wire."""
@@ -21,12 +21,12 @@ class CodecSpec:
     implementation: str
     """The class of the codec, as `package.module:name`; it takes this spec."""
     lossy: bool
-    """Whether a float32 tensor loses anything, so that error feedback has an error to work on."""
+    """True if a float32 tensor loses anything, so that error feedback has an error to work on."""
     by_channel: bool = False
-    """Whether each index of dimension 1 is treated by itself, and not the tensor as a whole."""
+    """True if each index of dimension 1 is treated by itself, and not the tensor as a whole."""
     stochastic: bool = False
-    """Whether the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may have:
-    one object serves every session and thread, and checkpoints hold nothing of it."""
+    """True if the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may
+    have: one object serves every session and thread, and checkpoints hold nothing of it."""
 
 
 _RAW, _CAST, _UNIFORM = "shared.codec.floating:Raw", "shared.codec.floating:Cast", "shared.codec.uniform:Uniform"
@@ -55,7 +55,7 @@ CODECS: dict[str, CodecSpec] = {
 }
 
 _FALLBACK_ORDER = ("fp32", "uniform")
-"""Where a family has no codec of a width, these are searched for one in this order, before any other."""
+"""Families in which a codec of a width is searched for in this order, before any other, where the wanted family has none."""
 
 
 def codec_names() -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def codec_names() -> tuple[str, ...]:
 
 
 def codec_spec(name: str) -> CodecSpec:
-    """What is known of the codec of that name. ConfigError that says which names there are."""
+    """Return the facts of the codec of that name. Raises ConfigError, which lists the names that exist."""
     try:
         return CODECS[name]
     except KeyError:
@@ -72,7 +72,7 @@ def codec_spec(name: str) -> CodecSpec:
 
 
 def is_lossy(name: str) -> bool:
-    """Whether a float32 tensor loses anything on its way through the codec of that name. ConfigError as `codec_spec`."""
+    """Tell whether a float32 tensor loses anything on its way through the codec of that name. ConfigError as `codec_spec`."""
     return codec_spec(name).lossy
 
 

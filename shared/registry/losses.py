@@ -5,14 +5,14 @@ from enum import Enum, auto
 
 
 class Labels(Enum):
-    """Which labels a loss takes."""
+    """The labels that a loss takes."""
 
     CLASSES = auto()
     """The number of a class, for an output whose second dimension is the classes; or a probability of each."""
     ALIKE = auto()
     """One for each number of the output; torch would stretch one to the other's shape and go on."""
     ANY = auto()
-    """What the function itself takes."""
+    """Labels that the function itself judges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,5 @@ LOSSES: dict[str, LossSpec] = {
 
 
 def labels_of(loss: str) -> Labels:
-    """Which labels the loss of that name takes; any where it is a function of a user's own."""
+    """Return the labels that the loss of that name takes; any where it is a function of a user's own."""
     return LOSSES[loss].labels if loss in LOSSES else Labels.ANY

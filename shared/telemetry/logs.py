@@ -18,7 +18,7 @@ Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """The levels, the least severe first."""
 process_keys: dict[str, Any] = {}
-"""What stands on every line of this process."""
+"""Keys that stand on every line of this process."""
 
 
 def configure_logs(

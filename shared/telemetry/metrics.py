@@ -1,4 +1,4 @@
-"""What both sides export to Prometheus, and how it is served. Each side adds what only it can see.
+"""Metrics that both sides export to Prometheus, and their server. Each side adds those that only it can see.
 
 All series exist, at zero, before the first step: a rate over a series that begins with its first event misses that event.
 """

@@ -23,7 +23,8 @@ import structlog
 _log = structlog.get_logger(__name__)
 _PIPE_BYTES = 1 << 20
 _TOGETHER_SECONDS = 0.05
-"""What is written without a longer pause belongs together, up to the next line that begins as gRPC's entries do."""
+"""Longest pause within one event: lines that follow each other sooner belong together, up to the next that begins as
+gRPC's entries do."""
 _MOST_TOGETHER = 1 << 18
 """Characters that are kept until a pause comes."""
 _LONGEST_CHARACTERS = 4000
@@ -31,7 +32,7 @@ _BURST, _PER_SECOND = 100.0, 1.0
 """Events that may come at once and in the long run: a stranger whom gRPC writes about must not fill the disk."""
 _END = "\x00 the end of what is read \x00"
 _ENTRY = re.compile(r"^([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+)\] ?", re.ASCII | re.MULTILINE)
-"""How gRPC begins an entry."""
+"""The beginning of gRPC's entries."""
 _LEVELS = {"I": "debug", "W": "warning", "E": "error", "F": "critical"}
 
 

@@ -38,7 +38,7 @@ class Totals(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """What the registry asks at a scrape."""
+        """Give the registry the counters at a scrape."""
         name, documentation, labels = self._about
         family = CounterMetricFamily(name, documentation, labels=labels)
         for value, total in self.series.items():
@@ -57,7 +57,7 @@ class OneTotal(Total, Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
-        """What the registry asks at a scrape."""
+        """Give the registry the counter at a scrape."""
         return [CounterMetricFamily(*self._about, value=self.value)]
 
 
@@ -107,7 +107,7 @@ class Distributions(Collector):
         self.series = {value: Distribution(self._bounds) for value in values}
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """What the registry asks at a scrape."""
+        """Give the registry the histograms at a scrape."""
         name, documentation, labels = self._about
         family = HistogramMetricFamily(name, documentation, labels=labels)
         for value, distribution in self.series.items():

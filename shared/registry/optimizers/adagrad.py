@@ -11,7 +11,7 @@ class AdagradSettings(OptimizerSettings):
     eps: PositiveFloat = 1e-10
     """Added to the divisor against division by zero."""
     initial_accumulator_value: NonNegativeFloat = 0.0
-    """What the sum of squared gradients begins with: more makes the first updates smaller."""
+    """Initial value of the sum of squared gradients: more makes the first updates smaller."""
 
 
 def _keywords(settings: AdagradSettings) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _OWN_KEYS = {
 
 
 class _Chosen(Section):
-    """What is judged of the section as a whole."""
+    """The checks of the section as a whole."""
 
     name: str
 
@@ -70,7 +70,7 @@ def _shared_field(key: str) -> tuple[Any, Any]:
 if TYPE_CHECKING:
 
     class OptimizerConfig(_Chosen, OptimizerSettings):
-        """Which optimizer, and its settings."""
+        """The name of the optimizer, and its settings."""
 
         clip_norm: float | None
 

@@ -1,4 +1,4 @@
-"""What is known of an optimizer: its settings, where its class lies, and what it keeps for a parameter.
+"""The known facts of an optimizer: its settings, the place of its class, and the state that it keeps for a parameter.
 
 An optimizer is one file with an `OptimizerSpec` in it and one line in registry.py; where torch has none, its class is a file in
 `shared/training/optimizers/`. It must update each parameter by that parameter's own gradient and state alone, by operations
@@ -20,7 +20,7 @@ class OptimizerSettings(Section):
     """The keys that every optimizer has; its own ones are fields of a subclass, each with its docstring."""
 
     learning_rate: PositiveFloat = 0.05
-    """What the schedule's factor multiplies."""
+    """Base rate, which the schedule's factor multiplies."""
     weight_decay: NonNegativeFloat = 0.0
     """Pull towards zero: added to the gradient, or taken off the weight, whichever the optimizer's own paper does."""
 
@@ -30,13 +30,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """What one tensor looks like that an optimizer keeps for a parameter."""
+    """The form of one tensor that an optimizer keeps for a parameter."""
 
     shape: Shape
     is_count: bool = False
-    """Whether it has the type in which torch counts updates, and not the parameter's."""
+    """True if it has the type in which torch counts updates, and not the parameter's."""
     on_host: bool = False
-    """Whether it stays in the host's memory wherever the parameter is."""
+    """True if it stays in the host's memory wherever the parameter is."""
 
 
 STEP_COUNT = StateShape((), is_count=True, on_host=True)
@@ -59,7 +59,7 @@ class OptimizerSpec(Generic[SettingsT]):
     """Its class, as `package.module:name`. It takes the parameters, `lr` and `weight_decay`, makes one group of them, and the
     caller sets the group's `lr` before each step."""
     keywords: Callable[[SettingsT], dict[str, Any]]
-    """What else the class takes."""
+    """Function from the settings to the other keyword arguments of the class."""
     state: Callable[[Shape, SettingsT], StateShapes]
-    """What it keeps for a parameter of this shape once it has updated it, exactly: a peer's state is judged by this, and memory
-    is counted by it."""
+    """State that the optimizer keeps for a parameter of this shape once it has updated it, exactly: a peer's state is
+    judged by this, and memory is counted by it."""
