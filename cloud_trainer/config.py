@@ -33,7 +33,7 @@ _AllowedName = Annotated[
 
 class ServerConfig(Section):
     listen: ListenAddress = "127.0.0.1:50051"
-    """Where edges reach this trainer."""
+    """Address at which edges reach this trainer."""
     health_listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:50052"])
     """A second address, where only the health service's Check answers, in clear text and for everybody. It is for the probe
     of a container, which has neither certificate nor token."""
@@ -43,12 +43,13 @@ class ServerConfig(Section):
     max_sessions: PositiveInt = 8
     """Sessions at one time. Each holds its blocks of a network in memory. The trainer refuses any further session."""
     session_idle_seconds: PositiveFloat = 1800.0
-    """How long the trainer keeps a session in memory that no call uses and no training stream is attached to, because an edge
-    that died says nothing. It must be longer than what an edge does between two calls, such as measuring itself for a profile.
-    An edge that comes back later, or after a new session has needed the place, goes on from its newest checkpoint."""
+    """Time for which the trainer keeps a session in memory that no call uses and no training stream is attached to,
+    because an edge that died says nothing. It must be longer than what an edge does between two calls, such as
+    measuring itself for a profile. An edge that comes back later, or after a new session has needed the place,
+    continues from its newest checkpoint."""
     unattached_seconds: PositiveFloat = 60.0
-    """How long the trainer keeps a session in memory that no call uses and no training stream was ever attached to. An upload
-    counts as a call for as long as it lasts."""
+    """Time for which the trainer keeps a session in memory that no call uses and no training stream was ever attached
+    to. An upload counts as a call for as long as it lasts."""
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
     """Largest message taken from a peer. It cannot be set below the largest chunk that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
@@ -62,7 +63,7 @@ class ServerConfig(Section):
     max_session_modules: PositiveInt = 10_000
     """Modules (torch.nn.Module) that one session's model may be made of. Cutting and checking a model takes time for each."""
     max_build_seconds: PositiveFloat = 60.0
-    """How long a model's factory may take. The trainer ends and refuses one that takes longer."""
+    """Longest time that a model's factory may take. The trainer ends and refuses one that takes longer."""
     max_sessions_per_subject: PositiveInt | None = Field(default=None, examples=[4])
     """Sessions of one subject (auth.tokens) at one time, so that nobody takes every place. Left out, only max_sessions
     bounds them."""
@@ -79,7 +80,7 @@ class ServerConfig(Section):
     """Lets this trainer listen where other machines may reach it without encryption or without authentication, and dial
     trainers on other machines without encryption. For networks and tunnels that are trusted as a whole."""
     stop_seconds: PositiveFloat = 10.0
-    """How long edges have to end their batches and take a checkpoint when the trainer is told to stop."""
+    """Time that edges have to end their batches and take a checkpoint when the trainer is told to stop."""
 
 
 class ServerTlsConfig(Section):
@@ -115,8 +116,8 @@ class PeersConfig(Section):
     """Other trainers that an agent may have this one dial, so that features, and blocks that move, go straight from trainer to
     trainer: each address as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
     tls: PeerTlsConfig = PeerTlsConfig()
-    """How the connections to these trainers are encrypted, and who has to prove their identity. This trainer shows them tickets
-    that it has from the agent, and no token."""
+    """Encryption of the connections to these trainers, and the proof of identity that they ask for. This trainer shows
+    them tickets that it has from the agent, and no token."""
 
 
 class AuthConfig(Section):
@@ -128,28 +129,30 @@ class AuthConfig(Section):
 
 class ModelsConfig(Section):
     allowed: tuple[_AllowedName, ...] = ("shared.model.zoo",)
-    """What peers may name as a model or a loss: package.module:factory allows that one; a package or module allows what it
-    defines itself, and not what it imports. Peers may run what is allowed with arguments of their own."""
+    """Names that peers may use for a model or a loss: package.module:factory allows that one; a package or module
+    allows what it defines itself, and not what it imports. Peers may run what is allowed with arguments of their
+    own."""
 
 
 class TrainerCheckpointsConfig(CheckpointsConfig):
     location: str = Field(default="auto", examples=["s3://bucket/isthmus"])
-    """Where sessions and their checkpoints are kept: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
+    """Place of sessions and their checkpoints: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
     installed). "auto" is the state directory of the service or of the user, "none" keeps nothing."""
     max_sessions_per_subject: PositiveInt = 64
     """Sessions of one subject (auth.tokens) that are stored, in memory or on disk. Sessions without a checkpoint give up their
     place first. After that the trainer refuses a further one until one is finished or closed (`cloud-trainer close`)."""
     max_bytes_per_subject: PositiveInt = 256 * 1024**3
-    """What the checkpoints of one subject may take. A checkpoint that would take more is not written, and its edge
-    learns that."""
+    """Most bytes that the checkpoints of one subject may take. A checkpoint that would take more is not written, and
+    its edge learns that."""
     forget_after_days: PositiveFloat = 30.0
-    """How long the trainer keeps an unfinished session after the last write, by this machine's clock. Then it takes the session
-    for abandoned and removes its folder; sessions in memory stay. The trainer looks when it starts, and every hour."""
+    """Time for which the trainer keeps an unfinished session after the last write, by this machine's clock. Then it
+    takes the session for abandoned and removes its folder; sessions in memory stay. The trainer looks when it starts,
+    and every hour."""
 
 
 class StandInConfig(Section):
     factory: FactoryName
-    """What builds the dataset: it returns something with a length whose items are (input tensor, label)."""
+    """Factory of the dataset: it returns something with a length whose items are (input tensor, label)."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory."""
 
@@ -183,26 +186,26 @@ class TrainerConfig(Config):
     environment_prefix: ClassVar[str] = "CLOUD_TRAINER_"
 
     server: ServerConfig = ServerConfig()
-    """Where edges reach this trainer, and how much work it accepts."""
+    """The port for edges, and the amount of work that the trainer accepts."""
     tls: ServerTlsConfig = ServerTlsConfig()
-    """What encrypts the port, and which clients' certificates are trusted."""
+    """Encryption of the port, and the authority for clients' certificates."""
     auth: AuthConfig = AuthConfig()
-    """Who may call."""
+    """Callers that are admitted."""
     peers: PeersConfig = PeersConfig()
-    """Which other trainers may be dialled."""
+    """Other trainers that may be dialled."""
     models: ModelsConfig = ModelsConfig()
-    """Which networks may be run here."""
+    """Networks that may be run here."""
     calibration: CalibrationConfig = CalibrationConfig()
-    """Whether edges may have copies of their models trained here, and on which samples."""
+    """Samples on which edges may have copies of their models trained here."""
     compute: ComputeConfig = ComputeConfig()
-    """What this side computes with."""
+    """The device for computing."""
     link: LinkConfig = LinkConfig()
-    """How tensors are sent."""
+    """The way in which tensors are sent."""
     checkpoints: TrainerCheckpointsConfig = TrainerCheckpointsConfig()
-    """What outlives this process."""
+    """State that outlives this process."""
     control: ControlConfig = ControlConfig()
-    """Where this trainer is watched and steered from, besides server.listen."""
+    """Address at which this trainer is watched and steered, besides server.listen."""
     metrics: MetricsConfig = MetricsConfig()
-    """What can be watched from outside."""
+    """Figures that can be watched from outside."""
     log: LogConfig = LogConfig()
-    """What is written to standard error."""
+    """Lines on standard error."""

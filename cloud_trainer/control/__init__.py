@@ -1,1 +1,1 @@
-"""What an operator sees of a trainer and does to it."""
+"""The operator's view of a trainer, and the actions that an operator may take."""

@@ -48,12 +48,12 @@ class TrainerControl:
         self._device = device
         self._began_seconds = time.monotonic()
         self.address = ""
-        """Where edges reach the trainer."""
+        """Address at which edges reach the trainer."""
 
     async def get_status(
         self, _request: pb.TrainerControlServiceGetStatusRequest
     ) -> pb.TrainerControlServiceGetStatusResponse:
-        """What the trainer is doing now."""
+        """Report the state of the trainer."""
         return pb.TrainerControlServiceGetStatusResponse(status=self._status())
 
     async def watch(
@@ -144,7 +144,7 @@ class TrainerControl:
         return status
 
     def _open_sessions(self) -> list[pb.TrainerSessionStatus]:
-        """Those that the caller may see."""
+        """List the open sessions that the caller may see."""
         return [
             _session_status(session_id, owner, session)
             for session_id, owner, session in self._sessions.owned
@@ -156,7 +156,7 @@ class TrainerControl:
 
 
 def _sees(owner: str) -> bool:
-    """Whether a session of this subject is there for the caller."""
+    """Tell whether the caller may see the sessions of this subject."""
     who = caller()
     return owner == who.subject or Scope.OPERATE in who.scopes
 

@@ -1,4 +1,4 @@
-"""Who may do what on this trainer, and where it may listen without asking."""
+"""Rights of callers on this trainer, and the addresses at which it may listen without asking for credentials."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _LOGGED_PER_SECOND = 0.1
 CHECK = f"/{health.SERVICE_NAME}/Check"
 LINK, DOWNLOAD_BLOCK = f"/{SERVICE}/Link", f"/{SERVICE}/DownloadBlock"
 REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
-"""What a ticket lets another trainer call; the last by a ticket for blocks, to measure the link."""
+"""Methods that a ticket lets another trainer call; the last by a ticket for blocks, to measure the link."""
 SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/OpenSession": Scope.TRAIN,
     f"/{SERVICE}/UploadBlock": Scope.TRAIN,

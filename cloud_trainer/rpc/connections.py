@@ -18,15 +18,15 @@ from shared.transport.auth.rate import RateLimit
 _log = structlog.get_logger(__name__)
 
 FIRST_CALL_SECONDS = 10.0
-"""How long a connection may be without its first call. Clients of ours connect when they have one."""
+"""Longest time that a connection may be without its first call. Clients of ours connect when they have one."""
 _MOST_REMEMBERED = 4096
 _LOGGED_PER_SECOND, _LOGGED_PER_SECOND_OF_ALL = 0.1, 1.0
-"""What is logged of one host for one reason, and of all, in the long run: strangers must not fill the disk."""
+"""Largest rates of log lines in the long run, of one host for one reason, and of all: strangers must not fill the disk."""
 
 _SOURCES = re.compile(
     r"^\S+ \S+ +\d+ (handshaker\.cc|channel_trace\.h|ssl_transport_security\.cc|trace\.cc):\d+\] ", re.ASCII
 )
-"""Where gRPC writes of handshakes, and says that it will."""
+"""Beginning of gRPC's lines about handshakes, and of those that announce them."""
 _STEP = re.compile(r"CallNextHandshakerLocked: error=(.*?)$", re.MULTILINE)
 _OUTCOME_OF_SERVER = re.compile(
     r"grpc\.internal\.endpoint_peer_address=([^\s,}]+).*grpc\.internal\.server_credentials="
@@ -44,7 +44,7 @@ _REASONS = {
 
 
 class Connections:
-    """Those of one trainer, from their handshake to their first call. Used on the event loop."""
+    """The connections of one trainer, from their handshake to their first call. Used on the event loop."""
 
     def __init__(self, metrics: TrainerMetrics) -> None:
         self._metrics = metrics

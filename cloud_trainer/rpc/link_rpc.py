@@ -30,7 +30,7 @@ class LinkRpc:
         self._shutdown = shutdown
 
     def find_ticket(self, ticket: str) -> Caller | None:
-        """Who comes with a ticket: it counts as the owner of the session, and may do no more than that link needs."""
+        """Find the caller with a ticket: it counts as the owner of the session, and may do no more than that link needs."""
         for _, owner, session in self._sessions.owned:
             if session is not None and (found := session.tickets.find(ticket)) is not None:
                 return Caller(owner, frozenset({Scope.TRAIN}), found)

@@ -38,9 +38,9 @@ _log = structlog.get_logger(__name__)
 _AT_ONCE = 2
 """Blocks that a call fetches at a time: the peer copies one while another is on its way."""
 _STORAGE_RETRY_SECONDS = 30.0
-"""When a disk that is full may have room again: an operator has to make it."""
+"""Delay before another attempt on a full disk: an operator has to make room."""
 _SIGN_SECONDS = 0.5
-"""How often the agent hears that blocks are still coming; whether the peer is silent for too long is watched here."""
+"""Interval of the signs to the agent that blocks are still coming; the silence of the peer is watched here."""
 
 
 class OfferedBlocks:
@@ -55,7 +55,8 @@ class OfferedBlocks:
         self._dialer = dialer
 
     def find_ticket(self, ticket: str) -> Caller | None:
-        """Who comes with a ticket for blocks: it counts as the owner of the session, and may do no more than that needs."""
+        """Find the caller with a ticket for blocks: it counts as the owner of the session, and may do no more than that
+        needs."""
         for _, owner, session in self._sessions.owned:
             if session is not None and (offer := session.tickets.find_offer(ticket)) is not None:
                 return Caller(owner, frozenset({Scope.TRAIN, Scope.READ}), offer=offer)

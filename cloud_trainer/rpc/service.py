@@ -75,7 +75,7 @@ class TrainerService:
         quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
         self._store = SessionStore(_checkpoint_files(checkpoints), checkpoints.keep, quota)
         self._ending: set[asyncio.Task[None]] = set()
-        """Of sessions that have expired."""
+        """Tasks that end expired sessions."""
         self._fencing = Fencing(self.sessions, self._store)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
@@ -236,7 +236,7 @@ class TrainerService:
         return pb.MeasureStageResponse(seconds=seconds)
 
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
-        """What a session is doing."""
+        """Report the progress of a session."""
         with self.sessions.using(request.session_id) as session:
             return pb.GetSessionResponse(
                 next_step=session.worker.next_step,
@@ -283,7 +283,7 @@ class TrainerService:
             await self._store.forget(session_id)
 
     async def _is_attached_elsewhere(self, session: Session | None) -> bool:
-        """Whether another trainer on the same store has taken the session since."""
+        """Tell whether another trainer on the same store has taken the session since."""
         with suppress(StorageError):
             if session is not None and (record := await self._store.record(session.id)) is not None:
                 return record.session_term > session.attachment.term

@@ -1,4 +1,5 @@
-"""What every link has that this trainer serves: its first message, its watch, its place in the session, and its end."""
+"""The shared parts of every link that this trainer serves: its first message, its watch, its place in the session, and
+its end."""
 
 import asyncio
 import functools

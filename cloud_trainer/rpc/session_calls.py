@@ -81,7 +81,7 @@ class SessionCalls:
         return pb.DialPeersResponse()
 
     async def check_peers(self, request: pb.CheckPeersRequest, _context: Context) -> pb.CheckPeersResponse:
-        """Whether other trainers could be dialled."""
+        """Check whether other trainers could be dialled."""
         if (count := len(request.addresses)) > MOST_WORKERS:
             raise ProtocolError(f"{count} addresses are named; at most {MOST_WORKERS} are looked at")
         if is_session_id(request.run_id):

@@ -11,7 +11,7 @@ from shared.transport.rpc.status import StatusError
 
 
 class Shutdown:
-    """Whether the trainer is about to stop."""
+    """A stop of the trainer, which `run` begins."""
 
     def __init__(self, sessions: SessionRegistry, checkpointer: SessionCheckpointer) -> None:
         self.begun = False

@@ -24,24 +24,24 @@ from shared.training.stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How the blocks of a session are trained, beside their recipe."""
+    """The way in which the blocks of a session are trained, beside their recipe."""
 
     head: LossHead
     backward: str = "replay"
     """The policy of stages that wait for their error gradient, one of `POLICIES`."""
     feedback: FeedbackMode = FeedbackMode.BATCH
-    """What is given back to error gradients of what codecs took from features."""
+    """Mode of error feedback: the correction of error gradients for the loss of codecs on features."""
 
 
 class _PlacedStage(NamedTuple):
     stage: Stage
     policy: BackwardPolicy
     input_gradient: bool
-    """Whether error gradients at its inputs are of use."""
+    """True if error gradients at its inputs are of use."""
 
 
 class PlacedBlocks:
-    """What one worker computes with. A block that it shares is a copy of its own."""
+    """The blocks with which one worker computes. A block that it shares is a copy of its own."""
 
     def __init__(self, held: HeldBlocks, plan: StepPlan, worker: str, method: Method) -> None:
         """held: those of `held_blocks` for this worker."""
@@ -51,7 +51,7 @@ class PlacedBlocks:
         self.feedback = method.feedback
         self._head = method.head
         self.passes_no_gradient = False
-        """Whether a stage to which one came has passed no gradient on in some step, though blocks before it learn."""
+        """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
         for tile in stages(placement, worker):
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
@@ -93,7 +93,7 @@ class PlacedBlocks:
         return computed.read(), at_inputs
 
     def take_gradients(self, tile: Tile) -> dict[int, BlockGradients]:
-        """What `learn` has left in the blocks of a stage."""
+        """Take the gradients that `learn` has left in the blocks of a stage."""
         return self.held.take_gradients(tile.blocks)
 
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:

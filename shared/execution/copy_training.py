@@ -27,7 +27,7 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Timing:
-    """What a copy takes where it was timed, and how much there is to do."""
+    """The durations of a copy on the machine that timed it, and the amount of work."""
 
     seconds_per_step: float
     seconds_per_judged_batch: float
@@ -72,7 +72,7 @@ class Copy:
             )
 
     def judge(self, batches: Batches) -> tuple[int, int]:
-        """How many samples are right, of how many."""
+        """Count the right samples, and all samples."""
         losses = [self._simulation.evaluate(inputs, labels) for inputs, labels in batches]
         return sum(loss.correct or 0 for loss in losses), sum(loss.samples for loss in losses)
 

@@ -9,7 +9,7 @@ from shared.registry import is_lossy
 
 
 class Feedback:
-    """What codecs took from the features that a worker has sent, until their error gradients are back."""
+    """The losses by codecs of the features that a worker has sent, until their error gradients are back."""
 
     def __init__(self, mode: FeedbackMode, gradients_due: frozenset[Crossing]) -> None:
         """gradients_due: the error gradients that come to this worker in every step."""
@@ -18,7 +18,7 @@ class Feedback:
         self._errors: dict[tuple[int, str, int], tuple[Tensor | None, ...]] = {}
 
     def wants(self, crossing: Crossing) -> bool:
-        """Whether the error of a feature on this crossing is to be noted."""
+        """Tell whether the error of a feature on this crossing is to be noted."""
         is_answered = (crossing.receiver, crossing.index, crossing.rows) in self._due
         return self._mode is not FeedbackMode.OFF and crossing.cargo is Cargo.FEATURE and is_answered
 
@@ -42,7 +42,7 @@ class Feedback:
         )
 
     def is_due(self, step: int, crossing: Crossing) -> bool:
-        """Whether `compensated` has anything to compute for the error gradients on this crossing."""
+        """Tell whether `compensated` has anything to compute for the error gradients on this crossing."""
         return (step, crossing.sender, crossing.index) in self._errors
 
     def forget(self, step: int, crossing: Crossing) -> None:
@@ -51,12 +51,12 @@ class Feedback:
 
 
 def decoded(codec: str, tensors: Gradients) -> Gradients:
-    """What the receiver of `tensors` decodes: on the CPU, or a tensor itself where nothing is lost: integers go raw."""
+    """Return the tensors that the receiver decodes: on the CPU, or a tensor itself where nothing is lost: integers go raw."""
     return tuple(None if tensor is None else _decoded(codec, tensor) for tensor in tensors)
 
 
 def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]:
-    """What a codec took from each tensor; None where it took nothing."""
+    """Return the error of the codec on each tensor; None where there is none."""
     return tuple(
         None if tensor is None or arrived is None or arrived is tensor else compression_error(arrived, tensor.cpu())
         for arrived, tensor in zip(received, sent, strict=True)

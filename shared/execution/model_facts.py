@@ -1,4 +1,4 @@
-"""What a placement has to know of a chain of blocks."""
+"""Facts of a chain of blocks for placements."""
 
 from torch import nn
 

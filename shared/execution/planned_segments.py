@@ -27,7 +27,7 @@ class Updates(NamedTuple):
 
     blocks: tuple[int, ...]
     at_once: bool
-    """Whether the `Learning` before has left their gradients in them."""
+    """True if the `Learning` before has left their gradients in them."""
 
 
 class Learning(NamedTuple):
@@ -35,21 +35,21 @@ class Learning(NamedTuple):
 
     stage: Tile
     updates_follow: bool
-    """Whether the next operation updates all blocks of the stage that learn, so that nobody has to take their gradients."""
+    """True if the next operation updates all blocks of the stage that learn, so that their gradients need not be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """What a worker does in one go."""
+    """The work that a worker does in one go."""
 
     computed: tuple[Operation | Learning | Updates, ...]
     """All but what is received and sent."""
     receives: tuple[Crossing, ...]
     sends: tuple[Crossing, ...]
     name: str
-    """What it computes, in words."""
+    """Name of the computation, in words."""
     goes_forward: bool
-    """Whether it begins with weights that K bounds the age of."""
+    """True if it begins with weights that K bounds the age of."""
 
 
 class LastUses(NamedTuple):
@@ -74,7 +74,7 @@ def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSe
 
 
 def last_uses(segments: tuple[Program, ...], blocks: int) -> LastUses:
-    """Of the same segments, of a model of so many blocks."""
+    """Find the last segments that use each feature and each gradient, for a model of `blocks` blocks."""
     uses = LastUses({}, {})
     for number, segment in enumerate(segments):
         for one in segment:

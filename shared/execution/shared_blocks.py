@@ -1,4 +1,4 @@
-"""What workers that hold parts of a shared block say to its owner, and what the owner says to them.
+"""Messages between the owner of a shared block and the other workers that hold parts of it.
 
 A part is the gradient of the part's samples and the buffers that they have left; the answer is the block after the update.
 """
@@ -71,7 +71,7 @@ def weights_of(block: Block) -> block_state.BlockTensors:
 
 
 def _buffers(block: Block) -> block_state.BlockTensors:
-    """What training changes in a block besides its weights, named as in its state."""
+    """Collect the values of a block besides its weights that training changes, named as in its state."""
     return {
         name: value for name, value in block_state.collect(block, None).items() if not name.startswith("parameter/")
     }

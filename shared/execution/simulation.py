@@ -151,7 +151,7 @@ class Simulation:
             self._judges[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, self._coded(one))
 
     def _may_end(self, oldest: int | None) -> Callable[[str, Work], bool]:
-        """Whether work may be done: where samples enter, only that of `oldest` may end its step if it waited for anything."""
+        """Return a test of work: where samples enter, only that of `oldest` may end its step if it waited for anything."""
         return lambda worker, work: (
             worker not in self._sources or not work.ends_step or work.segment == 0 or work.step == oldest
         )
@@ -199,7 +199,7 @@ class Simulation:
         self._steps[crossing.receiver].deliver(one.step, one.samples, crossing, arrived)
 
     def _coded(self, one: Outgoing) -> Load:
-        """What the receiver decodes."""
+        """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
         if isinstance(one.load, tuple):

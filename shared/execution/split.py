@@ -19,7 +19,7 @@ EDGE, TRAINER = "edge", "trainer"
 
 @dataclass(frozen=True)
 class Scheme:
-    """How batches cross the cut; the fields are those of `[deployment]` in the edge's configuration."""
+    """The way in which batches cross the cut; the fields are those of `[deployment]` in the edge's configuration."""
 
     staleness: int = 0
     backward: str = "replay"

@@ -36,39 +36,39 @@ from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
 Load = Gradients | BlockPart
-"""What crosses: tensors slot by slot, or those of a block by name."""
+"""Load of a crossing: tensors slot by slot, or those of a block by name."""
 
 
 class Outgoing(NamedTuple):
-    """What this worker has to send."""
+    """A load that this worker has to send."""
 
     step: int
     samples: int
-    """Of the whole batch."""
+    """Number of samples in the whole batch."""
     crossing: Crossing
     load: Load
 
 
 @dataclass(slots=True)
 class StepInFlight:
-    """What a worker has of one step."""
+    """The state of one step on a worker."""
 
     step: int
     samples: int
     has_begun: bool
-    """Whether this worker's own samples are there; others may be ahead."""
+    """True once this worker's own samples are there; others may be ahead."""
     segment: int = 0
     """The segment that comes next."""
     arrived: dict[Crossing, Load] = field(default_factory=dict)
-    """Of segments to come."""
+    """Loads that have come for segments to come."""
     features: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
     gradients: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
     labels: list[Piece] = field(default_factory=list)
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
-    """Of this worker's own part, or of all parts once they are summed."""
+    """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
     loss: BatchLoss | None = None
-    """Of this worker's part."""
+    """Loss of this worker's part."""
 
 
 class Work(NamedTuple):
@@ -77,9 +77,9 @@ class Work(NamedTuple):
     step: int
     segment: int
     what: str
-    """What it does of a step, in words: "forward", or "backward, update"."""
+    """Name of the work, in words: "forward", or "backward, update"."""
     ends_step: bool
-    """Whether this worker has no more to do for the step then."""
+    """True if this worker has no more to do for the step then."""
     run: Callable[[], list[Outgoing]]
 
 
@@ -95,7 +95,7 @@ class WorkerSteps:
         self._training = plan.training
         operations = plan.program(worker)
         self.receives = frozenset(one.crossing for one in operations if isinstance(one, Receive))
-        """What comes to this worker in every step."""
+        """Crossings that come to this worker in every step."""
         sent_first, rest = segments(operations)
         self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
         self._segments = planned(rest, plan.model)
@@ -106,11 +106,11 @@ class WorkerSteps:
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
-        """That was computed last, of whichever step."""
+        """Segment that was computed last, of any step."""
 
     @property
     def segment_count(self) -> int:
-        """How many segments this worker computes for each step."""
+        """Number of segments that this worker computes for each step."""
         return len(self._segments)
 
     @property
@@ -120,7 +120,7 @@ class WorkerSteps:
 
     @property
     def are_over(self) -> bool:
-        """Whether no step is under way here. May be asked on another thread, which may hear what was so a moment ago."""
+        """Tell whether no step is under way here. May be asked on another thread, which may see the state of a moment ago."""
         return not self._steps
 
     def oldest(self, otherwise: int) -> int:
@@ -132,7 +132,7 @@ class WorkerSteps:
         return next(reversed(self._steps), otherwise)
 
     def has(self, step: int) -> bool:
-        """Whether a step is one of them."""
+        """Tell whether a step is one of them."""
         return step in self._steps
 
     @property
@@ -161,7 +161,8 @@ class WorkerSteps:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """What to compute next, if anything can be: what waits for nobody, as an update; then another segment than the last.
+        """Choose the next work, if there is any: first work that receives nothing, as an update; then another segment
+        than the last.
 
         Of several steps the newest. So what goes up and what goes down take turns, and neither links nor other workers stand
         still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third

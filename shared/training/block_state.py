@@ -101,7 +101,7 @@ def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Te
 
 
 def is_static(block: Block) -> bool:
-    """Whether training never changes the block, so that both sides hold it equal from the beginning to the end."""
+    """Tell whether training never changes the block, so that both sides hold it equal from the beginning to the end."""
     return not block.trainable and not block.named_buffers() and not block.named_transients()
 
 

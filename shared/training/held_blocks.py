@@ -32,9 +32,9 @@ class HeldBlocks:
         self.weights_version = 0
         """Rises whenever weights change."""
         self._optimizer: torch.optim.Optimizer | None = None
-        """Of all that the blocks learn; None where that is nothing."""
+        """Optimizer of all parameters that the blocks learn; None where there are none."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
-        """Of each block that is here, the parameters that the optimizer updates, by their names in the whole module."""
+        """Parameters that the optimizer updates, of each block that is here, by their names in the whole module."""
         self._updating: list[int] = []
         """The blocks that are updated, or were last."""
         self._update_failures = foreign_code(
@@ -123,7 +123,7 @@ class HeldBlocks:
                 parameter.grad = gradient.get(name)
 
     def take_gradients(self, indices: Iterable[int]) -> dict[int, BlockGradients]:
-        """What backwards have left, by block; the parameters have no gradient afterwards."""
+        """Take the gradients that backwards have left, by block; the parameters have no gradient afterwards."""
         taken: dict[int, BlockGradients] = {}
         for index in indices:
             of_block = taken.setdefault(index, {})
@@ -169,7 +169,7 @@ class HeldBlocks:
             self._optimizer.state.update(new.state)
 
     def _release(self, index: int) -> None:
-        """What leaves must not hold a GPU's memory."""
+        """Drop a block's optimizer state and move it to the CPU: a block that leaves must not hold a GPU's memory."""
         leaving = set(self._learning.pop(index, {}).values())
         if self._optimizer is not None:
             group = self._optimizer.param_groups[0]

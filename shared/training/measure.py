@@ -1,4 +1,4 @@
-"""How long a stage takes, measured alone: what a profile's T1 and T3 are made of."""
+"""Times of stages, measured alone: T1 and T3 of a profile are made of them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

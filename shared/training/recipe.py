@@ -21,18 +21,18 @@ _SCHEDULE_KEYS = {
 
 
 class ScheduleConfig(Section):
-    """How the learning rate goes; positions count from step 0, the warm-up included."""
+    """The course of the learning rate; positions count from step 0, the warm-up included."""
 
     name: Literal["constant", "multistep", "exponential", "cosine"] = "constant"
     """Shape of the learning rate after the warm-up."""
     every: Literal["step", "epoch"] = "epoch"
-    """What milestones, period and decay count in; counted from the start of training, the warm-up included."""
+    """Unit of milestones, period and decay; counted from the start of training, the warm-up included."""
     milestones: tuple[PositiveInt, ...] = ()
-    """Where the factor is multiplied by gamma, in increasing order (multistep)."""
+    """Positions at which the factor is multiplied by gamma, in increasing order (multistep)."""
     gamma: PositiveFloat = 0.1
     """The factor of one milestone (multistep) or of one step or epoch (exponential)."""
     period: PositiveInt | None = Field(default=None, examples=[10])
-    """How long the fall from 1 to the floor takes (cosine). Left out, the whole training."""
+    """Length of the fall from 1 to the floor (cosine). Left out, the whole training."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Lowest factor (cosine), held once it is reached."""
     warmup_steps: NonNegativeInt = 0
@@ -52,15 +52,15 @@ class Recipe(Section):
     """All that decides an update besides the weights and the batch."""
 
     optimizer: OptimizerConfig
-    """How weights follow gradients."""
+    """Rule by which weights follow gradients."""
     schedule: ScheduleConfig
-    """How the learning rate follows the step."""
+    """Rule by which the learning rate follows the step."""
     loss: str
-    """What is minimised, by name."""
+    """Name of the loss that training minimises."""
     seed: int
     """Decides the first weights and dropout."""
     frozen: tuple[str, ...] = ()
-    """What does not learn: parameters whose qualified name is, or lies under, one of these."""
+    """Parameters that do not learn: those whose qualified name is, or lies under, one of these."""
     steps_per_epoch: PositiveInt
     """Turns a step into an epoch."""
     total_steps: PositiveInt

@@ -43,9 +43,9 @@ class Stage:
         self.blocks: tuple[Block, ...] = held.chain.blocks[first:stop]
         """The blocks that this stage runs, in order."""
         self.trainable = any(block.trainable for block in self.blocks)
-        """Whether any block of the stage has something to learn."""
+        """True if any block of the stage has something to learn."""
         self.gradients_return = held.chain.gradients_return(stop)
-        """Whether error gradients return to the outputs: whether any is of use there."""
+        """True if error gradients return to the outputs, because any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
         self._running: Block
         """The block that is run, or was last."""
@@ -55,7 +55,7 @@ class Stage:
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device of the held blocks."""
         return self.held.device
 
     def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
@@ -132,7 +132,7 @@ class Stage:
         return tuple(tensor.to(self.device) for tensor in features)
 
     def _writable(self, features: Features) -> Features:
-        """What the first block may write to: copies, if it does."""
+        """Return features that the first block may write to: copies, if it does."""
         if not self.blocks or not self.blocks[0].modifies_input:
             return features
         return tuple(tensor.clone() for tensor in features)

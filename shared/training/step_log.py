@@ -97,7 +97,7 @@ def applied_steps(lines: Iterable[str]) -> Steps:
 
 
 def check_steps(log: Path, reference: Path | None = None) -> int:
-    """How many steps made the weights, each applied once, and with the same hashes as in an undisturbed run's log.
+    """Count the steps that made the weights, each applied once, and with the same hashes as in an undisturbed run's log.
 
     Raises StepLogError for any other log, or one that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What a loss says about a batch: its mean, and the error gradient at the model's output."""
+"""The results of a loss on a batch: its mean, and the error gradient at the model's output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class ComputedLoss(NamedTuple):
     """The loss of a part of a batch with its graph."""
 
     root: Tensor
-    """What a backward begins with: the gradients of all parts sum to that of the mean over the whole batch."""
+    """Start of a backward: the gradients of all parts sum to that of the mean over the whole batch."""
     loss: Tensor
     """The part's own mean."""
     output: Tensor

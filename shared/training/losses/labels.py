@@ -11,7 +11,7 @@ from shared.model.spec import TensorSpec
 from shared.registry import Labels, labels_of
 
 _LEAST_LABEL_ELEMENTS = 512
-"""What the labels of one sample may always have, however small the model's input and output are."""
+"""Least bound on the elements of one sample's labels, however small the model's input and output are."""
 _WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 

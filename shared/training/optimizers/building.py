@@ -20,7 +20,7 @@ class StateTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
     on_host: bool
-    """Whether it stays in the host's memory wherever the parameter is."""
+    """True if it stays in the host's memory wherever the parameter is."""
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +59,7 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
 
 
 def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
-    """What the optimizer keeps for a parameter once it has updated it; nothing where the parameter does not learn.
+    """Describe the state that the optimizer keeps for a parameter once it has updated it; empty where the parameter is frozen.
 
     The parameter may be on the meta device.
     """

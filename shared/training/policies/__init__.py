@@ -1,4 +1,4 @@
-"""What a stage does with a batch between its forward and the return of its error gradient."""
+"""Policies for a batch in a stage, between its forward and the return of its error gradient."""
 
 from pkgutil import resolve_name
 

@@ -1,4 +1,4 @@
-"""What a stage does with a batch between its forward and the return of its error gradient.
+"""The interface of policies for a batch in a stage, between its forward and the return of its error gradient.
 
 Where no update can lie between the two, as with K = 0, its graph is kept and used (`kept_graph`). Otherwise policies differ,
 and each has a file. Called from the compute thread; batches come back in the order they went.
@@ -15,7 +15,7 @@ class BackwardPolicy(Protocol):
     `shared/registry/policies.py`."""
 
     keeps_graphs: ClassVar[bool]
-    """Whether activations, and the weights that made them, are held for every batch in flight, or its input alone."""
+    """True if activations, and the weights that made them, are held for every batch in flight; otherwise its input alone."""
 
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
