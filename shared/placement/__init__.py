@@ -1,4 +1,4 @@
-"""What runs where: tiles of blocks and samples, their validity, and what follows from them. Numbers and names only."""
+"""Placements: tiles of blocks and samples on workers, their validity, and what follows from them. Numbers and names only."""
 
 from shared.placement.arrivals import Arrivals
 from shared.placement.chains import at_cuts, chain_workers, cuts_of

@@ -1,4 +1,4 @@
-"""What may arrive at a worker next: every announcement is judged here before memory is taken for it.
+"""The judge of arrivals at a worker: every announcement is judged here before memory is taken for it.
 
 Each crossing brings its steps one after the other, and no step may come that would be more than K + 1 in flight at this
 worker. Derived from the programs, so that whatever may be placed may be judged.
@@ -55,7 +55,7 @@ class Arrivals:
         return crossing
 
     def again(self, crossing: Crossing, step: int) -> None:
-        """What came of this crossing from `step` on is lost, and comes again."""
+        """Expect this crossing to come again from `step` on, because its later tensors are lost."""
         self._next_steps[crossing] = step
 
     def answered(self, step: int) -> None:

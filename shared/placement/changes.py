@@ -1,4 +1,4 @@
-"""What has to move between workers when another placement comes into force, between two steps. Pure."""
+"""Moves of blocks between workers when another placement comes into force, between two steps. Pure."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class BlockMove(NamedTuple):
     """Its owner until now: nobody else has what its optimizer keeps."""
     receiver: str
     whole: bool
-    """Whether what its optimizer keeps goes along: the receiver owns it from now on."""
+    """True if the state of its optimizer moves along: the receiver owns the block from now on."""
 
 
 def moves(before: Placement, after: Placement) -> tuple[BlockMove, ...]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """How much of the model is on the device, and how late and how packed tensors travel."""
+    """The device's share of the model, and the lateness and codecs of tensors that travel."""
 
     version: int = 0
     """The placement's."""
     edge_blocks: int = 0
-    """How many blocks the device runs or owns, 0 to L. Of two workers on one cut, it is the cut."""
+    """Number of blocks that the device runs or owns, 0 to L. Of two workers on one cut, it is the cut."""
     staleness: int = 0
     """The limit K."""
     codec: str = ""

@@ -1,4 +1,4 @@
-"""What follows from a placement: who sends what to whom, what each worker runs in one go, and who is linked. Pure."""
+"""Facts that follow from a placement: crossings between workers, the stages of each worker, and the links. Pure."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ class Link(NamedTuple):
 
 
 def stages(placement: Placement, worker: str) -> tuple[Tile, ...]:
-    """What a worker runs in one go: its tiles, those joined that follow each other on the same samples."""
+    """List the stages of a worker: its tiles, those joined that follow each other on the same samples."""
     joined: list[Tile] = []
     for tile in placement.tiles_of(worker):
         if joined and joined[-1].stop == tile.first and joined[-1].rows == tile.rows:
@@ -87,7 +87,7 @@ def _overlaps(senders: list[tuple[str, Rows]], receivers: list[tuple[str, Rows]]
 
 
 def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
-    """Who has which rows of a feature, in the order of the samples."""
+    """List the workers that have the rows of a feature, with these rows, in the order of the samples."""
     if feature == 0:
         sources = sorted(placement.sources, key=lambda source: source.rows.begin)
         return [(source.worker, source.rows) for source in sources]
@@ -145,7 +145,7 @@ class Flow(NamedTuple):
 
 
 def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
-    """What crosses in a step. training: False for an evaluation."""
+    """List all crossings of a step. training: False for an evaluation."""
     forward = crossings(placement)
     if not training:
         return Flow(forward, (), ())
@@ -153,7 +153,7 @@ def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
 
 
 def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:
-    """How many steps may have begun anywhere beyond the oldest that somebody still works on.
+    """Return how many steps may have begun anywhere beyond the oldest that some worker is still computing.
 
     K, where any worker waits for another's gradient or weights, and where nothing goes to another at all. Otherwise nothing can
     be stale, and more are let through, so that no worker stands still; in an evaluation a few, because it takes memory beside
@@ -195,7 +195,7 @@ def links_of(placement: Placement, flow: Flow) -> tuple[Link, ...]:
 
 
 def _distances(first: str, pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Of all that are joined with the first by these pairs, by how many at least."""
+    """Return the shortest distance of each worker from the first one, over these pairs."""
     distances, pairs = {first: 0}, tuple(pairs)
     reached = [first]
     for near in reached:

@@ -129,7 +129,7 @@ class _Reader:
         return Tile(self.string(entry.get("worker"), "worker of a tile"), first, stop, rows)
 
     def source(self, value: object) -> Source:
-        """Who holds some raw samples."""
+        """Read a worker and the raw samples that it holds."""
         entry = self.mapping(value, "a source", {"worker", "samples"})
         rows = Rows(*self.bounds(entry.get("samples"), "samples of a source"))
         return Source(self.string(entry.get("worker"), "worker of a source"), rows)

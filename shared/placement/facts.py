@@ -1,4 +1,4 @@
-"""What a placement has to know of a model and of what its people permit. Numbers and names only."""
+"""Facts of a model, and permissions of its owners, that a placement has to know. Numbers and names only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ class BlockFacts:
     name: str
     trainable: bool = True
     has_buffers: bool = False
-    """Whether training changes something in it besides its weights, as the statistics of batch-norm."""
+    """True if training changes something in it besides its weights, as the statistics of batch-norm."""
     min_samples: int = 1
     """The fewest samples that a part of it can compute on: 2 with batch-norm."""
 
     @property
     def changes(self) -> bool:
-        """Whether a step leaves the block other than it was, so that whoever shares it has to be told."""
+        """Tell whether a step changes the block, so that the workers that share it have to be told."""
         return self.trainable or self.has_buffers
 
 
@@ -36,11 +36,11 @@ class ModelFacts:
 
     @property
     def raw_features(self) -> int:
-        """How many leading features count as raw samples: the input, and those off which it can be read."""
+        """Number of leading features that count as raw samples: the input, and those off which it can be read."""
         return 1 + len(self.why_raw)
 
     def learns_below(self, feature: int) -> bool:
-        """Whether any block before `feature` learns by an error gradient there."""
+        """Tell whether any block before `feature` learns by an error gradient there."""
         return feature not in self.integer_features and feature > self._first_trainable
 
     @cached_property
@@ -51,7 +51,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What the configuration lets leave its source, by the worker that may have it."""
+    """The data that the configuration lets leave its source, by the worker that may have it."""
 
     inputs_to: frozenset[str] = frozenset()
     """Workers that may have raw samples that are not their own."""

@@ -1,4 +1,4 @@
-"""What gradients tell those who get them: a block's of the samples that it computed on, the last block's of the labels. Pure.
+"""Leaks of gradients: a block's gradient tells its receiver of the samples behind it, the last block's of the labels. Pure.
 
 The gradient of an embedding shows which tokens a batch had, that of a linear layer is made of its inputs, and that of the last
 block says which outputs should have been larger. Weights after an update tell as much, because the weights before are known.
@@ -11,17 +11,17 @@ from shared.placement.tiles import Placement
 
 
 def tells_inputs(one: Crossing, placement: Placement, model: ModelFacts) -> bool:
-    """Whether a block's gradient or new weights tell the receiver of raw samples that are another worker's."""
+    """Tell whether a block's gradient or new weights reveal raw samples of another worker to the receiver."""
     return one.index < model.raw_features and _of_others(one, placement)
 
 
 def tells_labels(one: Crossing, placement: Placement) -> bool:
-    """Whether a block's gradient or new weights tell the receiver of labels that are another worker's."""
+    """Tell whether a block's gradient or new weights reveal labels of another worker to the receiver."""
     return one.index == placement.blocks - 1 and _of_others(one, placement)
 
 
 def told_by_gradients(placement: Placement, model: ModelFacts, worker: str) -> tuple[str, ...]:
-    """What all gradients and new weights that a worker gets could tell it: inputs, labels, both or neither."""
+    """List the data that all gradients and new weights could reveal to a worker: inputs, labels, both or neither."""
     weights = [one for one in weight_crossings(placement, model) if one.receiver == worker]
     errors = [one for one in gradient_crossings(placement, model) if one.receiver == worker]
     told = {
@@ -33,5 +33,5 @@ def told_by_gradients(placement: Placement, model: ModelFacts, worker: str) -> t
 
 
 def _of_others(one: Crossing, placement: Placement) -> bool:
-    """Whether any sample of the batch is another worker's than the receiver's."""
+    """Tell whether any sample of the batch is another worker's than the receiver's."""
     return any(source.worker != one.receiver for source in placement.sources)

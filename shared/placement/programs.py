@@ -1,4 +1,4 @@
-"""What each worker does in one step, as data: the runtime executes it, the simulator and the cost model read it.
+"""Programs: the work of each worker in one step, as data. The runtime executes it; the simulator and the cost model read it.
 
 A program lists operations in an order in which they can be done one after the other. Every dependency between workers
 goes from a stage to one that begins at a later block (forward) or an earlier one (backward), and a worker's own stages stand
@@ -56,7 +56,7 @@ class Backward:
 
     stage: Tile
     input_gradient: bool
-    """Whether anything before the stage learns."""
+    """True if anything before the stage learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ Program = tuple[Operation, ...]
 
 
 def programs_of(placement: Placement, model: ModelFacts, flow: Flow, *, training: bool) -> dict[str, Program]:
-    """What each worker does in one step of a valid placement; nothing where it has no part in it.
+    """Write each worker's program for one step of a valid placement; empty where it has no part in it.
 
     training: False evaluates a batch: no more than the way forward, to the loss.
     """

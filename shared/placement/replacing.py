@@ -25,7 +25,7 @@ def given_over(placement: Placement, worker: str, successor: str) -> Placement:
 
 
 def _joined(placement: Placement, worker: str, successor: str) -> list[Tile]:
-    """What the successor runs, as few tiles as that takes."""
+    """Return the tiles of both workers for the successor, as few as possible."""
     rows: dict[int, Rows] = {}
     for tile in (*placement.tiles_of(successor), *placement.tiles_of(worker)):
         for block in tile.blocks:

@@ -1,4 +1,4 @@
-"""Which worker keeps replicas of which other's blocks, and what workers lack on disk to go on from a checkpoint. Pure."""
+"""Replicas of blocks: their keepers, and the state that workers lack on disk to continue from a checkpoint. Pure."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -23,16 +23,16 @@ def replica_keepers(placement: Placement, trainers: Collection[str]) -> dict[str
 
 
 class OnDisk(NamedTuple):
-    """What a worker has of one checkpoint."""
+    """The state of one checkpoint that a worker has on disk."""
 
     part: bool
-    """Whether its own part is there: of all blocks that it held then."""
+    """True if its own part is there: of all blocks that it held then."""
     replicas: frozenset[int] = frozenset()
     """Single blocks of other parts."""
 
 
 class Fetches(NamedTuple):
-    """What has to be brought before all workers can restore a checkpoint."""
+    """The blocks to bring before all workers can restore a checkpoint."""
 
     between: dict[tuple[str, str], list[int]]
     """The blocks, by who has them and who lacks them."""
@@ -41,7 +41,7 @@ class Fetches(NamedTuple):
 
 
 def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]) -> Fetches:
-    """What workers lack on disk for `after`, of a checkpoint that was taken under `before`.
+    """List the blocks that workers lack on disk for `after`, of a checkpoint that was taken under `before`.
 
     on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them. Trainers
     fetch from each other where they can, and else the agent brings them what it has.
@@ -62,7 +62,7 @@ def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], 
 
 
 def _has(worker: str, block: int, before: Placement, after: Placement, on_disk: Mapping[str, OnDisk]) -> bool:
-    """Whether a worker has what it needs of a block: who only shares it needs nothing of the optimizer's."""
+    """Tell whether a worker has what it needs of a block: a worker that only shares it needs no optimizer state."""
     if _gives(worker, block, before, on_disk):
         return True
     held = worker in on_disk and on_disk[worker].part and block in held_blocks(before, worker)
@@ -70,6 +70,6 @@ def _has(worker: str, block: int, before: Placement, after: Placement, on_disk: 
 
 
 def _gives(worker: str, block: int, before: Placement, on_disk: Mapping[str, OnDisk]) -> bool:
-    """Whether a worker has the whole state of a block."""
+    """Tell whether a worker has the whole state of a block."""
     kept = on_disk.get(worker, OnDisk(part=False))
     return block in kept.replicas or (kept.part and before.owner(block) == worker)

@@ -1,4 +1,4 @@
-"""Whose reports of steps that are done come to each worker, and by which link. Pure."""
+"""Ways of the reports of finished steps to each worker: the reporting workers, and the links. Pure."""
 
 from collections.abc import Collection, Sequence
 

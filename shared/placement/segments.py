@@ -12,7 +12,7 @@ from shared.placement.tiles import Cargo
 
 
 def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
-    """What is sent before anything is computed or has come, and the segments of the rest."""
+    """Divide a program into its sends before any computation or arrival, and the segments of the rest."""
     sent_first = tuple(itertools.takewhile(lambda one: isinstance(one, Take | Send), whole))
     rest: list[list[Operation]] = []
     last: Operation | None = None
@@ -35,7 +35,7 @@ def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
 
 
 class Waiting:
-    """Which segments of all workers a worker has waited for when it has done a step."""
+    """The segments of all workers that a worker has waited for when it has done a step."""
 
     def __init__(self, of_workers: Mapping[str, tuple[Program, ...]]) -> None:
         """of_workers: the segments of each, without what is sent first."""
@@ -48,16 +48,16 @@ class Waiting:
             if isinstance(one, Send)
         }
         self._needed = {name: [_latest(segment, makes) for segment in whole] for name, whole in of_workers.items()}
-        """Of each segment, the last one of each other worker that it waits for."""
+        """Last segment of each other worker that a segment waits for, by segment."""
 
     def is_for_all(self, worker: str) -> bool:
-        """Whether a worker that has done a step has waited for every other to answer it, through whatever it received.
+        """Tell whether a worker that has done a step has waited for an answer of every other, through whatever it received.
 
-        Where samples enter and this is so, nobody has to tell it how far the others are: with K others under way here, no more
+        Where samples enter and this is so, it needs no reports of the others: with K others under way here, no more
         than that are anywhere.
         """
         reached = dict.fromkeys(self._of_workers, -1)
-        """Of each worker, the last segment that has been waited for; with it all before it were."""
+        """Last segment of each worker that has been waited for; all before it have been, too."""
         to_visit = [(worker, len(self._of_workers[worker]) - 1)]
         while to_visit:
             name, last = to_visit.pop()

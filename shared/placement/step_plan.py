@@ -30,7 +30,7 @@ class StepPlan:
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)
         self.ahead = steps_ahead(placement, flow, training=training)
-        """How many steps may have begun anywhere beyond the oldest that somebody still works on; see `steps_ahead`."""
+        """Number of steps that may have begun beyond the oldest that some worker is still computing; see `steps_ahead`."""
         self.links = links_of(placement, flow)
         """Pairs of workers that need a stream; see `links_of`."""
         self._programs = programs_of(placement, model, flow, training=training)
@@ -42,11 +42,11 @@ class StepPlan:
         self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}
 
     def program(self, worker: str) -> Program:
-        """What a worker does in a step; empty where it has no part in it."""
+        """Return the program of a worker for a step; empty where it has no part in it."""
         return self._programs.get(worker, ())
 
     def between(self, sender: str, receiver: str) -> tuple[Crossing, ...]:
-        """What one worker sends another in a step."""
+        """Return the crossings from one worker to another in a step."""
         return tuple(self._between.get((sender, receiver), ()))
 
     def peers(self, worker: str) -> list[str]:
@@ -71,5 +71,5 @@ class PlacementPlan(NamedTuple):
 
     @classmethod
     def of(cls, placement: Placement, model: ModelFacts) -> "PlacementPlan":
-        """Of a valid placement. Computes."""
+        """Compute the plan of a valid placement."""
         return cls(placement, StepPlan(placement, model), StepPlan(placement, model, training=False))

@@ -16,7 +16,7 @@ AGENT = "edge"
 
 
 class Cargo(StrEnum):
-    """What one worker sends another, by its role in a step."""
+    """The loads that one worker sends another, by their role in a step."""
 
     FEATURE = "feature"
     """Rows of the input of a block, forward. Feature 0 is the raw input, feature L the output of the model."""
@@ -39,7 +39,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many samples these are."""
+        """Number of these samples."""
         return self.end - self.begin
 
     def overlap(self, other: "Rows") -> "Rows | None":
@@ -91,7 +91,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Placement:
-    """Who computes what, from some step on. Frozen: another one has another version."""
+    """The division of a step among workers, from some step on. Frozen: another placement has another version."""
 
     version: int
     blocks: int
@@ -103,9 +103,10 @@ class Placement:
     tiles: tuple[Tile, ...]
     sources: tuple[Source, ...]
     owners: Mapping[int, str] = field(default_factory=dict)
-    """Who sums gradient parts, updates and keeps the optimizer of a block. Left out, the holder, where there is one only."""
+    """Workers that sum gradient parts, update a block and keep its optimizer. Left out, the block's holder, where there
+    is one only."""
     labels: frozenset[str] | None = None
-    """Who computes the loss, where somebody has said so: then it must be the workers that hold the last block."""
+    """Workers that compute the loss, where they are prescribed: they must be the workers that hold the last block."""
     staleness: int = 0
     """K: step t computes on weights of version t - K or newer."""
     codecs: Mapping[Route, str] = field(default_factory=dict)
@@ -117,7 +118,8 @@ class Placement:
 
     @property
     def parts(self) -> int:
-        """How many parts the placement has: the blocks of each tile. What follows from it grows with this number."""
+        """Number of parts of the placement: the blocks of each tile. The size of everything derived from it grows with
+        this number."""
         return sum(max(min(tile.stop, self.blocks) - max(tile.first, 0), 0) for tile in self.tiles)
 
     def holders(self, block: int) -> tuple[Tile, ...]:
@@ -143,7 +145,7 @@ class Placement:
         return {worker: tuple(blocks) for worker, blocks in by_worker.items()}
 
     def owner(self, block: int) -> str:
-        """Who updates a block. The placement must be valid."""
+        """Name the worker that updates a block. The placement must be valid."""
         return self.owners.get(block) or self.holders(block)[0].worker
 
     def shared_blocks(self) -> Iterator[int]:

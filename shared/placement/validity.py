@@ -1,4 +1,4 @@
-"""Whether a placement is valid: every rule with the sentence that refuses what breaks it."""
+"""Validity of a placement: every rule with the sentence that refuses a breach of it."""
 
 from collections.abc import Iterator
 
@@ -71,7 +71,7 @@ def _grid(placement: Placement, _model: ModelFacts) -> Iterator[str]:
 
 
 def _covered(what: str, all_rows: list[Rows], batch_size: int) -> Iterator[str]:
-    """What is wrong with rows, in the order of their begin, that should cover a batch once."""
+    """Describe the faults of rows, in the order of their begin, that should cover a batch once."""
     end = 0
     for rows in all_rows:
         if rows.begin > end:

@@ -1,7 +1,7 @@
-"""What runs on every worker of a session, whichever side it is: the watch over a silent peer, the judge of what it announces,
-and what is remembered to be sent again.
+"""The parts that run on every worker of a session, on either side: the watch over a silent peer, the judge of its
+announcements, and the buffer of tensors that may have to be sent again.
 
-`worker_run` carries out a worker's program of a placement over `link_end`s. Knows nothing of who dials whom.
+`worker_run` carries out a worker's program of a placement over `link_end`s. Knows nothing of the direction of dialling.
 """
 
 from shared.runtime.judging import ExpectedTensor, judge

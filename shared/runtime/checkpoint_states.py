@@ -1,4 +1,4 @@
-"""What a worker has on disk of a checkpoint's blocks: from its own part, or from the replicas that it keeps of other parts.
+"""States of a checkpoint's blocks on a worker's disk: from its own part, or from the replicas that it keeps of other parts.
 
 Where it has both, the replica counts: that is the state at the block's owner, and a part may hold a shared block without it.
 """

@@ -1,4 +1,4 @@
-"""What one worker computes: the batches that begin at it, what comes for them, and pieces of work, one after the other.
+"""The computation of one worker: the batches that begin at it, their arrivals, and pieces of work, one after the other.
 
 The event loop hands over a first piece. The compute thread goes on by itself with whatever can be computed then, a batch that
 may begin included, until nothing can or others want the thread. So nothing waits for the event loop that it is not needed for.
@@ -25,13 +25,14 @@ from shared.training.device import synchronise
 from shared.training.losses import BatchLoss
 
 LATEST_SECONDS = 0.02
-"""What nobody waits for is heard of so much later at most, if work takes as long as before, and with it what was done since."""
+"""Longest delay before the event loop is notified of finished work that no other worker waits for, if work takes as
+long as before."""
 MOST_UNHEARD = 8
-"""So many pieces of work may be done and not heard of: who asks for a boundary then is not many quick steps too late."""
+"""Maximum unreported pieces of work. It bounds the number of quick steps by which a request for a boundary comes too late."""
 
 
 class Samples(NamedTuple):
-    """What one worker has of a batch."""
+    """The part of a batch that is one worker's."""
 
     whole: int
     """The samples of the whole batch."""
@@ -40,18 +41,18 @@ class Samples(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where the samples of a worker come from, batch after batch."""
+    """The source of a worker's samples, batch after batch."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
+        """Tell whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
 
     @property
     def reads_long(self) -> bool:
-        """Whether `make_ready` would read a batch that others should not wait for. Asked on the compute thread."""
+        """Tell whether `make_ready` would read a batch that others should not wait for. Asked on the compute thread."""
 
     def make_ready(self) -> bool:
-        """Whether the next batch is ready; one that takes no time to read is read now. Called on the compute thread."""
+        """Make the next batch ready if that takes no time, and tell whether it is. Called on the compute thread."""
 
     def take(self) -> Samples:
         """The next batch, which is ready. Called on the compute thread."""
@@ -63,7 +64,7 @@ class Begun(NamedTuple):
     step: int
     outgoing: list[Outgoing]
     ends_step: bool
-    """Whether this worker has nothing to compute for it."""
+    """True if this worker has nothing to compute for the step."""
 
 
 class Computed(NamedTuple):
@@ -77,14 +78,14 @@ class Computed(NamedTuple):
     """By time.monotonic, as `ended_seconds`."""
     ended_seconds: float
     answers: bool
-    """Whether another step may come to this worker now."""
+    """True if another step may come to this worker now."""
     ends_step: bool
     loss: BatchLoss | None
-    """Of this worker's part, once it has done the step."""
+    """Loss of this worker's part, once it has done the step."""
     staleness: int
-    """How many steps had begun here since this one."""
+    """Number of steps that had begun here since this one."""
     segment: int
-    """Of the worker's program, which was computed."""
+    """Segment of the worker's program that was computed."""
 
 
 class Computing:
@@ -111,7 +112,7 @@ class Computing:
         is_awaited: whether others wait for what is done, so that it is to be heard of at once.
         """
         self.begun_step = first_step
-        """Where samples enter: the step that begins next."""
+        """Step that begins next, where samples enter."""
         self._steps = steps
         self._device = device
         self._runner = runner
@@ -123,9 +124,9 @@ class Computing:
         self._arrived: deque[tuple[int, int, Crossing, Load]] = deque()
         self._news: deque[Begun | Computed] = deque()
         self._is_told = False
-        """Whether the event loop was told that the thread has news, and has not looked yet."""
+        """True while the event loop was told that the thread has news, and has not looked yet."""
         self._unheard_since = math.inf
-        """When the first piece was done that the event loop was not told of. The compute thread's own."""
+        """Time at which the first unreported piece was done. The compute thread's own."""
         self._feeding = threading.Lock()
         """Held while a batch begins, so that whoever ends the feeding knows which have."""
         self._source: BatchSource | None = None
@@ -133,7 +134,7 @@ class Computing:
         self._something_new = asyncio.Event()
         self._is_computing = self._is_stopped = False
         self._defect: Exception | None = None
-        """What `hear` has raised while the thread went on."""
+        """Error that `hear` has raised while the thread was computing."""
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
         """Begin batches of a source, the steps before `stop_step`, whenever one is ready and may begin."""
@@ -235,7 +236,7 @@ class Computing:
         return done
 
     def _take_arrived(self) -> None:
-        """What has come: where the steps are used."""
+        """Deliver the loads that have come to the steps, on the thread that uses them."""
         while self._arrived:
             step, samples, crossing, load = self._arrived.popleft()
             self._steps.deliver(step, samples, crossing, load)

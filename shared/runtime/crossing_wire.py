@@ -1,4 +1,4 @@
-"""What crosses between two workers, as the wire has it: which tensor of a stream it is, what it may look like, and its load.
+"""Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
 A feature or an error gradient is a tensor for each slot that crosses; labels are one; what concerns a shared block is one
 safetensors file.
@@ -40,7 +40,7 @@ _QUICK_FILE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class CrossingWire:
-    """How the crossings of one placement of a chain travel."""
+    """The form in which the crossings of one placement of a chain travel."""
 
     placement: Placement
     chain: Chain
@@ -59,7 +59,7 @@ class CrossingWire:
         return (0,)
 
     def key(self, crossing: Crossing, step: int, slot: int) -> TensorKey:
-        """Which tensor of the stream it is."""
+        """Return the key of a tensor in the stream."""
         return TensorKey(step, ROLES[crossing.cargo], crossing.index, slot)
 
     def codec(self, crossing: Crossing, dtype: torch.dtype) -> str:
@@ -68,7 +68,7 @@ class CrossingWire:
         return self.placement.codecs.get(route, "raw") if dtype.is_floating_point else "raw"
 
     def expected(self, crossing: Crossing, step: int, slot: int, samples: int) -> ExpectedTensor:
-        """What one tensor of a crossing has to look like. samples: of the whole batch."""
+        """Describe the tensor that must come for one slot of a crossing. samples: of the whole batch."""
         rows = crossing.rows.scaled(samples, self.placement.batch_size).count
         key, version = self.key(crossing, step, slot), self.placement.version
         if crossing.cargo is Cargo.LABEL:
@@ -83,7 +83,8 @@ class CrossingWire:
         return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor, may_be_absent=is_gradient)
 
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
-        """Whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes no time."""
+        """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
+        no time."""
         if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
             return False
         if crossing.cargo is Cargo.LABEL:
@@ -92,7 +93,7 @@ class CrossingWire:
         return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
-        """How large a load may be to be encoded, decoded or copied in less time than two threads lose to each other."""
+        """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
         if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
             return _QUICK_FILE_BYTES
         if crossing.cargo is Cargo.LABEL:

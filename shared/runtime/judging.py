@@ -28,7 +28,7 @@ class ExpectedTensor:
     max_bytes: int | None = None
     """The most that any tensor may have, where an operator limits it."""
     may_be_absent: bool = False
-    """Whether there may be none in a step."""
+    """True if there may be none in a step."""
 
 
 def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:

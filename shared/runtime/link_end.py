@@ -34,7 +34,7 @@ LinkStream = Duplex[LinkMessage, LinkMessage]
 
 
 class Inbox:
-    """What has come to one worker by all its links, and what it makes of that."""
+    """The arrivals at one worker by all its links, and their decoding and delivery."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class LinkEnd:
         self._as_they_lie = {crossing for crossing in (*leaving, *coming) if wire.crosses_as_it_lies(crossing)}
         self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in (*leaving, *coming)}
         self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
-        """Of each crossing and slot, the samples and the announcement that were agreed to last."""
+        """Samples and announcement that were agreed to last, by crossing and slot."""
         self._received = dict.fromkeys(coming, first_step)
-        """Of each crossing that comes here, the step that is whole next."""
+        """Step that is whole next, by crossing that comes here."""
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
-        """Of each crossing, the step, the samples and the count of slots that are announced, where some are missing."""
+        """Step, samples and count of slots that are announced, where some are missing, by crossing."""
         self._slots: dict[tuple[Crossing, int], EncodedSlots] = {}
         self._more_to_send = asyncio.Event()
         # Reports wait for something to go with, unless a batch begins somewhere only when it is heard what others have done.
@@ -96,15 +96,15 @@ class LinkEnd:
         self._stopping: list[str] = []
         """Workers that are about to stop."""
         self._stopping_sent = 0
-        """How many of them the peer has been told of on this stream."""
+        """Number of these workers that the peer has been told of on this stream."""
         self._stream: LinkStream | None = None
         self._is_ending = False
         self._peer_has_ended = False
-        """Whether the peer has ended the stream of now."""
+        """True once the peer has ended the current stream."""
 
     @property
     def has_leaving(self) -> bool:
-        """Whether anything goes to the peer in a step, which shows it how far this end has come."""
+        """Tell whether anything goes to the peer in a step, which shows it how far this end has come."""
         return bool(self._outbox.crossings)
 
     @property
@@ -114,7 +114,7 @@ class LinkEnd:
 
     @property
     def waiting(self) -> int:
-        """How much has to go to the peer and is not on its way."""
+        """Number of items for the peer that are not on their way."""
         return self._outbox.waiting
 
     def send(self, outgoing: Outgoing) -> None:
@@ -133,7 +133,7 @@ class LinkEnd:
 
     @property
     def position(self) -> LinkPosition:
-        """What this end has, for the first message of a stream."""
+        """The position of this end, for the first message of a stream."""
         return LinkPosition(
             placement_version=self._wire.placement.version,
             awaited=[
@@ -298,7 +298,7 @@ class LinkEnd:
         return self._wire.encode(item.crossing, item.load)
 
     async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
-        """What a function returns, called on the thread of the codecs, or here."""
+        """Call a function on the thread of the codecs, or here, and return its result."""
         return function() if at_once else await self._codecs.run(function)
 
     def _encode(self, item: Item) -> EncodedSlots:

@@ -10,7 +10,7 @@ MOST_NUMBERS = 1024
 
 
 class ComputedOrder:
-    """What a worker has computed since the last step that it did: runs of one segment."""
+    """The segments that a worker has computed since the last step that it did, as runs of one segment."""
 
     def __init__(self, segments: int) -> None:
         """segments: how many a step has here."""

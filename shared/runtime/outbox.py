@@ -1,4 +1,4 @@
-"""What one end of a link has to send, in the order in which it goes, kept until the peer needs it no more."""
+"""The items that one end of a link has to send, in their order, each kept until the peer needs it no more."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from shared.placement import Cargo, Crossing
 from shared.runtime.resend_buffer import ResendBuffer
 
 _FIRST = (Cargo.ERROR_GRADIENT, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS, Cargo.LABEL, Cargo.FEATURE)
-"""What goes first where several things wait: what ends a step that others wait for, and labels before their feature."""
+"""Order of cargo when several items wait: first the items that end a step of other workers, and labels before their feature."""
 
 
 MOST_WAITING_BYTES = 4096
@@ -27,7 +27,7 @@ class Item:
     load: Load
     encoded: dict[int, Encoded | None] | None = None
     waits: bool = False
-    """Whether it goes with the feature of its step, and not before."""
+    """True if it is sent with the feature of its step, and not before."""
 
 
 class Outbox:
@@ -44,7 +44,7 @@ class Outbox:
         """The ranks of the crossings of which something waits, rising: a link may have thousands, and few that wait."""
         self._to_send = dict.fromkeys(ordered, first_step)
         self._next_step = dict.fromkeys(ordered, first_step)
-        """Of each crossing, the step that is put in next."""
+        """Step that is put in next, by crossing."""
         self._forgotten = first_step
         """Everything before this step is forgotten."""
 
@@ -55,7 +55,7 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """How many items have not been handed to the link."""
+        """Number of items that have not been handed to the link."""
         return sum(self._next_step[crossing] - first for crossing, first in self._to_send.items())
 
     def put(self, outgoing: Outgoing) -> None:
@@ -69,7 +69,7 @@ class Outbox:
         self._look_at(outgoing.crossing)
 
     def next(self) -> tuple[Item, ...]:
-        """What goes next and goes together: of what is there, the kind that goes first; labels with their feature."""
+        """Return the items to send next, together: of those that wait, the first kind in order; labels with their feature."""
         for rank in self._ready:
             if (item := self._waiting(self._ordered[rank])) is None:
                 continue  # the peer has waited again for what it had, and that is forgotten since

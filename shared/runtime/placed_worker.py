@@ -14,7 +14,7 @@ from shared.training.step_log import StepLog
 
 
 class WorkerSetup(NamedTuple):
-    """What a worker has whatever the placement."""
+    """The parts of a worker that do not depend on the placement."""
 
     worker: str
     held: HeldBlocks
@@ -41,12 +41,12 @@ class PlacedWorker:
 
     @property
     def placement(self) -> Placement:
-        """What is in force."""
+        """The placement in force."""
         return self._plan.placement
 
     @property
     def plan(self) -> PlacementPlan:
-        """What is in force, with all that follows from it."""
+        """The placement in force, with all that follows from it."""
         return self._plan
 
     def start(self) -> None:

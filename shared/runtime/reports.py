@@ -11,8 +11,8 @@ MOST_KEPT = 1024
 MOST_TAKEN = 16
 """Reports that go in one message; with the frames they stay below what a reader takes."""
 DELAY_SECONDS, MORE_COMES_SECONDS = 0.02, 0.2
-"""How long a report waits for a message that it can go with, where no batch waits for it: if nothing else is under way here,
-and if something is, which will have to be sent."""
+"""Longest waits of a report for a message that can carry it, where no batch waits for it: the first if nothing else is
+under way here, the second if something is, which will have to be sent."""
 
 
 class Reports:
@@ -39,16 +39,16 @@ class Reports:
             self._remind()
 
     def hurry(self) -> None:
-        """What there is goes now, even alone."""
+        """Make the reports that are there due now, even alone."""
         self._is_hurried = True
 
     @property
     def are_due(self) -> bool:
-        """Whether there are any that go now, even alone."""
+        """Tell whether any reports are to be sent now, even alone."""
         return self._is_hurried and self._sent < self._count
 
     def take(self) -> list[StepDone]:
-        """What goes with the message that goes now."""
+        """Take the reports that go with the next message."""
         if self._sent == self._count:
             return []
         stop = min(self._count, self._sent + MOST_TAKEN)
@@ -61,7 +61,7 @@ class Reports:
         return taken
 
     def covers(self, received: int) -> bool:
-        """Whether a peer that has received so many can be brought to all there are."""
+        """Tell whether a peer that has received this number of reports can be brought to all there are."""
         return self._kept.covers(received, self._count)
 
     def resume(self, received: int) -> None:

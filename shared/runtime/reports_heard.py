@@ -21,26 +21,26 @@ class ReportsHeard:
         self._heard = plan.reports_heard(worker)
         """By peer, the workers whose reports come from there."""
         self._next_steps = {name: first_step for names in self._heard.values() for name in names}
-        """Of every worker whose reports come here, the step that it does next."""
+        """Step that a worker does next, by worker whose reports come here."""
         self._first_step = first_step
         self._reached: dict[str, int] = {}
-        """Of every peer that only shows how far it is itself, the same."""
+        """Step that a peer does next, by peer that shows only its own progress."""
         placement = plan.placement
         self._samples = {tile.worker: tile.rows.count for tile in placement.holders(placement.blocks - 1)}
         """The most samples whose loss each worker can compute; none where it is not named."""
         self._linked = {name: frozenset(plan.peers(name)) for name in self._next_steps}
         self._most_in_a_row = plan.ahead + 1
-        """How often one segment can be computed at most before a step is done."""
+        """Largest number of times in a row that one segment can be computed before a step is done."""
         sources = {source.worker for source in placement.sources}
         self._lead = None if worker not in sources else 0 if len(sources) == 1 else plan.ahead + 1
-        """How many steps another worker may have done that have not begun here; None where none begins here."""
+        """Number of steps that another worker may have done and that have not begun here; None where none begins here."""
 
     def oldest(self, otherwise: int) -> int:
         """The first step that not every one of them has done; this one where none is heard. May be asked on another thread."""
         return min(self._next_steps.values(), default=otherwise)
 
     def speaks_for(self, peer: str, worker: str) -> bool:
-        """Whether a peer brings what this worker has to say."""
+        """Tell whether a peer brings the reports of this worker."""
         return worker in self._heard.get(peer, ())
 
     def take(self, done: StepDone, peer: str, begun_step: int) -> bool:

@@ -1,4 +1,4 @@
-"""What was made for the peer and may have to be sent again after a lost link, by step.
+"""Items that were made for the peer and may have to be sent again after a lost link, by step.
 
 Each side keeps what it has sent until the peer is known to have it; on the next stream the peer says where it stands.
 """
@@ -37,7 +37,7 @@ class ResendBuffer(Generic[T]):
             del self._items[oldest]
 
     def covers(self, first: int, stop: int) -> bool:
-        """Whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`.
+        """Tell whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`.
 
         Of a peer that claims to be beyond `stop` this is False.
         """

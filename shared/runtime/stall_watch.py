@@ -7,7 +7,7 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 _LOOKS = 64
-"""How often a stall is looked for, at most, in the time that makes one."""
+"""Largest number of looks for a stall in the time that makes one."""
 
 
 class StallWatch:

@@ -1,4 +1,4 @@
-"""What has come for each step under way, until it is done and the log of steps has it. Without a log, nothing is kept."""
+"""The arrivals for each step under way, kept until the step is done and in the log of steps. Without a log, nothing is kept."""
 
 from collections import defaultdict
 from collections.abc import Iterable

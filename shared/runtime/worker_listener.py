@@ -1,4 +1,4 @@
-"""What a worker tells about its steps, while it does them, to whoever keeps its figures."""
+"""The events of a worker's steps, told as they happen to the keepers of its figures."""
 
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
@@ -15,7 +15,7 @@ class WorkerListener:
         """This worker has computed a segment of a step: `what` names what it did, as "forward" or "backward, update"."""
 
     def encoded(self, peer: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """What goes to a peer is encoded."""
+        """A load for a peer has been encoded."""
 
     def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
         """A tensor was handed to the link. raw_bytes: its size before its codec."""

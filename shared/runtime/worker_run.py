@@ -28,7 +28,7 @@ MOST_UNREPORTED = 1024
 
 
 class Threads(NamedTuple):
-    """Where a worker computes, and where it encodes and decodes."""
+    """The threads of a worker: one to compute, one to encode and decode."""
 
     compute: Runner
     codecs: Runner
@@ -36,7 +36,7 @@ class Threads(NamedTuple):
 
 @dataclass(slots=True)
 class _Cost:
-    """How long this worker has computed for a step."""
+    """The time that this worker has computed for a step."""
 
     started_seconds: float
     """By time.monotonic."""
@@ -99,7 +99,7 @@ class WorkerRun:
 
     @property
     def begun_step(self) -> int:
-        """Where samples enter: the step that begins next."""
+        """Step that begins next, where samples enter."""
         return self._computing.begun_step
 
     @property
@@ -109,7 +109,7 @@ class WorkerRun:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """What waits: steps for this worker's turn to compute them, and what goes to others for the links."""
+        """Counts of waiting work: steps for this worker's turn to compute them, and items for the links to others."""
         return {"compute": self._steps.waiting, "send": sum(link.waiting for link in self.links.values())}
 
     @property
@@ -119,17 +119,18 @@ class WorkerRun:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a step failed half-way here, so that nothing can go on from what is in memory."""
+        """Tell whether a step failed half-way here, so that the state in memory cannot be continued."""
         task = self._task
         return task is not None and task.done() and not task.cancelled()
 
     @property
     def batches_in_flight(self) -> int:
-        """Where samples enter: batches that have begun and that hold up others; K + 1 at most, where K bounds anything."""
+        """Number of batches, where samples enter, that have begun and that hold up others; K + 1 at most, where K
+        bounds anything."""
         return self.begun_step - self._oldest(self.begun_step)
 
     def may_be_at(self, step: int) -> bool:
-        """Whether the others can begin this step next. A worker without a part in a step is at any that they say."""
+        """Tell whether the others can begin this step next. A worker without a part in a step is at any that they say."""
         return is_step(step) and (step == self.next_step or (self._is_idle and step > self.next_step))
 
     def catch_up(self, step: int) -> None:
