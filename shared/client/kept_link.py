@@ -30,7 +30,7 @@ class KeptLink(ABC):
             worker=run.worker,
             evaluation=evaluation,
         )
-        """What every call begins with."""
+        """First message of every call."""
         self.call: LinkCall | None = None
         """The call of now; None while the link is down."""
 

@@ -1,4 +1,4 @@
-"""What the control services of both sides answer alike: a status again and again, a deployment, the level of the log."""
+"""Answers that the control services of both sides share: a status again and again, a deployment, the level of the log."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def watch(interval: Duration | None, status: Callable[[], T], ended: asyncio.Event) -> AsyncGenerator[T, None]:
-    """What `status` says at once, after every interval, and a last time when all has ended.
+    """Yield `status()` at once, after every interval, and a last time when all has ended.
 
     interval: None for a second. Raises StatusError for one that cannot be.
     """
@@ -41,7 +41,7 @@ _LEVELS = {LogLevel.Value(f"LOG_LEVEL_{name.upper()}"): name for name in LEVELS}
 
 
 def level_now() -> LogLevel.ValueType:
-    """What is logged."""
+    """Return the level of the log."""
     return LogLevel.Value(f"LOG_LEVEL_{log_level().upper()}")
 
 

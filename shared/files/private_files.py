@@ -1,4 +1,4 @@
-"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And where they belong.
+"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And their directory.
 
 What is kept of a session is weights, and weights tell of the data that they were trained on.
 """
@@ -43,7 +43,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where state belongs: systemd's StateDirectory= for a service, the XDG state directory for a user."""
+    """Return the directory for state: systemd's StateDirectory= for a service, the XDG state directory for a user."""
     if "STATE_DIRECTORY" in environ:
         return Path(environ["STATE_DIRECTORY"].partition(":")[0])
     return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "isthmus"
