@@ -42,9 +42,17 @@ ALONE = tuple(
 )
 """What measures rates, delays or shares of a core: beside another suite it would measure that one."""
 FIRST = (
+    *(
+        INTEGRATION / f"{name}.py"
+        for name in (
+            "adaptation/test_golden_runs",
+            "recovery/test_crash",
+            "placements/test_replacement",
+            "adaptation/test_calibration",
+        )
+    ),
     Path("tests/chaos"),
     UNIT / "edge_agent",
-    *(INTEGRATION / f"{name}.py" for name in ("recovery/test_crash", "training/test_exactness")),
 )
 """What takes longest begins first, so that no core waits for it at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"

@@ -16,6 +16,8 @@ from tests.support.commands import command
 from tests.support.pages import blocks
 from tests.support.running import ROOT, StandardError, held_port, trainer_process
 
+pytestmark = pytest.mark.slow
+
 PAGE = blocks("chain.md")
 FOLLOWED = ("near", "far", "edge")
 COMMANDS = [line for block in PAGE if block.title == "terminal" for line in block.commands]

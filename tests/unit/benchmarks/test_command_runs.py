@@ -1,9 +1,12 @@
 """What commands take: each of them runs here, and its figures are shown."""
 
+import pytest
+
 from benchmarks.footprint import HERE, commands_table
 from benchmarks.support.command_runs import COMMANDS, Run, all_answered
 
 
+@pytest.mark.slow
 def test_every_command_is_timed_and_none_has_a_defect():
     found = all_answered({"ours": HERE}, 1)
     assert len(found) == sum(map(len, COMMANDS.values()))

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.privacy import measured
 
+pytestmark = pytest.mark.slow
+
 
 @functools.cache
 def rows():

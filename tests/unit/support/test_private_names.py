@@ -6,8 +6,9 @@ import pytest
 
 from tests.conftest import ROOT
 
-PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_assert", "_run"}
-"""Public in spite of their form: of named tuples, what torch.fx traces an assertion by, and what asyncio runs a callback by."""
+PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_assert", "_run", "_exit"}
+"""Public in spite of their form: of named tuples, what torch.fx traces an assertion by, what asyncio runs a callback by, and
+what ends a forked process."""
 BY_NAME = {"setattr", "delattr", "getattr", "hasattr", "patch", "object"}
 """Calls that name an attribute in a string: the built-in ones, those of monkeypatch and those of unittest.mock."""
 

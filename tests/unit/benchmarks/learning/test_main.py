@@ -67,6 +67,7 @@ def test_a_configuration_of_another_suite_is_refused(capsys):
     assert "'chain-mbq2' is no configuration of the suite 'pair'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_runs_where_the_rest_of_the_product_cannot():
     absent = [
         "grpc",

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.planning.round_trips import DEVICES, GOAL, LINKS, measure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_trip_seconds", [0.0, 0.04])
 def test_over_any_way_the_engine_takes_hardly_longer_than_the_best_deployment_that_is_kept(round_trip_seconds):
     rows = [measure(device, link, round_trip_seconds, 120.0) for device, link in itertools.product(DEVICES, LINKS)]

@@ -31,8 +31,13 @@ def told(modules, **environment):
 
 @pytest.mark.parametrize(
     "modules",
-    [AGENT, AGENT[1:], TRAINER, ("benchmarks.overhead",), ("benchmarks.support.bare_stream",)],
-    ids=["agent", "function", "trainer", "overhead", "plain gRPC"],
+    [
+        pytest.param(AGENT, id="agent"),
+        pytest.param(AGENT[1:], id="function", marks=pytest.mark.slow),
+        pytest.param(TRAINER, id="trainer"),
+        pytest.param(("benchmarks.overhead",), id="overhead", marks=pytest.mark.slow),
+        pytest.param(("benchmarks.support.bare_stream",), id="plain gRPC"),
+    ],
 )
 def test_grpc_is_told_before_it_is_imported(modules):
     assert told(modules) == TOLD
