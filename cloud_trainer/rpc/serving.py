@@ -110,7 +110,7 @@ def _refusal_of_ended(session: Session, term: int, sessions: SessionRegistry) ->
 
 
 def _reason(serving: "asyncio.Task[None]") -> str:
-    """Why a stream that was served has ended."""
+    """Explain why a stream that was served has ended."""
     if serving.cancelled():
         return "the stream was given up"
     failure = serving.exception()

@@ -103,7 +103,7 @@ class TrainerConnection:
             ) from cause
 
     async def _explain_failure(self) -> str:
-        """Why the last attempt to connect failed. gRPC tells that to a call only."""
+        """Find out why the last attempt to connect failed. gRPC tells that to a call only."""
         try:
             check: Any = self.control.unary_unary(HEALTH)
             await check(b"", wait_for_ready=False)

@@ -38,7 +38,7 @@ ROUND_TRIPS = 3
 
 
 class NotMeasuredError(Exception):
-    """Why there is no figure, in the words of the trainer."""
+    """A measurement without a figure; the message has the trainer's words."""
 
 
 @dataclass(frozen=True, slots=True)

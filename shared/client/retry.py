@@ -62,7 +62,7 @@ class Retry:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why calls wait now: a sentence each that names the trainer, without repetition."""
+        """Reasons why calls wait now: a sentence each that names the trainer, without repetition."""
         return tuple(dict.fromkeys(self._reasons.values()))
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:

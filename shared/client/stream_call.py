@@ -57,7 +57,7 @@ class LinkCall:
         self._owed_step: int | None = None
         self._owed_since = self._heard_at = 0.0
         self._given_up: UnreachableError | None = None
-        """Why a watch has ended the call; None where none has."""
+        """Error with which a watch has ended the call; None where none has."""
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
         self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(

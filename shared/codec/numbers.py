@@ -18,9 +18,9 @@ N = TypeVar("N", bound=np.generic)
 SAMPLE = 65536
 """Numbers that a fit looks at: what it finds in a million errs at most 2 % more than a fit to all of them (a test holds it)."""
 _FEW = 16384
-"""So many numbers are sorted sooner than they are counted in bins."""
+"""Count of numbers up to which sorting is quicker than counting in bins."""
 _COLUMNS = 16384
-"""A large tensor's smallest and largest number is looked for in each of so many columns."""
+"""Number of columns in each of which a large tensor's smallest and largest number is looked for."""
 _BINS = 1 << 16
 """The sign, the exponent and seven bits of the mantissa of a float32."""
 

@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 _TILE = 262144
 """Elements that a core works on at a time: a MiB, so that what one pass writes is still near when the next one reads."""
 _READ_TILES = 4
-"""So many tiles are read at a time where nothing is written: fewer calls, and still read once from slow memory."""
+"""Number of tiles that are read at a time where nothing is written: fewer calls, and still read once from slow memory."""
 _MAGIC = torch.tensor(2.0**23)
 _SHORT_ROW = 128
 """Rows of one channel below this many elements cost more to start than to run, so whole samples are taken as rows."""

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nobody is to be served before so many seconds have passed, unless somebody asks."""
+    """An order to serve no account for `seconds`, unless one asks."""
 
     seconds: float
 

@@ -32,8 +32,8 @@ _NOTICEABLE = 1e-6
 _TRAINED_SAMPLES = 4
 """Samples of a batch in train mode, so that what layers normalise over samples is as in training."""
 _COLOURS = 4
-"""Up to so many channels of a picture are its colours: a pixel then counts as one number, because the colours of a pixel mixed
-still show the picture."""
+"""Largest number of channels that count as the colours of a picture: a pixel is then one number, because the colours of
+a pixel mixed still show the picture."""
 _CODE_BITS = 4
 """Halves beyond those that tell all numbers of a sample apart, so that two numbers seldom look like one."""
 _JITTER, _STEP = 0.3, 0.01

@@ -1,4 +1,4 @@
-"""Why two layers of a traced model, one after the other, are in one block: what is in the way of a cut between them.
+"""Reasons why two layers of a traced model, one after the other, are in one block: the obstacles to a cut between them.
 
 `segmentation.py` divides a trace where it can; this says of each place between two layers with weights why it cannot.
 """
@@ -58,7 +58,7 @@ class _Obstacles:
         self._spans = list(state_spans(trace, positions))
 
     def between(self, before: int, after: int) -> str:
-        """Why no cut lies in front of nodes[after] and behind nodes[before]."""
+        """Explain why no cut lies in front of nodes[after] and behind nodes[before]."""
         places = range(before + 1, after + 1)
         single = [place for place in places if place in self._single]
         if not single:

@@ -37,7 +37,7 @@ class Fetches(NamedTuple):
     between: dict[tuple[str, str], list[int]]
     """The blocks, by who has them and who lacks them."""
     nowhere: list[int]
-    """The blocks that nobody has from whom they can be fetched."""
+    """The blocks that no worker has to give."""
 
 
 def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]) -> Fetches:

@@ -191,7 +191,7 @@ def _telling(placement: Placement, model: ModelFacts, permissions: Permissions) 
 
 
 def _why_raw(one: Crossing, model: ModelFacts) -> str:
-    """Why a feature counts as raw samples, where that has to be said."""
+    """Explain why a feature counts as raw samples, where that has to be said."""
     return f": {model.why_raw[one.index - 1]}" if one.index else ""
 
 

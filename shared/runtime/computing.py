@@ -271,7 +271,7 @@ class Computing:
             self._news.append(Begun(step, outgoing, ends_step))
 
     def _tell(self, done: Computed) -> None:
-        """On the compute thread, which goes on: have the event loop hear what is new, unless that can wait one piece more."""
+        """On the compute thread, have the event loop hear what is new, unless that can wait one piece more."""
         self._unheard_since = min(self._unheard_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
         if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:
@@ -284,7 +284,7 @@ class Computing:
             self._loop.call_soon_threadsafe(self._hear_beside)
 
     def _hear_beside(self) -> None:
-        """While the thread goes on."""
+        """Hear the news while the thread continues."""
         try:
             self._hear_all()
         except Exception as defect:

@@ -56,7 +56,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def device_failure(device: torch.device) -> str | None:
-    """Why the device can compute nothing more in this process; None while it can.
+    """Explain why the device can compute nothing more in this process; None while it can.
 
     An assertion in a kernel ends a GPU's context with all that is in it, and only a new process gets another.
     """

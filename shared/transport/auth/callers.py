@@ -108,7 +108,7 @@ class Authenticator:
 
     @property
     def failure(self) -> ConfigError | None:
-        """Why nobody can be told from a stranger now: the book cannot be read, and what it said before is in doubt."""
+        """Reason why callers cannot be identified now: the book cannot be read, and its former content is in doubt."""
         if self._tokens is None:
             return None
         self._tokens.get()

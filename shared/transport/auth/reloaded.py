@@ -46,7 +46,7 @@ class Reloaded(Generic[T]):
         self._stamps = self._look()
         self._tried_seconds = clock()
         self.failure: ConfigError | None = None
-        """Why the files cannot be used now; None while they can. As of the last `get`."""
+        """Reason why the files cannot be used now; None while they can. As of the last `get`."""
         try:
             self._value = read()
         except ConfigError as error:

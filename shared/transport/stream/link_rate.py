@@ -27,7 +27,7 @@ CHANGE = 1.25
 CHANGE_SAMPLES = 3
 """Rates in a row, none of a short time, that show such a change: a stall or the burst of a token bucket is one or two."""
 MOST_WEIGHT = 4
-"""One span of time counts for at most so many usual ones: a stall is long, and says no more than other spans."""
+"""Largest weight of one span of time, in medians of the spans: a stall is long, and says no more than other spans."""
 LOOPS = 16
 """Number of latest round trips that count."""
 BASE_SECONDS = 10.0

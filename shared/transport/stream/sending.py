@@ -11,7 +11,7 @@ from shared.transport.stream.link_rate import LinkRate
 LEAST_CHUNK_BYTES = 32 * 1024
 """Smaller chunks cost more than they bring: with half of this, a link of 10 Mbit/s lost 0.4 % to headers."""
 LONGEST_CHUNK = 1.5
-"""A chunk may be so many times as long as suits the link, where that spares one."""
+"""Largest factor by which a chunk may exceed the length that suits the link, where that spares one chunk."""
 CHUNK_SECONDS = 0.015
 """Time of a chunk on the link, and so the interval of measurements."""
 QUEUE_SECONDS = 0.030

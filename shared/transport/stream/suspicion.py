@@ -4,11 +4,11 @@ from collections import deque
 from statistics import median
 
 LATE_SECONDS, LATE_TIMES = 0.01, 2.0
-"""A chunk is late whose ack took this much more than so many times what is usual."""
+"""Bound on the seconds of an ack, beyond which its chunk is late: the first, plus the second times the usual seconds."""
 IN_A_ROW = 2
-"""So many late chunks make a suspicion: one may have come to a peer whose processor was busy."""
+"""Number of late chunks that make a suspicion: one may have come to a peer whose processor was busy."""
 USUAL = 16
-"""The median of so many chunks is what an ack usually takes besides the chunk's own time. A weak device is always late."""
+"""Number of latest chunks whose median is the usual time of an ack besides the chunk's own. A weak device is always late."""
 
 
 class Suspicion:
