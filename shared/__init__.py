@@ -1,4 +1,4 @@
-"""What both sides stand on: models, codecs, planning, transport, telemetry."""
+"""The common ground of both sides: models, codecs, planning, transport, telemetry."""
 
 import os
 
