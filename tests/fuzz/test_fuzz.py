@@ -15,19 +15,22 @@ from tests.fuzz.messages import DRAIN, calls
 from tests.fuzz.placements import fuzz_placements
 from tests.fuzz.trainer import MAX_GROWTH_BYTES, State, fuzz_trainer
 
-FEW_MESSAGES, MESSAGES, FILES, PLACEMENTS, RUNS = 200, 1500, 100, 250, 40
+FEW_MESSAGES, FEW_FILES, FEW_PLACEMENTS = 200, 25, 50
+MESSAGES, FILES, PLACEMENTS, RUNS = 1500, 100, 250, 40
 KINDS = kinds()
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+@pytest.mark.parametrize("count", [FEW_FILES, pytest.param(FILES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_damaged_file_is_refused_in_words_or_read(name, tmp_path):
-    assert 0 < read_damaged(KINDS[name], tmp_path, FILES) < FILES, "some are as they were, and some are not"
+def test_a_damaged_file_is_refused_in_words_or_read(name, count, tmp_path):
+    assert 0 < read_damaged(KINDS[name], tmp_path, count) < count, "some are as they were, and some are not"
 
 
-def test_where_labels_stay_no_label_and_no_output_leaves_whoever_has_the_sample():
-    crossed = fuzz_placements(PLACEMENTS, 0)
-    assert crossed.placements == PLACEMENTS
+@pytest.mark.parametrize("count", [FEW_PLACEMENTS, pytest.param(PLACEMENTS, marks=pytest.mark.slow)])
+def test_where_labels_stay_no_label_and_no_output_leaves_whoever_has_the_sample(count):
+    crossed = fuzz_placements(count, 0)
+    assert crossed.placements == count
     assert crossed.by_cargo.keys() == set(Cargo) - {Cargo.LABEL}, "everything else crosses"
 
 

@@ -1,20 +1,16 @@
 """What workers count under a placement: bytes as `edge-agent placement` foretells them, steps, staleness, evaluations."""
 
-import asyncio
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
 import torch
 
-from benchmarks.net import Relay
 from cloud_trainer.sessions.worker.figures import WorkerFigures
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
 from shared.placement import AGENT, Cargo, Route, Tile
-from shared.wire.isthmus.v1 import control_pb2
 from tests.integration.placements.test_links_of_trainers import ALLOWED, BATCHES, BEHIND, BLOCKS, WHOLE, chain, standing
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (
@@ -26,13 +22,9 @@ from tests.support.placement_kinds import (
     permitted,
     running_trainers,
 )
-from tests.support.running import Listening, edge_config
+from tests.support.running import edge_config
 
 STEPS, K = 6, 2
-RATE = 2e7
-"""Of a slow link, in bits per second."""
-LONG = ["training.max_steps=100_000", "training.epochs=100_000", "training.evaluate_every_epochs=0"]
-"""Far more than a test waits for."""
 KINDS = [*RANGES, *SHARED]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,37 +84,6 @@ async def test_a_trainer_times_what_it_sends_in_training_on_every_link(kind, up,
                 assert count <= most * STEPS, (name, phase, "the last acks need not come")
 
 
-async def test_trainers_show_what_their_links_carry_while_a_session_trains(tmp_path):
-    known = asyncio.Event()
-
-    def look(progress):
-        if progress.link_rates and None not in progress.link_rates.values():
-            known.set()
-
-    async with running_trainers() as servers, AsyncExitStack() as stack:
-        addresses = {}
-        for name, address in addresses_of(servers).items():
-            host, _, port = address.rpartition(":")
-            relay = Relay(host, int(port), uplink_bits_per_second=RATE, downlink_bits_per_second=RATE)
-            addresses[name] = (await stack.enter_async_context(relay)).address
-        placed = flags_of("there and back", addresses, tmp_path)
-        config = edge_config(*flags("cnn", "sgd"), *LONG, *placed)
-        training = asyncio.create_task(run_training(config, Listening(look)))
-        training.add_done_callback(lambda _: known.set())
-        await known.wait()
-        assert not training.done(), training.exception()
-        assert {name: shown_links(server) for name, server in servers.items()} == {
-            "near": {"near>edge": pytest.approx(RATE / 8, rel=0.5), "near>far": pytest.approx(RATE / 8, rel=0.5)},
-            "far": {"far>near": pytest.approx(RATE / 8, rel=0.5)},
-            "cloud": {},
-        }
-        statuses = {name: await session_status(servers[name]) for name in ("near", "far")}
-        training.cancel()
-        await asyncio.gather(training, return_exceptions=True)
-    assert statuses["near"].downlink_bits_per_second == pytest.approx(RATE, rel=0.5)
-    assert not statuses["far"].HasField("downlink_bits_per_second"), "it has no link to the edge"
-
-
 async def test_a_trainer_that_is_last_under_another_placement_counts_all_that_it_receives_as_up():
     async with standing(chain(), ALLOWED, near=()) as (agent, servers):
         await agent.dial()
@@ -155,13 +116,6 @@ def shown_links(server):
     name = "isthmus_session_link_bytes_per_second"
     every = [sample for family in server.metrics.registry.collect() for sample in family.samples if sample.name == name]
     return {sample.labels["link"]: sample.value for sample in every}
-
-
-async def session_status(server):
-    """What operators see of its one session."""
-    control = server.service.control(server.stopping)
-    (shown,) = (await control.get_status(control_pb2.TrainerControlServiceGetStatusRequest())).status.sessions
-    return shown
 
 
 async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch, tmp_path):

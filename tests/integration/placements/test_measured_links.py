@@ -1,14 +1,26 @@
-"""What a link between two trainers carries, measured by one of them because the agent asks for it."""
+"""What a link between two trainers carries, measured by one of them because the agent asks for it, or while they train."""
+
+import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from benchmarks.net import Relay
+from edge_agent import run_training
 from shared.client.link_measurement import MOST_BYTES
 from shared.errors import FencedError, RefusedError, UnreachableError
+from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.integration.placements.test_figures import shown_links
 from tests.integration.placements.test_links_of_trainers import BATCHES, chain, standing
-from tests.support.running import held_port
+from tests.support.experiments import flags
+from tests.support.placement_kinds import addresses_of, flags_of, running_trainers
+from tests.support.running import Listening, edge_config, held_port
 
+RATE = 2e7
+"""Of a slow link, in bits per second."""
+LONG = ["training.max_steps=100_000", "training.epochs=100_000", "training.evaluate_every_epochs=0"]
+"""Far more than a test waits for."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -60,3 +72,41 @@ async def test_a_trainer_that_is_not_there_is_named():
         sentence = "worker 'near' cannot measure the link to 'far'"
         with held_port() as port, pytest.raises(UnreachableError, match=sentence):
             await measured(agent, "none", f"127.0.0.1:{port}")
+
+
+async def test_trainers_show_what_their_links_carry_while_a_session_trains(tmp_path):
+    known = asyncio.Event()
+
+    def look(progress):
+        if progress.link_rates and None not in progress.link_rates.values():
+            known.set()
+
+    async with running_trainers() as servers, AsyncExitStack() as stack:
+        addresses = {}
+        for name, address in addresses_of(servers).items():
+            host, _, port = address.rpartition(":")
+            relay = Relay(host, int(port), uplink_bits_per_second=RATE, downlink_bits_per_second=RATE)
+            addresses[name] = (await stack.enter_async_context(relay)).address
+        placed = flags_of("there and back", addresses, tmp_path)
+        config = edge_config(*flags("cnn", "sgd"), *LONG, *placed)
+        training = asyncio.create_task(run_training(config, Listening(look)))
+        training.add_done_callback(lambda _: known.set())
+        await known.wait()
+        assert not training.done(), training.exception()
+        assert {name: shown_links(server) for name, server in servers.items()} == {
+            "near": {"near>edge": pytest.approx(RATE / 8, rel=0.5), "near>far": pytest.approx(RATE / 8, rel=0.5)},
+            "far": {"far>near": pytest.approx(RATE / 8, rel=0.5)},
+            "cloud": {},
+        }
+        statuses = {name: await session_status(servers[name]) for name in ("near", "far")}
+        training.cancel()
+        await asyncio.gather(training, return_exceptions=True)
+    assert statuses["near"].downlink_bits_per_second == pytest.approx(RATE, rel=0.5)
+    assert not statuses["far"].HasField("downlink_bits_per_second"), "it has no link to the edge"
+
+
+async def session_status(server):
+    """What operators see of its one session."""
+    control = server.service.control(server.stopping)
+    (shown,) = (await control.get_status(control_pb2.TrainerControlServiceGetStatusRequest())).status.sessions
+    return shown
