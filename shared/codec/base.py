@@ -1,7 +1,6 @@
 """The interface of a codec: a tensor in, bytes and a description out, and back.
 
-Holds the interface that every codec answers to. Knows nothing of the wire: the sender of an `Encoded` writes its fields
-into a frame and its payload behind it.
+Knows nothing of the wire: the sender of an `Encoded` writes its fields into a frame and its payload behind it.
 """
 
 import math

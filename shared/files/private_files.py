@@ -1,4 +1,4 @@
-"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And their directory.
+"""Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And the place for state.
 
 What is kept of a session is weights, and weights tell of the data that they were trained on.
 """

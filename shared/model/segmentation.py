@@ -1,8 +1,8 @@
 """Division of a traced forward into blocks: the possible places, and the chosen ones.
 
-It can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a whole block,
-and only in front of weights, so that what a block hands on comes from an activation or a normalisation where there is a choice
-(paper 000, 4.5). Graph work only: nothing is run or built here.
+A forward can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a
+whole block, and only in front of weights, so that what a block hands on comes from an activation or a normalisation where
+there is a choice (paper 000, 4.5). Graph work only: nothing is run or built here.
 """
 
 import operator

@@ -153,7 +153,7 @@ def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
 
 
 def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:
-    """Return how many steps may have begun anywhere beyond the oldest that some worker is still computing.
+    """Return the number of steps that may have begun anywhere beyond the oldest that some worker is still computing.
 
     K, where any worker waits for another's gradient or weights, and where nothing goes to another at all. Otherwise nothing can
     be stale, and more are let through, so that no worker stands still; in an evaluation a few, because it takes memory beside

@@ -1,7 +1,7 @@
 """The computation of one worker: the batches that begin at it, their arrivals, and pieces of work, one after the other.
 
-The event loop hands over a first piece. The compute thread goes on by itself with whatever can be computed then, a batch that
-may begin included, until nothing can or others want the thread. So nothing waits for the event loop that it is not needed for.
+The event loop hands over a first piece. The compute thread continues by itself with everything that can be computed then, a
+batch that may begin included, until nothing is left or others want the thread. So no work waits for the event loop needlessly.
 """
 
 import asyncio

@@ -19,8 +19,8 @@ QUEUE_SECONDS = 0.030
 QUEUE_CHUNKS = 2
 """The shortest queue: a chunk that is on its way, and one behind it."""
 LEAST_GAIN, MOST_GAIN = 0.9, 1.5
-"""Bounds on the sender's rate, as factors of the link's. The first lets a queue shrink no sooner than it has to. The
-second bounds how soon a faster link is noticed."""
+"""Bounds on the sender's rate, as factors of the link's. The first bounds how soon a queue shrinks, the second
+how soon a faster link is noticed."""
 DRAINED = 0.5
 """While the queue runs dry, this share of what the link carries in one round trip is under way."""
 
