@@ -24,12 +24,13 @@ from rich.table import Table
 from benchmarks.planning.adaptation import links
 from benchmarks.prediction import Bench, bench, flags
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
 from shared.planning import (
     PROBE_SECONDS,
+    Layout,
     LinkTrace,
-    PlannedDeployment,
     Profile,
     Rates,
     Run,
@@ -70,7 +71,7 @@ class Way:
     """One way to train over one trace."""
 
     name: str
-    run: Run[PlannedDeployment]
+    run: Run
     """As the simulator sees it."""
 
 
@@ -80,7 +81,7 @@ class Row:
 
     trace: str
     way: str
-    start: PlannedDeployment
+    start: Layout
     simulated_seconds: float
     seconds: Spread
     changes: int
@@ -89,16 +90,16 @@ class Row:
     """The engine's time over this one's."""
 
 
-def held(profile: Profile, recorded: LinkTrace, starts: dict[str, PlannedDeployment], seconds: float) -> list[Way]:
+def held(profile: Profile, recorded: LinkTrace, starts: dict[str, Layout], seconds: float) -> list[Way]:
     """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
     best = [
-        compare(profile, recorded, replace(SPACE, cut=cut), seconds, ("best-fixed",))[0].run
+        compare(profile, recorded, replace(SPACE, cuts=(cut,)), seconds, ("best-fixed",))[0].run
         for cut in range(1, len(profile) + 1)
     ]
     runs = [run for run in best if run is not None]
     named = [
         *starts.items(),
-        *((f"best at cut {run.start.cut}", run.start) for run in runs),
+        *((f"best at cut {run.start.tiles[0].stop}", run.start) for run in runs),
         ("best fixed", max(runs, key=lambda run: run.steps).start),
     ]
     return [
@@ -131,11 +132,11 @@ class Measurement:
         """With error gradients as they are sent."""
         return self.ready.profile.with_gradient_bits(GRADIENT_BITS)
 
-    def flags(self, deployment: PlannedDeployment, steps: int) -> list[str]:
+    def flags(self, deployment: Deployed, steps: int) -> list[str]:
         """The agent's settings."""
         return [*flags(self.ready.address, deployment, steps), *NETWORK]
 
-    def linked_seconds(self, recorded: LinkTrace, deployment: PlannedDeployment, steps: int, *more: str) -> float:
+    def linked_seconds(self, recorded: LinkTrace, deployment: Deployed, steps: int, *more: str) -> float:
         """One run over the trace, from its first step's end to its last's."""
         lasts = 10 * self.run_seconds
         ways = [rates_from(trace, PROBE_SECONDS, lasts) for trace in (recorded.uplink, recorded.downlink)]
@@ -152,7 +153,7 @@ class Measurement:
         steps = ceil(ALONE_SECONDS / edge_only(self.profile, NO_MATTER).seconds_per_step)
         taken = []
         for _ in range(self.repeats):
-            ends = self.ready.agent.run(self.flags(PlannedDeployment(1, 0, 32), steps + 1), alone=True).ends
+            ends = self.ready.agent.run(self.flags(Deployed(1, 0, 32), steps + 1), alone=True).ends
             taken.append((ends[-1] - ends[0]) / steps)
             print("without trainer", steps, f"{taken[-1]:.3f} s a step", sep=", ", file=sys.stderr, flush=True)
         return taken
@@ -171,7 +172,7 @@ class Measurement:
         for _ in range(self.repeats):
             for way in ways:
                 more = decides if way is engine else []
-                taken[way].append(self.linked_seconds(recorded, way.run.start, steps, *more))
+                taken[way].append(self.linked_seconds(recorded, Deployed.of(way.run.start), steps, *more))
                 shown = f"{taken[way][-1]:.1f} s (simulated: {seconds_of(way.run, steps):.1f})"
                 print(name, way.name, way.run.start, steps, shown, sep=", ", file=sys.stderr, flush=True)
         spreads = {way: Spread.of(seconds) for way, seconds in taken.items()}
@@ -190,7 +191,7 @@ class Measurement:
         ]
 
 
-def seconds_of(run: Run[PlannedDeployment], steps: int) -> float:
+def seconds_of(run: Run, steps: int) -> float:
     """So many steps of a simulated run."""
     return run.seconds_per_100_steps * steps / 100
 

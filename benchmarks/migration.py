@@ -18,6 +18,7 @@ from rich.table import Table
 from benchmarks.net import Measure, linked_namespaces
 from benchmarks.prediction import flags
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, write_json
@@ -25,7 +26,6 @@ from benchmarks.support.series import Trainings, trainings
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.planning import PlannedDeployment
 
 LINKS = ((100e6, 100e6, 0.0), (100e6, 100e6, 0.04), (20e6, 50e6, 0.0), (20e6, 50e6, 0.04))
 """Bits per second up and down, and seconds of round trip."""
@@ -55,9 +55,7 @@ class Row:
 
 def moved_bytes() -> int:
     """The size of the blocks between the two cuts, as they travel."""
-    held = Experiment(
-        load_config(EdgeConfig, None, flags("localhost:1", PlannedDeployment(FAR, 0, 32), 1), environ={})
-    ).held
+    held = Experiment(load_config(EdgeConfig, None, flags("localhost:1", Deployed(FAR, 0, 32), 1), environ={})).held
     return sum(tensor.nbytes for index in range(NEAR, FAR) for tensor in held.block_tensors(index).values())
 
 
@@ -82,7 +80,7 @@ def measure(agent: Trainings, address: str, staleness: int) -> tuple[Spread, Spr
     """Down and up."""
     moves = {(move + 1) * APART_STEPS: NEAR if move % 2 else FAR for move in range(2 * PAIRS)}
     steps = (2 * PAIRS + 1) * APART_STEPS + 1
-    ends = agent.run(flags(address, PlannedDeployment(NEAR, staleness, 8), steps), moves).ends
+    ends = agent.run(flags(address, Deployed(NEAR, staleness, 8), steps), moves).ends
     down, up = pauses(ends, staleness)
     return Spread.of(down), Spread.of(up)
 

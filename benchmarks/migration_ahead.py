@@ -17,12 +17,12 @@ from torch import Tensor
 
 from benchmarks.prediction import flags
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.planning import PlannedDeployment
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
 
@@ -51,9 +51,7 @@ class Row:
 def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
     """All tensors of all blocks after `FROM_STEP` steps and after each of `STEPS_AHEAD` more, by steps ahead."""
     steps = FROM_STEP + max(STEPS_AHEAD)
-    config = load_config(
-        EdgeConfig, None, [*flags("127.0.0.1:1", PlannedDeployment(1, 0, 32), steps), *settings], environ={}
-    )
+    config = load_config(EdgeConfig, None, [*flags("127.0.0.1:1", Deployed(1, 0, 32), steps), *settings], environ={})
     experiment = Experiment(config)
     stage = lone_stage(experiment.chain, 0, len(experiment.chain.blocks), experiment.recipe, experiment.held.device)
     head = LossHead(experiment.recipe.loss, None)

@@ -21,12 +21,13 @@ from rich.table import Table
 
 from benchmarks.net import Link, Measure, linked_namespaces, slowed_device
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
 from shared.errors import IsthmusError
-from shared.planning import PlannedDeployment, Profile, Rates, SearchSpace, fixed, greedy, load_profile
+from shared.planning import Profile, Rates, SearchSpace, fixed, greedy, load_profile
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
 EDGE_SHARE = 0.5
@@ -39,22 +40,22 @@ HORIZON_STEPS = 1000
 """Long, so that Eq. 12 is about what a step takes when the pipeline is full."""
 PREDICTED = {
     (5e6, 20e6): [
-        PlannedDeployment(1, 2, 8),
-        PlannedDeployment(2, 0, 8),
-        PlannedDeployment(3, 5, 32),
-        PlannedDeployment(4, 1, 32),
+        Deployed(1, 2, 8),
+        Deployed(2, 0, 8),
+        Deployed(3, 5, 32),
+        Deployed(4, 1, 32),
     ],
     (20e6, 50e6): [
-        PlannedDeployment(1, 0, 32),
-        PlannedDeployment(2, 1, 8),
-        PlannedDeployment(3, 3, 4),
-        PlannedDeployment(4, 0, 8),
+        Deployed(1, 0, 32),
+        Deployed(2, 1, 8),
+        Deployed(3, 3, 4),
+        Deployed(4, 0, 8),
     ],
     (100e6, 10e6): [
-        PlannedDeployment(1, 5, 8),
-        PlannedDeployment(2, 2, 32),
-        PlannedDeployment(3, 0, 32),
-        PlannedDeployment(4, 5, 4),
+        Deployed(1, 5, 8),
+        Deployed(2, 2, 32),
+        Deployed(3, 0, 32),
+        Deployed(4, 5, 4),
     ],
 }
 """The links by uplink and downlink, in bits per second."""
@@ -74,7 +75,7 @@ class Case:
 
     uplink: float
     downlink: float
-    deployment: PlannedDeployment
+    deployment: Deployed
     predicted_seconds: float
     phase_seconds: tuple[float, float, float, float]
     measured_seconds: Spread
@@ -93,14 +94,14 @@ class Choice:
 
     uplink: float
     downlink: float
-    chosen: PlannedDeployment
-    best: PlannedDeployment
+    chosen: Deployed
+    best: Deployed
     loss: Spread
     """How much longer than the best the choice takes, less 1; of runs soon after each other, for the machine's pace drifts."""
     cases: list[Case]
 
 
-def flags(address: str, deployment: PlannedDeployment, steps: int) -> list[str]:
+def flags(address: str, deployment: Deployed, steps: int) -> list[str]:
     """The agent's settings."""
     return [
         f"trainer.address={address}",
@@ -129,7 +130,7 @@ class Bench:
     profile: Profile
     plain: Measure
 
-    def train(self, deployment: PlannedDeployment, steps: int) -> Training:
+    def train(self, deployment: Deployed, steps: int) -> Training:
         """One run."""
         return self.agent.run(flags(self.address, deployment, steps))
 
@@ -138,9 +139,9 @@ class Bench:
         self.link.shape(uplink, downlink)
         return Rates(self.plain.uplink(TCP_SECONDS), self.plain.downlink(TCP_SECONDS))
 
-    def measure(self, nominal: tuple[float, float], rates: Rates, deployment: PlannedDeployment) -> Case:
+    def measure(self, nominal: tuple[float, float], rates: Rates, deployment: Deployed) -> Case:
         """Predict one deployment and run it."""
-        plan = fixed(self.profile, rates, deployment, HORIZON_STEPS)
+        plan = fixed(self.profile, rates, deployment.layout(self.profile), HORIZON_STEPS)
         predicted = plan.seconds_per_step
         counted = round(MEASURED_SECONDS / predicted)
         segment = (deployment.staleness + 1) * -(-LEAST_SEGMENT_STEPS // (deployment.staleness + 1))
@@ -150,7 +151,7 @@ class Bench:
         modelled = None
         if run.uplink_bits_per_second is not None and run.downlink_bits_per_second is not None:
             seen = Rates(run.uplink_bits_per_second, run.downlink_bits_per_second)
-            modelled = fixed(self.profile, seen, deployment, HORIZON_STEPS).seconds_per_step
+            modelled = fixed(self.profile, seen, deployment.layout(self.profile), HORIZON_STEPS).seconds_per_step
         measured = Spread.of(seconds)
         case = Case(*nominal, deployment, predicted, plan.phase_seconds, measured, modelled)
         print(*row(case), file=sys.stderr, flush=True)
@@ -158,7 +159,7 @@ class Bench:
 
     def decide(self, nominal: tuple[float, float], rates: Rates) -> Choice:
         """Ask the planner, and run its choice and what else could be best."""
-        chosen = greedy(self.profile, rates, SearchSpace(BITS), HORIZON_STEPS).deployment
+        chosen = Deployed.of(greedy(self.profile, rates, SearchSpace(BITS), HORIZON_STEPS).layout)
         cases = {each: self.measure(nominal, rates, each) for each in self.rivals(rates) | {chosen}}
         first = sorted(cases, key=lambda each: cases[each].measured_seconds.median)[:FINALISTS]
         finalists = dict.fromkeys([chosen, *first])
@@ -173,14 +174,16 @@ class Bench:
             cases[each] = runs[len(runs) // 2]
         return Choice(*nominal, chosen, best, loss, sorted(cases.values(), key=lambda case: case.predicted_seconds))
 
-    def rivals(self, rates: Rates) -> set[PlannedDeployment]:
+    def rivals(self, rates: Rates) -> set[Deployed]:
         """The deployments predicted best, and the best at each cut."""
         cuts = range(1, len(self.profile))
-        everything = [PlannedDeployment(*each) for each in product(cuts, range(MOST_STALENESS + 1), BITS)]
-        plans = [fixed(self.profile, rates, each, HORIZON_STEPS) for each in everything]
+        everything = [Deployed(*each) for each in product(cuts, range(MOST_STALENESS + 1), BITS)]
+        plans = [fixed(self.profile, rates, each.layout(self.profile), HORIZON_STEPS) for each in everything]
         plans.sort(key=lambda plan: plan.seconds_per_step)
-        best = {cut: next(plan.deployment for plan in plans if plan.deployment.cut == cut) for cut in cuts}
-        return {*best.values(), *(plan.deployment for plan in plans[:TOP])}
+        best = {
+            cut: next(Deployed.of(plan.layout) for plan in plans if plan.layout.tiles[0].stop == cut) for cut in cuts
+        }
+        return {*best.values(), *(Deployed.of(plan.layout) for plan in plans[:TOP])}
 
 
 @contextmanager
@@ -198,7 +201,7 @@ def bench(edge_share: float = EDGE_SHARE, more: Sequence[str] = (), kept: Path |
         path = kept or Path(folder, "profile.json")
         if not path.exists():
             link.shape(*PROFILED_AT)
-            settings = [f"--set={flag}" for flag in [*flags(address, PlannedDeployment(1, 0, 32), MOST_STEPS), *more]]
+            settings = [f"--set={flag}" for flag in [*flags(address, Deployed(1, 0, 32), MOST_STEPS), *more]]
             command = ["profile", f"--repeats={REPEATS}", f"--out={path.absolute()}", *settings]
             done = device.run(link.edge.command([sys.executable, "-m", "edge_agent.main", *command]), stdout=sys.stderr)
             if done.returncode != 0:

@@ -32,15 +32,14 @@ from shared.planning import (
     Profile,
     Rates,
     SearchSpace,
-    candidates,
     compare,
     load_profile,
     load_trace,
-    migration_seconds,
     parse_seconds,
     simulate,
-    steady_seconds,
 )
+from shared.planning.families.pair import listed
+from shared.planning.planners.plan import migration_seconds, over
 
 MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
 LEAST_RATE = 1000.0
@@ -97,26 +96,29 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
     The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits and the K that
     are best in it. A change of the cut loses the blocks' way and the filling of the pipeline.
     """
-    work = candidates(profile, space)
     choices = space.best_staleness(profile)
-    cuts = np.unique(work.cuts)
+    each = [listed(profile, space, (staleness,)) for staleness in choices]
+    found = each[0]
+    cuts = np.unique(found.cuts)
     moments = np.arange(PROBE_SECONDS, max(link.duration_seconds, PROBE_SECONDS + 1) - 1)
-    done, fixed = np.zeros(len(cuts)), np.zeros((len(choices), len(work.cuts)))
+    done, fixed = np.zeros(len(cuts)), np.zeros((len(choices), len(found)))
     for moment in moments.tolist():
         now, ahead = (
-            Rates(
-                max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
-                max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
-                link.round_trip_seconds,
+            over(
+                profile,
+                Rates(
+                    max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
+                    max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
+                    link.round_trip_seconds,
+                ),
             )
             for span in (1.0, AHEAD_SECONDS)
         )
-        phases = work.phases(now)
-        held = np.array([1.0 / steady_seconds(work.phases(now, serial=each == 0), each) for each in choices])
-        all_speeds, all_filling = held.max(axis=0), phases.filling()
-        best = np.array([np.flatnonzero(work.cuts == cut)[all_speeds[work.cuts == cut].argmax()] for cut in cuts])
+        held = np.array([1.0 / one.loads.seconds(now) for one in each])
+        all_speeds, all_filling = held.max(axis=0), found.loads.at(now).filling()
+        best = np.array([np.flatnonzero(found.cuts == cut)[all_speeds[found.cuts == cut].argmax()] for cut in cuts])
         speeds, filling = all_speeds[best], all_filling[best]
-        lost_seconds = migration_seconds(profile, cuts[:, None], cuts[None, :], ahead) + filling[None, :]
+        lost_seconds = np.array([migration_seconds(profile, int(cut), cuts, ahead) for cut in cuts]) + filling
         np.fill_diagonal(lost_seconds, 0.0)
         done = (done[:, None] - lost_seconds * np.maximum(speeds[:, None], speeds[None, :])).max(axis=0) + speeds
         fixed += held

@@ -11,9 +11,10 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shared.errors import PlanError
-from shared.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace, candidates
-from shared.planning.cost import StepWork
-from shared.planning.measurements import FLOAT32_BITS, Bools, Floats
+from shared.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace
+from shared.planning.families.pair import Pairs, listed
+from shared.planning.measurements import FLOAT32_BITS, Floats
+from shared.planning.planners.plan import over
 
 ROUNDING = 1e-6
 """Part of each limit that may be nothing but rounding: ten times what the solver takes for equal."""
@@ -30,42 +31,38 @@ def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchS
     Deployments: all of the space, whatever its cut, and what JointDNN chooses from. PlanError when a step takes no time.
     """
     widths = tuple({*space.bits, FLOAT32_BITS})
-    once = candidates(profile, replace(space, bits=widths, cut=None))
     # All K above 0 cost a step the same, so the largest stands for them.
     largest = space.staleness_range(profile)[-1]
-    work = once if largest == 0 else once.joined(once)
-    is_serial = np.arange(len(work.cuts)) < len(once.cuts)
-    limits, costs = _limits(work, is_serial, largest + 1, link, seconds, begin)
-    n = len(work.cuts)
-    found = linprog(
+    found = listed(profile, replace(space, bits=widths, cuts=None), sorted({0, largest}))
+    limits, costs = _limits(found, largest + 1, link, seconds, begin)
+    n = len(found)
+    solved = linprog(
         -np.concatenate([np.ones(n), np.zeros(n)]), A_ub=costs, b_ub=limits * (1.0 + ROUNDING), method="highs"
     )
-    if not found.success:
-        raise PlanError(f"the most steps of a run cannot be found: {found.message}")
-    return float(-found.fun) + 1.0  # a run counts the step under way in part
+    if not solved.success:
+        raise PlanError(f"the most steps of a run cannot be found: {solved.message}")
+    return float(-solved.fun) + 1.0  # a run counts the step under way in part
 
 
-def _limits(
-    work: StepWork, is_serial: Bools, window: int, link: LinkTrace, seconds: float, begin: float
-) -> tuple[Floats, Floats]:
+def _limits(found: Pairs, window: int, link: LinkTrace, seconds: float, begin: float) -> tuple[Floats, Floats]:
     """Limits, shape (m,), and what one unit of each variable takes of them, shape (m, 2 n).
 
     The first n variables are steps of each deployment, the others those of them that a step with K = 0 follows.
     """
     best = Rates(max(link.uplink.bits_per_second), max(link.downlink.bits_per_second), link.round_trip_seconds)
-    phases = work.phases(best, serial=is_serial)
-    flight_seconds = phases.total()
+    at, is_serial = over(found.profile, best), found.staleness == 0
+    flight_seconds, busy = found.loads.at(at).total, found.loads.worker_seconds(at)
     # After its work on a batch, until that is settled, as early as the best rates allow.
-    idle_seconds = np.maximum(0.0, flight_seconds - phases.busy)
-    after_seconds = float(np.maximum(0.0, phases.busy - flight_seconds).max())
-    none, each = np.zeros(len(work.cuts)), np.eye(len(work.cuts))
+    idle_seconds = np.maximum(0.0, flight_seconds - busy[0])
+    after_seconds = float(np.maximum(0.0, busy[0] - flight_seconds).max())
+    none, each = np.zeros(len(found)), np.eye(len(found))
     rows = [
         # The edge serves batches one by one, and before one with K = 0 it is idle until the one before is settled. The last
         # of all may be settled before the edge is done with it.
-        (seconds + after_seconds, phases.busy, idle_seconds),
-        (seconds, phases.cloud, none),
-        (_carried_bits(link.uplink, begin, seconds), work.uplink_bits, none),
-        (_carried_bits(link.downlink, begin, seconds), work.downlink_bits, none),
+        (seconds + after_seconds, busy[0], idle_seconds),
+        (seconds, busy[1], none),
+        (_carried_bits(link.uplink, begin, seconds), found.loads.bits[0, 1], none),
+        (_carried_bits(link.downlink, begin, seconds), found.loads.bits[1, 0], none),
         # With K = 0 one batch is in flight, and in all never more than the largest K and one.
         (seconds, np.where(is_serial, flight_seconds, 0.0), none),
         (window * seconds, flight_seconds, none),

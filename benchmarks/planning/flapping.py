@@ -19,9 +19,9 @@ from benchmarks.support.report import write_json
 from shared.planning import (
     PROBE_SECONDS,
     Engine,
+    Layout,
     LinearSeconds,
     LinkTrace,
-    PlannedDeployment,
     Profile,
     ProfiledBlock,
     Rates,
@@ -46,7 +46,7 @@ class Case:
     period_seconds: float
     rates_mbit: tuple[float, float]
     """In the first and in the second half of the period."""
-    start: PlannedDeployment
+    start: Layout
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def random_case(seed: int, longest_period_seconds: float = LONGEST_PERIOD_SECOND
     rates = (high, low) if draw.random() < 0.5 else (low, high)
     trace = Trace.of_durations([period / 2] * 2, [rate * 1e6 for rate in rates])
     known = draw.choice(rates) * 1e6
-    planned = greedy(profile, Rates(known, known), SPACE).deployment
+    planned = greedy(profile, Rates(known, known), SPACE).layout
     return Case(
         seed, profile, LinkTrace(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness or 0)
     )

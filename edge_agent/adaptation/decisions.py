@@ -28,10 +28,12 @@ from shared.planning import (
     Decision,
     Engine,
     EngineConfig,
+    Layout,
+    Observation,
     Outcome,
-    PlannedDeployment,
     Profile,
     SearchSpace,
+    stacked,
 )
 from shared.registry import codec_bits, codec_of_bits
 
@@ -69,7 +71,7 @@ class DecisionLoop:
         self._engine = Engine(
             self._profile,
             self._configured_space,
-            _as_planned(deployment),
+            self._layout(deployment),
             EngineConfig(
                 margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
             ),
@@ -77,6 +79,8 @@ class DecisionLoop:
         )
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
         """The cut, bits and K that an operator holds; None is not held."""
+        self._widest = max(space.bits)
+        """Bits where nothing crosses."""
         self._only_cut: int | None = None
         """The cut that the engine may not leave, by a pin or because it holds what it has; None where it may choose."""
         self._probe = probe
@@ -105,14 +109,15 @@ class DecisionLoop:
         rates, statistics = self._rates(deployer, seconds), self._statistics
         if rates.uplink is None or rates.downlink is None:
             return
+        edge, trainer = self._profile.names
         decision = self._engine.observe(
-            seconds,
-            statistics.steps,
-            rates.uplink,
-            rates.downlink,
-            rates.round_trip_seconds,
-            self._edge_seconds(deployer.deployment),
-            self._cloud.take(),
+            Observation(
+                seconds,
+                statistics.steps,
+                {(edge, trainer): rates.uplink, (trainer, edge): rates.downlink},
+                {(edge, trainer): rates.round_trip_seconds},
+                {edge: self._edge_seconds(deployer.deployment), trainer: self._cloud.take()},
+            )
         )
         self._export()
         if decision is not None:
@@ -144,13 +149,17 @@ class DecisionLoop:
 
     def _report_deployment(self, deployer: Deploys, seconds: float) -> None:
         """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
-        actual, proposal, before = _as_planned(deployer.deployment), self._proposal, self._engine.deployment
+        actual, proposal, before = self._layout(deployer.deployment), self._proposal, self._engine.layout
         if proposal is None and actual == before:
             return
-        if proposal is not None and replace(actual, cut=proposal.deployment.cut) == proposal.deployment != actual:
+        if (
+            proposal is not None
+            and actual.tiles != proposal.layout.tiles
+            and actual.staleness == proposal.layout.staleness
+        ):
             # Given up: K and bits, which were changed at once, go back as well.
             self._change(deployer, before)
-            actual = _as_planned(deployer.deployment)
+            actual = self._layout(deployer.deployment)
         self._log_outcome()
         self._proposal = None
         for mean in (self._edge, self._encode, self._cloud):
@@ -158,7 +167,7 @@ class DecisionLoop:
         self._engine.note_deployed(seconds, actual)
 
     def _apply(self, deployer: Deploys, decision: Decision) -> None:
-        wanted, today = decision.deployment, self._engine.deployment
+        wanted, today = decision.layout, self._engine.layout
         _log.info(
             "changing the deployment",
             today=str(today),
@@ -172,13 +181,18 @@ class DecisionLoop:
         self._proposal = decision
         if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
             self._change(deployer, wanted)
-        if wanted.cut != today.cut:
+        if wanted.tiles != today.tiles:
             self._probe.end()
             give_up_seconds = decision.abandon_after_seconds
-            deployer.move(wanted.cut, give_up_seconds if math.isfinite(give_up_seconds) else None)
+            deployer.move(wanted.tiles[0].stop, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
-    def _change(self, deployer: Deploys, wanted: PlannedDeployment) -> None:
-        deployer.change(staleness=wanted.staleness, codec=codec_of_bits(wanted.bits, self._codec))
+    def _change(self, deployer: Deploys, wanted: Layout) -> None:
+        codec = codec_of_bits((*wanted.bits, self._widest)[0], self._codec)
+        deployer.change(staleness=wanted.staleness, codec=codec)
+
+    def _layout(self, deployment: Deployment) -> Layout:
+        bits = codec_bits(deployment.codec)
+        return stacked(self._profile, (deployment.edge_blocks,), deployment.staleness, (bits,))
 
     def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
         """Hold cut, bit width or K, each that is given, until the next call, and let the engine choose the others.
@@ -195,8 +209,9 @@ class DecisionLoop:
         """
         held, space = None, self._configured_space
         if planner == FIXED:
-            held = self._engine.deployment if self._proposal is None else self._proposal.deployment
-            space = replace(space, cut=held.cut, bits=(held.bits,), staleness=held.staleness)
+            held = self._engine.layout if self._proposal is None else self._proposal.layout
+            cuts, bits = (held.tiles[0].stop,), held.bits or space.bits
+            space = replace(space, cuts=cuts, bits=bits, staleness=held.staleness)
         self._constrain(space, *self._pinned)
         self._unpinned_space, self.planner = space, planner
         _log.info("planner set", planner=planner, held=str(held) if held else None)
@@ -208,16 +223,17 @@ class DecisionLoop:
 
     def _constrain(self, unpinned: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
         """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""
-        only_cut = unpinned.cut if cut is None else cut
+        only_cut = (unpinned.cuts or (None,))[0] if cut is None else cut
         pinned = replace(
             unpinned,
-            cut=only_cut,
+            cuts=None if only_cut is None else (only_cut,),
             bits=unpinned.bits if bits is None else (bits,),
             staleness=unpinned.staleness if staleness is None else staleness,
             allow_edge_only=unpinned.allow_edge_only or only_cut == len(self._profile),  # who names it means it
         )
         self._engine.constrain(pinned)
         self._pinned, self._only_cut = (cut, bits, staleness), only_cut
+        self._widest = max(pinned.bits)
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:
@@ -229,7 +245,7 @@ class DecisionLoop:
         if (outcome := self._engine.outcome()) is not None:
             _log.info(
                 "deployment measured",
-                deployment=str(self._engine.deployment),
+                deployment=str(self._engine.layout),
                 predicted_seconds_per_step=round(outcome.predicted_seconds_per_step, 4),
                 modelled_seconds_per_step=round(outcome.modelled_seconds_per_step, 4),
                 measured_seconds_per_step=round(outcome.measured_seconds_per_step, 4),
@@ -249,8 +265,3 @@ def make_decision_loop(
     return DecisionLoop(
         profile, config.engine, space, config.deployment.first_codec, start, steps, statistics, metrics, probe
     )
-
-
-def _as_planned(deployment: Deployment) -> PlannedDeployment:
-    """The deployment as planning counts it, with bits in place of the codec."""
-    return PlannedDeployment(deployment.edge_blocks, deployment.staleness, codec_bits(deployment.codec))

@@ -35,5 +35,8 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         downlink_bits_per_second=round(found.downlink),
         round_trip_seconds=rates.round_trip_seconds,
     )
-    codec = codec_of_bits(planned.bits, config.deployment.first_codec)
-    return Deployment(edge_blocks=planned.cut, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec)
+    first = config.deployment.first_codec
+    codec = codec_of_bits(planned.bits[0], first) if planned.bits else first
+    return Deployment(
+        edge_blocks=planned.tiles[0].stop, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec
+    )

@@ -4,10 +4,11 @@ A plan does not say by itself what it costs that nobody measured, nor why someth
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import typer
 
+from edge_agent.commands.layout_fields import layout_fields
 from shared.errors import PlanError
 from shared.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
 from shared.planning import (
@@ -31,8 +32,8 @@ LEAST_GAIN = 0.001
 
 def uncalibrated(profile: Profile, plan: Plan) -> list[str]:
     """A warning where the plan may cost accuracy that was never measured."""
-    chosen = plan.deployment
-    parts = [f"{chosen.bits} bits"] * (chosen.bits < FLOAT32_BITS) + [f"K = {chosen.staleness}"] * (
+    chosen = plan.layout
+    parts = [f"{bits} bits" for bits in chosen.bits if bits < FLOAT32_BITS] + [f"K = {chosen.staleness}"] * (
         chosen.staleness > 0
     )
     if profile.min_bits is not None or not parts:
@@ -55,7 +56,7 @@ def not_taken(
         return found if found.seconds_per_step < (1.0 - LEAST_GAIN) * plan.seconds_per_step else None
 
     def described(found: Plan) -> str:
-        where = "training on the device alone" if found.deployment.cut == len(profile) else str(found.deployment)
+        where = str(found.layout) if found.layout.cuts else "training on the device alone"
         return f"{where} would take {found.seconds_per_step:.4g} s a step and was not taken"
 
     sentences = []
@@ -66,7 +67,7 @@ def not_taken(
         )
     if found := faster(start=None):
         way_seconds = accurate(
-            profile, rates, replace(space, cut=found.deployment.cut), horizon_steps, from_cut
+            profile, rates, replace(space, cuts=(found.layout.tiles[0].stop,)), horizon_steps, from_cut
         ).migration_seconds
         sentences.append(
             f"{described(found)}: to move the blocks there takes {way_seconds:.4g} s, which {horizon_steps} steps do not "
@@ -77,7 +78,7 @@ def not_taken(
             f"{described(found)}: the calibration found that it costs too much accuracy, or did not try it"
         )
     may_be_alone = replace(space, allow_edge_only=True)
-    if not space.allow_edge_only and space.cut is None and (found := faster(within=may_be_alone)):
+    if not space.allow_edge_only and space.cuts is None and (found := faster(within=may_be_alone)):
         sentences.append(f"{described(found)}: --no-edge-only forbids it")
     return sentences
 
@@ -85,7 +86,7 @@ def not_taken(
 def begun_with(profile: Profile, rates: Rates, space: SearchSpace, plan: Plan) -> list[str]:
     """What a run with an engine begins with over such a link, where that is another; none begins with a plan at a given cut."""
     begun = first_deployment(profile, rates, space)
-    if space.cut is not None or begun == plan.deployment:
+    if space.cuts is not None or begun == plan.layout:
         return []
     return [
         f"with engine.profile a run begins with {begun}, which bears a link that fluctuates, and goes on "
@@ -127,7 +128,7 @@ def choose(
     planner: str, profile: Profile, rates: Rates, space: SearchSpace, horizon: int, from_cut: int | None
 ) -> Plan:
     """The named planner's answer."""
-    if planner == FIXED and (space.cut is None or len(space.bits) != 1):
+    if planner == FIXED and (space.cuts is None or len(space.bits) != 1):
         raise PlanError("--planner fixed needs the deployment: --cut and one width in --bits, as --cut 3 --bits 8")
     return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
 
@@ -135,7 +136,7 @@ def choose(
 def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
     """A plan as its JSON object, with what there is to say of it."""
     return {
-        **asdict(chosen.deployment),
+        **layout_fields(chosen.layout),
         "seconds_per_step": chosen.seconds_per_step,
         "phase_seconds": list(chosen.phase_seconds),
         "migration_seconds": chosen.migration_seconds,
@@ -146,13 +147,11 @@ def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
 
 def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
     """A plan in words, and what there is to say of it."""
-    deployment = chosen.deployment
-    where = (
-        "edge-only" if deployment.cut == len(profile) else f"blocks [0, {deployment.cut}) of {len(profile)} on the edge"
-    )
+    cut = chosen.layout.tiles[0].stop
+    where = "edge-only" if cut == len(profile) else f"blocks [0, {cut}) of {len(profile)} on the edge"
     phases = zip(PHASES, chosen.phase_seconds, strict=True)
     lines = [
-        f"{deployment} ({where})",
+        f"{chosen.layout} ({where})",
         f"  {chosen.seconds_per_step:.4g} s a step: "
         + ", ".join(f"{name} {seconds:.4g} s" for name, seconds in phases),
     ]

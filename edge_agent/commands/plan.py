@@ -69,5 +69,5 @@ def plan(
     refuse_forbidden([planner], allow_edge_only=allow_edge_only)
     loaded = load_profile(profile)
     rates = read_link(uplink, downlink, round_trip, loaded)
-    space = SearchSpace(parse_bits(bits), staleness, cut, allow_edge_only)
+    space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only)
     print_link_plan(planner, loaded, rates, space, horizon, from_cut, as_json=as_json)

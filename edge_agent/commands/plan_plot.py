@@ -7,13 +7,13 @@ from pathlib import Path
 
 from edge_agent.observability.plots import NO_MATPLOTLIB
 from shared.errors import PlanError
-from shared.planning import PROBE_SECONDS, LinkTrace, PlannedDeployment, Result
+from shared.planning import FLOAT32_BITS, PROBE_SECONDS, Layout, LinkTrace, Result
 
 WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""
 
 
-def plot_run(result: Result[PlannedDeployment], link: LinkTrace, seconds: float, path: Path) -> None:
+def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> None:
     """Write the picture of one run to `path`, a PNG.
 
     Raises PlanError where matplotlib is not installed, or the file cannot be written.
@@ -35,15 +35,15 @@ def plot_run(result: Result[PlannedDeployment], link: LinkTrace, seconds: float,
     rates_axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)  # beside the lines, never on them
     rates_axes.set_title(f"{result.planner}: {result.seconds_per_100_steps:.1f} s per 100 steps")
     times: list[float] = [PROBE_SECONDS]
-    deployments: list[PlannedDeployment] = [result.run.start]
+    layouts: list[Layout] = [result.run.start]
     for switch in result.run.switches:
         times.append(switch.seconds)
-        deployments.append(switch.deployment)
+        layouts.append(switch.layout)
     times.append(max(end, times[-1]))
-    deployments.append(deployments[-1])
-    cut_axes.step(times, [deployment.cut for deployment in deployments], where="post")
+    layouts.append(layouts[-1])
+    cut_axes.step(times, [layout.tiles[0].stop for layout in layouts], where="post")
     cut_axes.set_ylabel("cut, in blocks")
-    bits_axes.step(times, [deployment.bits for deployment in deployments], where="post")
+    bits_axes.step(times, [(*layout.bits, FLOAT32_BITS)[0] for layout in layouts], where="post")
     bits_axes.set_ylabel("bits a value")
     bits_axes.set_xlabel("seconds")
     bits_axes.set_xlim(PROBE_SECONDS, end)

@@ -2,21 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import typer
 
+from edge_agent.commands.layout_fields import layout_fields
 from shared.errors import PlanError
 from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
-from shared.planning import LinkTrace, PlannedDeployment, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
-from shared.planning.chain import ChainDeployment
-
-AnyResult = Result[PlannedDeployment] | Result[ChainDeployment]
+from shared.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
 
 
-def print_results(results: Sequence[AnyResult], *, as_json: bool) -> None:
+def print_results(results: Sequence[Result], *, as_json: bool) -> None:
     """All runs, as JSON or as a table."""
     typer.echo(json.dumps([result_fields(result) for result in results]) if as_json else describe_results(results))
 
@@ -52,20 +49,20 @@ def runnable(profile: Profile, space: SearchSpace) -> list[str]:
     return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or has_edge_only]
 
 
-def result_fields(result: AnyResult) -> dict[str, object]:
+def result_fields(result: Result) -> dict[str, object]:
     """A simulated run as its JSON object; times that never end are null."""
     return {
         "planner": result.planner,
         "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
-        "start": asdict(result.run.start),
+        "start": layout_fields(result.run.start),
         "switches": [
-            {"seconds": switch.seconds, **asdict(switch.deployment), "paused_seconds": switch.paused_seconds}
+            {"seconds": switch.seconds, **layout_fields(switch.layout), "paused_seconds": switch.paused_seconds}
             for switch in result.run.switches
         ],
     }
 
 
-def describe_results(results: Sequence[AnyResult]) -> str:
+def describe_results(results: Sequence[Result]) -> str:
     """A table: planner, seconds per 100 steps, how it began and how often it changed."""
     lines = [f"{'planner':<12} {'s/100 steps':>12}  {'start':<34} changes"]
     for result in results:

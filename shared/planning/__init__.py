@@ -1,20 +1,26 @@
 """What a deployment or a placement costs, and which deployment to have. Numbers only: no torch, no gRPC, no clock.
 
-For two workers and a cut: profile.py, cost.py and space.py; on them planners/, engine/ and simulator.py; and comparison.py for
-all of these over traces. For any placement: operation_costs.py, tasks.py, step_cost.py, placement_simulator.py.
-For the stages of a chain: chain/.
+Whatever is planned is a layout, costed from a profile (profile/) under conditions (cost/). What layouts there are is said by
+families/, which of them to have by planners/ and, while a run trains, by engine/. For any placement, operation by operation:
+operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: simulator.py and comparison.py.
 """
 
 from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import (
-    PhaseSeconds,
-    PlannedDeployment,
-    migration_seconds,
+    Conditions,
+    Loads,
+    Times,
+    conditions_of,
+    loads_of,
+    moved_bits,
+    moving_seconds,
     pipeline_seconds,
+    runs_of,
+    stacked_loads,
     steady_seconds,
-    work_of,
 )
-from shared.planning.engine import Decision, Engine, EngineConfig, Outcome, RiskLimits
+from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, RiskLimits
+from shared.planning.layout import Layout, feature_routes, layout_of, stacked
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
@@ -39,7 +45,7 @@ from shared.planning.profile import (
 )
 from shared.planning.rates import Rates, parse_rate, parse_seconds
 from shared.planning.simulator import Run, Switch, simulate
-from shared.planning.space import SearchSpace, candidates
+from shared.planning.space import SearchSpace
 from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace
@@ -54,21 +60,23 @@ __all__ = [
     "BlockCosts",
     "BlockSeconds",
     "CodecCosts",
+    "Conditions",
     "Decision",
     "Engine",
     "EngineConfig",
+    "Layout",
     "Linear",
     "LinearSeconds",
     "LinkTrace",
+    "Loads",
     "MeasuredLink",
     "Message",
     "MessageSeconds",
+    "Observation",
     "OperationCosts",
     "Outcome",
-    "PhaseSeconds",
     "PlacementRun",
     "Plan",
-    "PlannedDeployment",
     "Planner",
     "Profile",
     "ProfiledBlock",
@@ -80,19 +88,24 @@ __all__ = [
     "StepCost",
     "StepTasks",
     "Switch",
+    "Times",
     "Trace",
     "WorkerProfile",
     "accurate",
-    "candidates",
     "compare",
+    "conditions_of",
     "edge_only",
+    "feature_routes",
     "first_deployment",
     "fixed",
     "greedy",
     "jointdnn",
+    "layout_of",
     "load_profile",
     "load_trace",
-    "migration_seconds",
+    "loads_of",
+    "moved_bits",
+    "moving_seconds",
     "no_times",
     "pair_profile",
     "parse_profile",
@@ -100,10 +113,12 @@ __all__ = [
     "parse_seconds",
     "pipeline_seconds",
     "profile_to_json",
+    "runs_of",
     "simulate",
     "simulate_placement",
+    "stacked",
+    "stacked_loads",
     "steady_seconds",
     "step_cost",
     "step_tasks",
-    "work_of",
 ]

@@ -6,19 +6,19 @@ Every run starts alike: the link is probed for PROBE_SECONDS, then training begi
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic
 
 from shared.errors import PlanError
 from shared.planner_names import BEST_FIXED, GREEDY
-from shared.planning.cost import PlannedDeployment
 from shared.planning.engine import Engine, EngineConfig
-from shared.planning.engine.estimates import LEAST_RATE
+from shared.planning.engine.beliefs import LEAST_RATE
+from shared.planning.families.pair import listed
+from shared.planning.layout import Layout
 from shared.planning.planners.greedy import first_deployment, greedy
 from shared.planning.planners.registry import PLANNERS
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
-from shared.planning.simulator import D, Run, simulate
-from shared.planning.space import SearchSpace, candidates
+from shared.planning.simulator import Run, simulate
+from shared.planning.space import SearchSpace
 from shared.planning.traces import LinkTrace
 
 PROBE_SECONDS = 5.0
@@ -34,12 +34,12 @@ def probed_rates(link: LinkTrace) -> Rates:
 
 
 @dataclass(frozen=True)
-class Result(Generic[D]):
+class Result:
     """What one planner achieved."""
 
     planner: str
     seconds_per_100_steps: float
-    run: Run[D]
+    run: Run
 
 
 @dataclass(frozen=True)
@@ -64,33 +64,32 @@ class Setting:
         """About how many steps the run has, by the plan for the mean rates: a user knows how long the training is."""
         return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
-    def run(self, start: PlannedDeployment, engine: Engine | None = None) -> Run[PlannedDeployment]:
+    def run(self, start: Layout, engine: Engine | None = None) -> Run:
         """Train from `start` on."""
         return simulate(self.profile, self.link, start, self.seconds, engine, begin=PROBE_SECONDS)
 
 
-def run_greedy(setting: Setting) -> Result[PlannedDeployment]:
+def run_greedy(setting: Setting) -> Result:
     """The decision engine, from the plan for the probed rates."""
     start = first_deployment(setting.profile, setting.probed(), setting.space)
     engine = Engine(setting.profile, setting.space, start, setting.engine, setting.expected_steps())
     return result_of(GREEDY, setting.run(start, engine))
 
 
-def run_held(planner: str, setting: Setting) -> Result[PlannedDeployment]:
+def run_held(planner: str, setting: Setting) -> Result:
     """What a planner chooses once, for the mean rates of the whole trace: more than it could know."""
     chosen = PLANNERS[planner](setting.profile, setting.mean(), setting.space)
-    return result_of(planner, setting.run(chosen.deployment))
+    return result_of(planner, setting.run(chosen.layout))
 
 
-def run_best_fixed(setting: Setting) -> Result[PlannedDeployment]:
+def run_best_fixed(setting: Setting) -> Result:
     """The best of all deployments of the space, each kept from beginning to end; known only afterwards."""
-    work, choices = candidates(setting.profile, setting.space), setting.space.best_staleness(setting.profile)
-    pairs = list(zip(work.cuts.tolist(), work.bits.tolist(), strict=True))
-    runs = [setting.run(PlannedDeployment(cut, staleness, bits)) for staleness in choices for cut, bits in pairs]
+    found = listed(setting.profile, setting.space, setting.space.best_staleness(setting.profile))
+    runs = [setting.run(found.layout(row)) for row in range(len(found))]
     return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))
 
 
-CONTESTANTS: dict[str, Callable[[Setting], Result[PlannedDeployment]]] = {
+CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
     **{name: partial(run_held, name) for name in PLANNERS},
     GREEDY: run_greedy,
     BEST_FIXED: run_best_fixed,
@@ -105,7 +104,7 @@ def compare(
     seconds: float,
     planners: tuple[str, ...] = tuple(CONTESTANTS),
     engine: EngineConfig | None = None,
-) -> list[Result[PlannedDeployment]]:
+) -> list[Result]:
     """Each planner's run of `seconds` over the link, which starts again when it ends.
 
     PlanError when a planner has no deployment to choose, as edge-only where the profile did not measure it.
@@ -117,6 +116,6 @@ def compare(
     return [CONTESTANTS[name](setting) for name in planners]
 
 
-def result_of(planner: str, run: Run[D]) -> Result[D]:
+def result_of(planner: str, run: Run) -> Result:
     """What a planner achieved by a run."""
     return Result(planner, run.seconds_per_100_steps, run)

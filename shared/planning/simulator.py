@@ -11,45 +11,44 @@ sees nothing but what the link carried so far.
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import PlannedDeployment, migration_bits, work_of
-from shared.planning.engine import Decision, Engine
+from shared.planning.cost import moved_bits, runs_of
+from shared.planning.engine import Decision, Engine, Observation
+from shared.planning.families.pair import pairs
+from shared.planning.layout import Layout
+from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
 from shared.planning.traces import LinkTrace
-
-D = TypeVar("D")
-"""A deployment, of two workers or of a chain."""
 
 OBSERVE_SECONDS = 1.0
 """How often the link monitor reports to the engine."""
 
 
 @dataclass(frozen=True)
-class Switch(Generic[D]):
+class Switch:
     """A change of deployment during a run."""
 
     seconds: float
     """When training went on with the new deployment, or with the old one after an attempt that was given up."""
-    deployment: D
+    layout: Layout
     """What it went on with."""
     paused_seconds: float
     """How long no batch was in work: the blocks' way over the link."""
 
 
 @dataclass(frozen=True)
-class Run(Generic[D]):
+class Run:
     """What came of a run."""
 
     seconds: float
     """How long it lasted."""
     steps: float
     """Batches settled by then, the one under way in proportion."""
-    start: D
-    switches: tuple[Switch[D], ...] = ()
+    start: Layout
+    switches: tuple[Switch, ...] = ()
 
     @property
     def seconds_per_100_steps(self) -> float:
@@ -60,7 +59,7 @@ class Run(Generic[D]):
 class SimulatedPipeline:
     """The moments of one batch after another through the four phases, each free as soon as it has passed a batch on."""
 
-    def __init__(self, profile: Profile, link: LinkTrace, deployment: PlannedDeployment, begin: float = 0.0) -> None:
+    def __init__(self, profile: Profile, link: LinkTrace, layout: Layout, begin: float = 0.0) -> None:
         """Empty at the moment `begin` of the link.
 
         PlanError when the profile has no measurement for the deployment, or a step of it takes no time.
@@ -70,27 +69,27 @@ class SimulatedPipeline:
         self.settled: list[float] = []
         """Moment at which batch i was settled: its error gradient is back."""
         self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = begin
-        self.change(deployment)
+        self.change(layout)
 
-    def change(self, deployment: PlannedDeployment) -> None:
-        """Run from the next batch on with another deployment."""
-        work = work_of(self._profile, [deployment.cut], [deployment.bits])
-        if not work.measured()[0]:
-            raise PlanError(f"the profile has nothing measured for {deployment}; choose another deployment")
-        if not work.edge_seconds[0] + work.cloud_seconds[0] > 0.0:
-            raise PlanError(f"the profile has 0 s of work in a step at {deployment}, and such a run would never end")
-        self.deployment = deployment
-        serial = deployment.staleness == 0
-        computing = work.computing(serial=serial)[0]
-        self._edge_seconds = float(computing + work.overhead(serial=serial)[0])
-        self._busy_seconds = max(self._edge_seconds, float(computing + work.overhead_seconds[0]))
-        self._uplink_bits = float(work.uplink_bits[0])
-        self._cloud_seconds, self._downlink_bits = float(work.cloud_seconds[0]), float(work.downlink_bits[0])
-        self._one_way_seconds = float(work.round_trips[0]) * self._link.round_trip_seconds / 2
+    def change(self, layout: Layout) -> None:
+        """Run from the next batch on under another layout."""
+        cut = layout.cuts[0] if layout.cuts else len(self._profile)
+        bits = layout.bits[0] if layout.bits else FLOAT32_BITS
+        loads = pairs(self._profile, *(np.array([each]) for each in (cut, bits, layout.staleness))).loads
+        if not loads.measured()[0]:
+            raise PlanError(f"the profile has nothing measured for {layout}; choose another deployment")
+        computing, self._cloud_seconds = (float(loads.work[place][0]) for place in (0, 1))
+        if not computing + self._cloud_seconds > 0.0:
+            raise PlanError(f"the profile has 0 s of work in a step at {layout}, and such a run would never end")
+        self.layout = layout
+        self._edge_seconds = computing + float(loads.ways.waited[0])
+        self._busy_seconds = computing + (float(loads.host[0][0]) if 0 in loads.host else 0.0)
+        self._uplink_bits, self._downlink_bits = float(loads.bits[0, 1][0]), float(loads.bits[1, 0][0])
+        self._one_way_seconds = float(loads.ways.halves[0, 1][0]) * self._link.round_trip_seconds / 4
 
     def next_start(self) -> float:
         """When the next batch may start: the edge is free and the batch K + 1 before it is settled."""
-        window = self.deployment.staleness + 1
+        window = self.layout.staleness + 1
         return max(self._edge_free, self.settled[-window]) if len(self.settled) >= window else self._edge_free
 
     def step(self) -> None:
@@ -109,14 +108,16 @@ class SimulatedPipeline:
         """When the last batch that started is settled."""
         return max(self._edge_free, self.settled[-1]) if self.settled else self._edge_free
 
-    def migrate(self, deployment: PlannedDeployment, abandon_after_seconds: float) -> float:
-        """Drain, move the blocks, go on with `deployment`, or with the old one when that takes too long. Seconds of pause."""
+    def migrate(self, layout: Layout, abandon_after_seconds: float) -> float:
+        """Drain, move the blocks, go on under `layout`, or as before when that takes too long. Seconds of pause."""
         start = self.drained()
-        up, down = migration_bits(self._profile, self.deployment.cut, deployment.cut)
-        carried = self._link.downlink.finish(self._link.uplink.finish(start, float(up)), float(down))
+        before, after = (runs_of(self._profile, [each]) for each in (self.layout, layout))
+        moved = moved_bits(self._profile, before, after)
+        carried = self._link.uplink.finish(start, float(moved[0, 1][0]))
+        carried = self._link.downlink.finish(carried, float(moved[1, 0][0]))
         end = carried + self._link.round_trip_seconds
         if end - start <= abandon_after_seconds:
-            self.change(deployment)
+            self.change(layout)
         end = min(end, start + abandon_after_seconds)
         self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = end
         return end - start
@@ -125,11 +126,11 @@ class SimulatedPipeline:
 def simulate(
     profile: Profile,
     link: LinkTrace,
-    start: PlannedDeployment,
+    start: Layout,
     seconds: float,
     engine: Engine | None = None,
     begin: float = 0.0,
-) -> Run[PlannedDeployment]:
+) -> Run:
     """Train for `seconds` from an empty pipeline, with one deployment or as the engine decides.
 
     engine: made with `start` as its deployment. Each OBSERVE_SECONDS it is told the link's mean rates since; what it decides is
@@ -139,18 +140,18 @@ def simulate(
     check_duration(seconds)
     pipeline = SimulatedPipeline(profile, link, start, begin)
     monitor = _Monitor(link, pipeline, engine) if engine is not None else None
-    switches: list[Switch[PlannedDeployment]] = []
+    switches: list[Switch] = []
     while not pipeline.settled or pipeline.settled[-1] < begin + seconds:
         if monitor is not None and (decision := monitor.observe_until(pipeline.next_start())) is not None:
             paused = 0.0
-            if decision.deployment.cut == pipeline.deployment.cut:
-                pipeline.change(decision.deployment)
+            if decision.layout.tiles == pipeline.layout.tiles:
+                pipeline.change(decision.layout)
             else:
-                paused = pipeline.migrate(decision.deployment, decision.abandon_after_seconds)
+                paused = pipeline.migrate(decision.layout, decision.abandon_after_seconds)
             now = pipeline.next_start()
             monitor.observe_until(now)
-            monitor.engine.note_deployed(now, pipeline.deployment)
-            switches.append(Switch(now, pipeline.deployment, paused))
+            monitor.engine.note_deployed(now, pipeline.layout)
+            switches.append(Switch(now, pipeline.layout, paused))
         pipeline.step()
     return Run(seconds, steps_until(pipeline.settled, begin, begin + seconds), start, tuple(switches))
 
@@ -169,12 +170,15 @@ class _Monitor:
         first: Decision | None = None
         while self._observed + OBSERVE_SECONDS <= moment:
             since, self._observed = self._observed, self._observed + OBSERVE_SECONDS
+            near, far = self.engine.names
+            up, down = (trace.mean_between(since, self._observed) for trace in (self._link.uplink, self._link.downlink))
             decision = self.engine.observe(
-                self._observed,
-                bisect_right(self._pipeline.settled, self._observed),
-                self._link.uplink.mean_between(since, self._observed),
-                self._link.downlink.mean_between(since, self._observed),
-                self._link.round_trip_seconds,
+                Observation(
+                    self._observed,
+                    bisect_right(self._pipeline.settled, self._observed),
+                    {(near, far): up, (far, near): down},
+                    {(near, far): self._link.round_trip_seconds},
+                )
             )
             first = first or decision
         return first

@@ -43,7 +43,7 @@ class StepCost:
 
     def bound(self) -> float:
         """max(T_max, (T_sum + round trips) / (K + 1)): no run does a step in less, over many steps."""
-        return float(steady_seconds(self, self.ahead))
+        return float(steady_seconds(self.longest(), self.total(), self.ahead))
 
 
 def step_cost(step: StepTasks) -> StepCost:

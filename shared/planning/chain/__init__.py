@@ -1,7 +1,7 @@
 """A model on a chain of workers (paper 001): what was measured of it, which blocks each stage has best, and what that costs."""
 
 from shared.planning.chain.chain_tasks import chain_placement, chain_tasks
-from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainDeployment, ChainSetting, compare_chain
+from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainSetting, compare_chain
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
 from shared.planning.chain.device_factors import DeviceFactors
 from shared.planning.chain.engine import ChainDecision, ChainEngine, Reason
@@ -18,7 +18,6 @@ __all__ = [
     "MOST_STAGES_TO_ORDER",
     "ChainCosts",
     "ChainDecision",
-    "ChainDeployment",
     "ChainEngine",
     "ChainPlan",
     "ChainSetting",

@@ -14,24 +14,13 @@ from shared.planning.chain.chain_tasks import chain_tasks
 from shared.planning.chain.costs import Partition
 from shared.planning.chain.plan import ChainPlan, plan_chain
 from shared.planning.comparison import PROBE_SECONDS, Result, probed_rates, result_of
+from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.placement_simulator import simulate_placement
 from shared.planning.profile import MeasuredLink, Profile
 from shared.planning.simulator import Run, check_duration, steps_until
 from shared.planning.tasks import Direction
 from shared.planning.traces import LinkTrace, Trace
-
-
-@dataclass(frozen=True)
-class ChainDeployment:
-    """What a chain has, as `PlannedDeployment` has it of two workers."""
-
-    cuts: tuple[int, ...]
-    staleness: int
-    bits: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{Partition(self.cuts, self.bits)}, staleness {self.staleness}"
 
 
 @dataclass(frozen=True)
@@ -51,28 +40,30 @@ class ChainSetting:
             {hop: MeasuredLink(*astuple(rates)) for hop, rates in zip(pairwise(self.chain.names), probed, strict=True)}
         )
 
-    def run(self, planner: str, deployment: ChainDeployment) -> Result[ChainDeployment]:
+    def run(self, planner: str, layout: Layout) -> Result:
         """Train with one deployment."""
         hops = pairwise(self.chain.names)
         traces: dict[Direction, Trace] = {}
         for (near, far), link in zip(hops, self.links, strict=True):
             traces |= {(near, far): link.uplink, (far, near): link.downlink}
         begin, end = PROBE_SECONDS, PROBE_SECONDS + self.seconds
-        step = chain_tasks(self.chain, Partition(deployment.cuts, deployment.bits), deployment.staleness)
+        step = chain_tasks(self.chain, Partition(layout.cuts, layout.bits), layout.staleness)
         settled = simulate_placement(step, traces=traces, begin=begin, until=end).settled
-        return result_of(planner, Run(self.seconds, steps_until(list(settled), begin, end), deployment))
+        return result_of(planner, Run(self.seconds, steps_until(list(settled), begin, end), layout))
 
 
-def _run_partition(setting: ChainSetting) -> Result[ChainDeployment]:
+def _run_partition(setting: ChainSetting) -> Result:
     plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
-    return setting.run(PARTITION, ChainDeployment(plan.partition.cuts, _staleness(setting, plan), plan.partition.bits))
+    return setting.run(
+        PARTITION, stacked(setting.chain, plan.partition.cuts, _staleness(setting, plan), plan.partition.bits)
+    )
 
 
-def _run_even(setting: ChainSetting) -> Result[ChainDeployment]:
+def _run_even(setting: ChainSetting) -> Result:
     blocks, stages = len(setting.chain), len(setting.chain.workers)
     cuts = tuple(blocks * stage // stages for stage in range(1, stages))
     plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
-    return setting.run(EVEN, ChainDeployment(cuts, _staleness(setting, plan), (FLOAT32_BITS,) * len(cuts)))
+    return setting.run(EVEN, stacked(setting.chain, cuts, _staleness(setting, plan), (FLOAT32_BITS,) * len(cuts)))
 
 
 def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
@@ -83,16 +74,14 @@ def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
     return math.ceil(plan.cost.total() / longest) - 1 if longest > 0.0 else 0
 
 
-CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result[ChainDeployment]]] = {
+CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result]] = {
     PARTITION: _run_partition,
     EVEN: _run_even,
 }
 """The plan for the probed links, and as many blocks on each stage as on any other, in 32 bits."""
 
 
-def compare_chain(
-    setting: ChainSetting, planners: Sequence[str] = tuple(CHAIN_CONTESTANTS)
-) -> list[Result[ChainDeployment]]:
+def compare_chain(setting: ChainSetting, planners: Sequence[str] = tuple(CHAIN_CONTESTANTS)) -> list[Result]:
     """A run for each. PlanError where there is nothing to choose, and for a run of no time."""
     check_duration(setting.seconds)
     unknown = [name for name in planners if name not in CHAIN_CONTESTANTS]

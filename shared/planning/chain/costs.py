@@ -56,7 +56,7 @@ class PartitionCost:
 
     def seconds_per_step(self, staleness: int | None) -> float:
         """With a full pipeline. staleness: K; None takes it to be as large as need be, so that T_max alone counts."""
-        return self.longest() if staleness is None else float(steady_seconds(self, staleness))
+        return self.longest() if staleness is None else float(steady_seconds(self.longest(), self.total(), staleness))
 
     def _parts(self) -> Iterator[float]:
         yield from self.stage_seconds

@@ -21,11 +21,13 @@ from shared.errors import PlanError
 from shared.planning.chain.costs import ChainCosts, Partition, PartitionCost
 from shared.planning.chain.device_factors import DeviceFactors
 from shared.planning.chain.search import best_partition
-from shared.planning.cost import migration_seconds
+from shared.planning.cost.conditions import conditions_of
+from shared.planning.cost.switching import moved_bits, moving_seconds, runs_of
+from shared.planning.engine.beliefs import LEAST_RATE, MODEL_STEPS
 from shared.planning.engine.config import EngineConfig
-from shared.planning.engine.estimates import LEAST_RATE, MODEL_STEPS
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
+from shared.planning.layout import stacked
 from shared.planning.measurements import Floats
 from shared.planning.profile import MeasuredLink, Profile, WorkerProfile
 from shared.planning.rates import Rates
@@ -379,8 +381,11 @@ class ChainEngine:
 
     def _moving_seconds(self, start: Partition, end: Partition) -> float:
         """The blocks' way: all links carry at the same time."""
-        hops = zip(start.cuts, end.cuts, self._links(self._rates), strict=True)
-        return max((float(migration_seconds(self._chain, near, far, link)) for near, far, link in hops), default=0.0)
+        before, after = (
+            runs_of(self._chain, [stacked(self._chain, one.cuts, self._staleness, one.bits)]) for one in (start, end)
+        )
+        at = conditions_of(self._chain_at(self._rates))
+        return float(moving_seconds(moved_bits(self._chain, before, after), at)[0])
 
     def _way_seconds(self, start: Partition, end: Partition) -> float:
         """Until training goes on as fast as it will: the blocks have moved, and the pipeline is full."""

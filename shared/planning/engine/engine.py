@@ -3,31 +3,33 @@
 The planners say what is best for given rates; the engine adds what they leave out (paper 000, 4.4 and 4.5): rates are noisy,
 the profile ages, a change costs, and the link may be back in a moment. Its rules:
 
-- Deployments (candidates.py) are compared by the steps each would have done over the last minute (estimates.py).
-- A change, with its way (transitions.py), must pay over the steps until the next event (horizon.py).
-- The ledger (ledger.py) says what may be risked, and what is proven and therefore no risk: deployments, and experts that
-  follow the link from one to another (experts.py).
+- Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py).
+- A change, with its way (ways.py), must pay over the steps until the next event (horizon.py).
+- The ledger (ledger.py) says what may be risked, and what is proven and therefore no risk: layouts, and experts that follow
+  the link from one to another (experts.py).
 
 A decision is a proposal until `note_deployed` answers it: with the proposed deployment, or with the old one when the change
 failed. Until then the engine only listens.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from shared.planning.cost import PlannedDeployment
-from shared.planning.engine.candidates import Candidates
+from shared.planning.cost import Conditions, conditions_of
+from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.config import EngineConfig
-from shared.planning.engine.decision import Decision
-from shared.planning.engine.estimates import Estimates
+from shared.planning.engine.decision import Decision, Observation
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import PROFIT, Ledger
 from shared.planning.engine.outcome import Outcome, Tally
-from shared.planning.engine.transitions import Transitions
+from shared.planning.engine.pool import Pool, pool_of
+from shared.planning.engine.ways import Ways
+from shared.planning.layout import Layout
 from shared.planning.measurements import Floats
-from shared.planning.profile import Profile
+from shared.planning.profile import Hop, Profile
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
@@ -41,18 +43,17 @@ class Engine:
         self,
         profile: Profile,
         space: SearchSpace,
-        deployment: PlannedDeployment,
+        layout: Layout,
         config: EngineConfig | None = None,
         total_steps: float = math.inf,
     ) -> None:
         """total_steps: after which the run ends, infinite where that is not known. PlanError when nothing can be chosen."""
-        self.deployment = deployment
+        self.layout = layout
         self._profile = profile
         self._config = config or EngineConfig()
         self._total_steps = total_steps
-        self._estimates = Estimates(
-            self._config.window_seconds, self._config.limits.memory_seconds, profile.round_trip_seconds(*profile.names)
-        )
+        self._places = {name: place for place, name in enumerate(profile.names)}
+        self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, conditions_of(profile))
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf
         self._step = 0
@@ -69,31 +70,17 @@ class Engine:
         When today's deployment is not of the space, the next observation proposes the best that is, whatever it costs.
         """
         self._space = space
-        self._candidates = Candidates(self._profile, space, self.deployment)
-        self._current = self._candidates.index(self.deployment)
-        self._estimates.consider(self._candidates.work, self._candidates.staleness, self._current)
-        self._transitions = Transitions(self._profile, self._candidates, self._estimates)
-        # The ledger's contenders are the candidates and, after them, the experts.
-        self._experts = Experts(self._current, self._candidates.staleness, self._config.dwell_seconds)
-        self._ledger = Ledger(self._config.limits, self._current, len(self._candidates) + len(self._experts))
+        self._pool: Pool = pool_of(self._profile, space, self.layout)
+        self._current = self._pool.index(self.layout)
+        self._beliefs.consider(self._pool, self._current)
+        self._ways = Ways(self._pool, self._beliefs)
+        # The ledger's contenders are the layouts and, after them, the experts.
+        self._experts = Experts(self._current, self._pool.staleness, self._config.dwell_seconds)
+        self._ledger = Ledger(self._config.limits, self._current, len(self._pool) + len(self._experts))
 
-    def observe(
-        self,
-        seconds: float,
-        step: int,
-        uplink: float,
-        downlink: float,
-        round_trip_seconds: float | None = None,
-        edge_seconds: float | None = None,
-        cloud_seconds: float | None = None,
-    ) -> Decision | None:
-        """What the link and the sides did since the last observation; a change to make, or None. Each change wants an answer.
-
-        seconds: any clock that never goes back; call about once a second, also while nothing is sent.
-        step: batches settled so far. uplink, downlink: mean rates since the last observation in bits per second, 0 when dead.
-        round_trip_seconds: there and back, as measured since. edge_seconds, cloud_seconds: T1 (with encode) and T3 as measured
-        with today's deployment. None leaves what was known.
-        """
+    def observe(self, seen: Observation) -> Decision | None:
+        """Take in what was seen; a change to make, or None. Each change wants an answer."""
+        seconds, step = seen.seconds, seen.step
         if self._seconds is None:
             self._seconds, self._step = seconds - FIRST_INTERVAL_SECONDS, step
             self._horizon.begin(step)
@@ -104,49 +91,59 @@ class Engine:
         done_steps, self._step = step - self._step, step
         if since <= 0.0:
             return None
-        self._estimates.note_compute(edge_seconds, cloud_seconds, self._current)
-        self._estimates.note_link(since, uplink, downlink, round_trip_seconds, self._current)
+        work = {self._places[name]: taken for name, taken in seen.work.items() if taken is not None}
+        self._beliefs.note_work(work, self._current)
+        self._beliefs.note_links(since, self._directions(seen.rates), self._directions(seen.trips), self._current)
         self._count(since, done_steps)
-        self._horizon.note(step, self._estimates.mean_speeds, self._candidates.allowed, self._current)
+        self._horizon.note(step, self._beliefs.mean_speeds, self._pool.allowed, self._current)
         if self._proposal is not None:
             return None
         self._is_for_good = False
-        if not self._candidates.allowed[self._current]:
+        if not self._pool.allowed[self._current]:
             self._leave()
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
             self._choose()
         return self._proposal
 
+    def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
+        places = self._places
+        return {(places[near], places[far]): one for (near, far), one in by_name.items() if one is not None}
+
     @property
-    def home(self) -> PlannedDeployment:
-        """The deployment that losses are counted against: what the run began with, or what has proved to be better for good."""
-        return self._candidates[self._ledger.home]
+    def names(self) -> tuple[str, ...]:
+        """The workers of the profile."""
+        return self._profile.names
+
+    @property
+    def home(self) -> Layout:
+        """The layout that losses are counted against: what the run began with, or what has proved to be better for good."""
+        return self._pool[self._ledger.home]
 
     def note_standstill(self, seconds: float) -> None:
         """Training stood still until now, as for an evaluation or a checkpoint: that time does not count."""
         if self._seconds is not None:
             self._seconds = seconds
 
-    def note_deployed(self, seconds: float, deployment: PlannedDeployment) -> None:
-        """Training goes on with `deployment`: the proposed one, the old one when the change was given up, or an operator's."""
-        was, proposal = self.deployment, self._proposal
-        self.deployment, self._proposal = deployment, None
-        is_proposed = proposal is not None and deployment == proposal.deployment
+    def note_deployed(self, seconds: float, layout: Layout) -> None:
+        """Training goes on with `layout`: the proposed one, the old one when the change was given up, or an operator's."""
+        was, proposal = self.layout, self._proposal
+        self.layout, self._proposal = layout, None
+        is_proposed = proposal is not None and layout == proposal.layout
         self._tally = Tally(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
-        if deployment == was:
+        if layout == was:
             self._ledger.forget()
             self._experts.begin(self._current)
         else:
-            if deployment not in self._candidates:
+            if layout not in self._pool:
                 self.constrain(self._space)
-            self._current = self._candidates.index(deployment)
-            if self._is_for_good or not is_proposed or not self._candidates.allowed[self._ledger.home]:
+            self._current = self._pool.index(layout)
+            if self._is_for_good or not is_proposed or not self._pool.allowed[self._ledger.home]:
                 self._make_home()
         filling_seconds = 0.0
         if self._seconds is not None:  # an operator may be there before the first observation
             # Ample time until the pipeline runs evenly again.
-            filling_seconds = 2.0 * float(self._estimates.phases(self._estimates.now).total()[self._current])
+            filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
@@ -162,37 +159,37 @@ class Engine:
         self._is_running = self._is_running or done_steps > 0
         if not self._is_running:
             return
-        estimates = self._estimates
+        beliefs = self._beliefs
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            estimates.note_steps(seconds, done_steps, self._current)
+            beliefs.note_steps(seconds, done_steps, self._current)
         is_at_home = self._proposal is None and self._current == self._ledger.home
-        played = self._experts.play(seconds, estimates.speeds, self._candidates.allowed, self._transitions.seconds_now)
-        self._ledger.record(seconds, np.append(estimates.speeds, played), done_steps, is_at_home=is_at_home)
-        self._tally.add(seconds, seconds * float(estimates.speeds[self._current]), done_steps)
+        played = self._experts.play(seconds, beliefs.speeds, self._pool.allowed, self._ways.there_now)
+        self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
+        self._tally.add(seconds, seconds * float(beliefs.speeds[self._current]), done_steps)
 
     def _leave(self) -> None:
         """Propose the best deployment that is allowed; where only K is not, the best K with the rest as it is."""
-        costs = self._costs(self._transitions.seconds(self._current, ...))
-        nearest = self._candidates.allowed & self._candidates.same_but_staleness(self.deployment)
+        costs = self._costs(self._ways.there(self._current))
+        nearest = self._pool.allowed & self._pool.same_but_staleness(self._current)
         self._is_for_good = True
-        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._candidates.allowed, costs, np.inf))))
+        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._pool.allowed, costs, np.inf))))
 
     def _choose(self) -> None:
         """Follow a proven expert, go to what is proven to pay, go home when that pays or must be, or try what may be risked."""
-        home, current, speeds = self._ledger.home, self._current, self._estimates.speeds
-        there, back = self._transitions.seconds(current, ...), self._transitions.seconds(..., home)
+        home, current, speeds = self._ledger.home, self._current, self._beliefs.speeds
+        there, back = self._ways.there(current), self._ways.back(home)
         # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
-        home_speed = max(float(speeds[home]), float(self._estimates.mean_speeds[home]))
+        home_speed = max(float(speeds[home]), float(self._beliefs.mean_speeds[home]))
         remaining_steps = self._remaining_steps()
         available = self._ledger.available_steps(remaining_steps)
         contenders = np.append(there, there[self._experts.places])
         gains, expert_gains = np.split(self._ledger.gains(contenders, remaining_steps), [len(there)])
-        if self._follow(expert_gains, float(gains[self._candidates.allowed].max()), there, home_speed):
+        if self._follow(expert_gains, float(gains[self._pool.allowed].max()), there, home_speed):
             return
         if gains[current] > 0.0:
             self._make_home()
             return
-        proven = int(np.argmax(np.where(self._candidates.allowed & (there > 0.0), gains, 0.0)))
+        proven = int(np.argmax(np.where(self._pool.allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
             self._is_for_good = True
             # Half-way is worth nothing: to be given up only when the way takes all that is to be gained, its profit included.
@@ -201,22 +198,22 @@ class Engine:
         back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
         costs = self._costs(there)
         if speeds[home] > speeds[current]:
-            usual_back_seconds = float(self._transitions.seconds(current, home, self._estimates.usual))
+            usual_back_seconds = float(self._ways.there(current, self._beliefs.usual)[home])
             is_short = available < back_steps[current] and self._ledger.regrets(current, usual_back_seconds)
             if is_short or costs[home] < costs[current]:
                 self._propose(home)
                 return
         if not self._horizon.is_behind:
             return
-        fills_more = self._candidates.staleness > self.deployment.staleness
-        only_fills = self._candidates.same_but_staleness(self.deployment) & fills_more
+        fills_more = self._pool.staleness > self.layout.staleness
+        only_fills = self._pool.same_but_staleness(self._current) & fills_more
         is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
         # A deployment that sends nothing does not suffer from a bad link. If the link died after the engine left it, the way
         # back would cost more than any account foresees; so from there it tries nothing and does only what is proven.
-        sends = self._candidates.work.uplink_bits > 0.0
+        sends = self._pool.loads.sends()
         is_paid &= (sends[home] & sends[current]) | ~sends
         is_paid[home] = True
-        best = int(np.argmin(np.where(self._candidates.allowed & is_paid, costs, np.inf)))
+        best = int(np.argmin(np.where(self._pool.allowed & is_paid, costs, np.inf)))
         if costs[best] < (1.0 - self._config.margin) * costs[current]:
             # What is given up costs what was waited for: no more than the account can pay.
             self._propose(best, math.inf if best == home else available / home_speed)
@@ -248,15 +245,15 @@ class Engine:
     def _costs(self, there_seconds: Floats) -> Floats:
         """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""
         horizon_steps = self._horizon.steps(self._step, self._total_steps)
-        costs: Floats = horizon_steps / self._estimates.mean_speeds + there_seconds
+        costs: Floats = horizon_steps / self._beliefs.mean_speeds + there_seconds
         return costs
 
     def _propose(self, index: int, abandon_after_seconds: float = math.inf) -> None:
-        estimates = self._estimates
+        beliefs = self._beliefs
         self._proposal = Decision(
-            self._candidates[index],
-            1.0 / float(estimates.mean_speeds[index]),
-            1.0 / float(estimates.mean_speeds[self._current]),
-            self._transitions.moving_seconds(self._current, index),
+            self._pool[index],
+            1.0 / float(beliefs.mean_speeds[index]),
+            1.0 / float(beliefs.mean_speeds[self._current]),
+            self._ways.moving_seconds(self._current, index),
             abandon_after_seconds,
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.engine.estimates import Mean
+from shared.planning.engine.beliefs import Mean
 from shared.planning.measurements import Bools, Floats, Ints
 
 Ways = Callable[[int], Floats]

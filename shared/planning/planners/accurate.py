@@ -3,11 +3,11 @@
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS, EXACTNESS_MARGIN
-from shared.planning.cost import migration_seconds
-from shared.planning.planners.plan import Plan, check_start, horizon_seconds, plan_of
+from shared.planning.families.pair import listed
+from shared.planning.planners.plan import Plan, check_start, horizon_seconds, migration_seconds, over, plan_of
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
-from shared.planning.space import SearchSpace, candidates
+from shared.planning.space import SearchSpace
 
 
 def accurate(
@@ -24,15 +24,11 @@ def accurate(
     """
     space = space or SearchSpace()
     check_start(profile, horizon_steps, from_cut)
-    work = candidates(profile, space)
-    among = space.staleness_range(profile)
-    costs = np.array([horizon_seconds(work, rates, staleness, horizon_steps) for staleness in among])
-    if from_cut is not None:
-        costs += migration_seconds(profile, from_cut, work.cuts, rates)
-    bounds = costs <= (1.0 + EXACTNESS_MARGIN) * costs.min()
-    index, row = min(
-        zip(*np.nonzero(bounds), strict=True),
-        key=lambda at: (-work.bits[at[1]], at[0], costs[at], work.cuts[at[1]] != from_cut, work.cuts[at[1]]),
-    )
-    chosen = range(among[int(index)], among[int(index)] + 1)
-    return plan_of(profile, rates, work.take([int(row)]), chosen, horizon_steps, from_cut, costs.size)
+    found, at = listed(profile, space, space.staleness_range(profile)), over(profile, rates)
+    costs = horizon_seconds(found, at, horizon_steps) + migration_seconds(profile, from_cut, found.cuts, at)
+    within = np.flatnonzero(costs <= (1.0 + EXACTNESS_MARGIN) * costs.min())
+    cuts = found.cuts[within]
+    row = within[np.lexsort((cuts, cuts != from_cut, costs[within], found.staleness[within], -found.bits[within]))[0]]
+    chosen = int(found.staleness[row])
+    cut, bits = int(found.cuts[row]), int(found.bits[row])
+    return plan_of(profile, rates, cut, bits, range(chosen, chosen + 1), horizon_steps, from_cut, len(costs))

@@ -1,8 +1,7 @@
 """Training on the edge alone."""
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment
-from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.layout import stacked
 from shared.planning.planners.fixed import fixed
 from shared.planning.planners.plan import Plan
 from shared.planning.profile import Profile
@@ -18,4 +17,4 @@ def edge_only(
     from_cut: int | None = None,
 ) -> Plan:
     """What training on the edge alone costs."""
-    return fixed(profile, rates, PlannedDeployment(len(profile), 0, FLOAT32_BITS), horizon_steps, from_cut)
+    return fixed(profile, rates, stacked(profile, (len(profile),), 0, ()), horizon_steps, from_cut)

@@ -1,7 +1,8 @@
 """A deployment that is given rather than chosen."""
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment
+from shared.planning.layout import Layout
+from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.planners.greedy import greedy
 from shared.planning.planners.plan import Plan
 from shared.planning.profile import Profile
@@ -12,10 +13,11 @@ from shared.planning.space import SearchSpace
 def fixed(
     profile: Profile,
     rates: Rates,
-    deployment: PlannedDeployment,
+    layout: Layout,
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """What one deployment costs. PlanError when it is out of range, not measured, or below the profile's min_bits."""
-    space = SearchSpace((deployment.bits,), deployment.staleness, deployment.cut, allow_edge_only=True)
+    """What one layout costs. PlanError when it is out of range, not measured, or below the profile's min_bits."""
+    cuts, bits = layout.cuts or (len(profile),), layout.bits or (FLOAT32_BITS,)
+    space = SearchSpace(bits, layout.staleness, cuts, allow_edge_only=True)
     return greedy(profile, rates, space, horizon_steps, from_cut)

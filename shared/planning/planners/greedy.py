@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment, migration_seconds
-from shared.planning.planners.plan import Plan, check_start, horizon_seconds, plan_of
+from shared.planning.families.pair import listed
+from shared.planning.layout import Layout
+from shared.planning.planners.plan import Plan, check_start, horizon_seconds, migration_seconds, over, plan_of
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
-from shared.planning.space import SearchSpace, candidates
+from shared.planning.space import SearchSpace
 
 
 def greedy(
@@ -26,32 +27,23 @@ def greedy(
     """
     space = space or SearchSpace()
     check_start(profile, horizon_steps, from_cut)
-    work = candidates(profile, space)
-    migrations = (
-        np.zeros(len(work.cuts)) if from_cut is None else migration_seconds(profile, from_cut, work.cuts, rates)
-    )
+    among, at = space.staleness_range(profile), over(profile, rates)
     # Eq. 12 never rises with K, so the largest K has the least cost, or K = 0, which spares the replay; the smallest K of
     # that cost is taken afterwards.
-    staleness_range = space.staleness_range(profile)
-    costs = migrations + np.min(
-        [
-            horizon_seconds(work, rates, staleness, horizon_steps)
-            for staleness in {staleness_range[0], staleness_range[-1]}
-        ],
-        axis=0,
-    )
+    found = listed(profile, space, sorted({among[0], among[-1]}))
+    costs = horizon_seconds(found, at, horizon_steps) + migration_seconds(profile, from_cut, found.cuts, at)
     ties = np.flatnonzero(costs == costs.min())
-    chosen = next((i for i in ties if work.cuts[i] == from_cut), ties[0])
-    return plan_of(
-        profile, rates, work.take([chosen]), staleness_range, horizon_steps, from_cut, len(costs) * len(staleness_range)
-    )
+    cuts, bits = found.cuts[ties], found.bits[ties]
+    first = np.lexsort((-bits, cuts, cuts != from_cut))[0]
+    evaluated = len(costs) // len({among[0], among[-1]}) * len(among)
+    return plan_of(profile, rates, int(cuts[first]), int(bits[first]), among, horizon_steps, from_cut, evaluated)
 
 
-def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> PlannedDeployment:
+def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Layout:
     """What a run begins with for the engine to go on from: the greedy plan, with one of the K that the engine weighs.
 
     The plan that prefers exactness is for a link that stays as it is. Where the rates drop soon after they were probed, a run
     that begins with more bits takes up to 14 % longer on recorded links.
     """
-    planned, choices = greedy(profile, rates, space).deployment, space.best_staleness(profile)
+    planned, choices = greedy(profile, rates, space).layout, space.best_staleness(profile)
     return planned if planned.staleness in choices else replace(planned, staleness=choices[0])

@@ -3,11 +3,12 @@
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
+from shared.planning.families.pair import listed
 from shared.planning.measurements import FLOAT32_BITS
-from shared.planning.planners.plan import Plan, check_start, plan_of
+from shared.planning.planners.plan import Plan, check_start, over, plan_of
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
-from shared.planning.space import SearchSpace, candidates
+from shared.planning.space import SearchSpace
 
 
 def jointdnn(
@@ -24,6 +25,6 @@ def jointdnn(
     """
     check_start(profile, horizon_steps, from_cut)
     allow_edge_only = space is None or space.allow_edge_only
-    work = candidates(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only))
-    chosen = np.argmin(work.phases(rates, serial=True).total())
-    return plan_of(profile, rates, work.take([chosen]), range(1), horizon_steps, from_cut, len(work.cuts))
+    found = listed(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only), (0,))
+    cut = int(found.cuts[np.argmin(found.loads.at(over(profile, rates)).total)])
+    return plan_of(profile, rates, cut, FLOAT32_BITS, range(1), horizon_steps, from_cut, len(found))

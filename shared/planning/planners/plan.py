@@ -7,10 +7,14 @@ to ask it and when to act on the answer is the engine's business.
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from shared.errors import PlanError
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.cost import PlannedDeployment, StepWork, migration_seconds, pipeline_seconds
-from shared.planning.measurements import Floats
+from shared.planning.cost import Conditions, conditions_of, moved_bits, moving_seconds, pipeline_seconds
+from shared.planning.families.pair import Pairs, pairs
+from shared.planning.layout import Layout
+from shared.planning.measurements import Floats, Ints
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
 from shared.planning.space import SearchSpace
@@ -20,7 +24,7 @@ from shared.planning.space import SearchSpace
 class Plan:
     """A planner's answer."""
 
-    deployment: PlannedDeployment
+    layout: Layout
     seconds_per_step: float
     """Eq. 12 over the horizon, divided by it; the migration is not in it."""
     phase_seconds: tuple[float, float, float, float]
@@ -28,11 +32,11 @@ class Plan:
     migration_seconds: float
     """Eq. 13 from today's cut; 0 where there is none."""
     evaluated: int
-    """Deployments that this one was chosen from."""
+    """Layouts that this one was chosen from."""
 
 
 class Planner(Protocol):
-    """Chooses a deployment for a link."""
+    """Chooses a layout for a link."""
 
     def __call__(
         self,
@@ -42,7 +46,7 @@ class Planner(Protocol):
         horizon_steps: int = DEFAULT_HORIZON_STEPS,
         from_cut: int | None = None,
     ) -> Plan:
-        """The deployment to use. PlanError where the profile and the space leave none.
+        """The layout to use. PlanError where the profile and the space leave none.
 
         horizon_steps: how long it is expected to last. from_cut: today's cut; None where nothing is deployed yet.
         """
@@ -51,29 +55,52 @@ class Planner(Protocol):
 def plan_of(
     profile: Profile,
     rates: Rates,
-    work: StepWork,
+    cut: int,
+    bits: int,
     staleness_range: range,
     horizon_steps: int,
     from_cut: int | None,
     evaluated: int,
 ) -> Plan:
-    """The answer for the one row of `work`, with the least K that costs no more than any."""
-    costs = [float(horizon_seconds(work, rates, staleness, horizon_steps)[0]) for staleness in staleness_range]
-    index = costs.index(min(costs))
-    phases = work.phases(rates, serial=staleness_range[index] == 0)
-    cut = int(work.cuts[0])
+    """The answer for a cut and a width, with the least K that costs no more than any."""
+    staleness, at = np.array(staleness_range), over(profile, rates)
+    each = pairs(profile, np.full_like(staleness, cut), np.full_like(staleness, bits), staleness)
+    costs = pipeline_seconds(each.loads.at(at), staleness, horizon_steps)
+    row = int(np.argmin(costs))
+    carried = each.loads.direction_seconds(at)
+    edge, cloud = (each.loads.work[place] for place in (0, 1))
     return Plan(
-        PlannedDeployment(cut, staleness_range[index], int(work.bits[0])),
-        costs[index] / horizon_steps,
-        (float(phases.edge[0]), float(phases.uplink[0]), float(phases.cloud[0]), float(phases.downlink[0])),
-        0.0 if from_cut is None else float(migration_seconds(profile, from_cut, cut, rates)),
+        each.layout(row),
+        float(costs[row]) / horizon_steps,
+        (
+            float(edge[row] + each.loads.ways.waited[row]),
+            float(carried[0, 1][row]),
+            float(cloud[row]),
+            float(carried[1, 0][row]),
+        ),
+        0.0 if from_cut is None else float(migration_seconds(profile, from_cut, np.array([cut]), at)[0]),
         evaluated,
     )
 
 
-def horizon_seconds(work: StepWork, rates: Rates, staleness: int, horizon_steps: int) -> Floats:
-    """Eq. 12 for every row of `work`, shape (n,)."""
-    return pipeline_seconds(work.phases(rates, serial=staleness == 0), staleness, horizon_steps)
+def horizon_seconds(found: Pairs, at: Conditions, horizon_steps: int) -> Floats:
+    """Eq. 12 for each, shape (n,)."""
+    return pipeline_seconds(found.loads.at(at), found.staleness, horizon_steps)
+
+
+def migration_seconds(profile: Profile, from_cut: int | None, cuts: Ints, at: Conditions) -> Floats:
+    """U of Eq. 13, shape (n,): until the blocks have moved from one cut to each; 0 where nothing is deployed yet."""
+    if from_cut is None:
+        return np.zeros(len(cuts))
+    none, blocks = np.zeros_like(cuts), np.full_like(cuts, len(profile))
+    start = np.array([0, from_cut]), np.array([from_cut, len(profile)])
+    return moving_seconds(moved_bits(profile, start, (np.array([none, cuts]), np.array([cuts, blocks]))), at)
+
+
+def over(profile: Profile, rates: Rates) -> Conditions:
+    """Two workers over a link."""
+    near, far = profile.names
+    return conditions_of(profile, {(near, far): rates})
 
 
 def check_start(profile: Profile, horizon_steps: int, from_cut: int | None) -> None:

@@ -7,6 +7,7 @@ from shared.planning.profile.files import load_profile, parse_profile
 from shared.planning.profile.pair_v1 import NO_OVERHEAD, pair_profile
 from shared.planning.profile.profile import (
     DEFAULT_CODEC_FAMILY,
+    Hop,
     MeasuredLink,
     MessageSeconds,
     Profile,
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULT_CODEC_FAMILY",
     "NO_OVERHEAD",
     "SCHEMA",
+    "Hop",
     "MeasuredLink",
     "MessageSeconds",
     "Profile",

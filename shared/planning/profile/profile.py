@@ -48,9 +48,10 @@ class WorkerProfile:
     """The same at K = 0, where nothing is done again. NaN: as `replayed`."""
     message: MessageSeconds = NO_MESSAGE
 
-    def seconds(self, *, serial: bool) -> Floats:
-        """The table that counts at K = 0, or above."""
-        return np.where(np.isnan(self.serial), self.replayed, self.serial) if serial else self.replayed
+    @cached_property
+    def at_once(self) -> Floats:
+        """The table that counts at K = 0: `serial`, and `replayed` where that was not measured."""
+        return np.where(np.isnan(self.serial), self.replayed, self.serial)
 
     def slowed(self, factor: float) -> "WorkerProfile":
         """The same worker, each of its times so many times as long."""
@@ -113,6 +114,11 @@ class Profile:
         """Bytes of the blocks [0, c), for each cut c. Shape (L + 1,)."""
         return np.array(bytes_before(self.blocks))
 
+    @cached_property
+    def sizes(self) -> tuple[Floats, Floats]:
+        """`feature_bytes` and `gradient_bytes` as arrays, NaN where nothing was measured. Shapes (L + 1,)."""
+        return np.array(self.feature_bytes, dtype=np.float64), np.array(self.gradient_bytes, dtype=np.float64)
+
     def link(self, near: str, far: str) -> MeasuredLink | None:
         """The link between two workers, up from the first; None where nothing is known of it."""
         if (known := self.links.get((near, far))) is not None:
@@ -170,12 +176,14 @@ class Profile:
         kept = [worker.name for worker in self.workers if worker.name in names]
         links = {hop: link for hop, link in self.links.items() if set(hop) <= set(kept)}
         for near, far in pairwise(kept):
-            if self.link(near, far) is None and (passed := self._passed(near, far)) is not None:
+            if self.link(near, far) is None and (passed := self.way(near, far)) is not None:
                 links[near, far] = passed
         return replace(self, workers=tuple(self.worker(name) for name in kept), links=links)
 
-    def _passed(self, near: str, far: str) -> MeasuredLink | None:
-        """The way from one worker to the next but one, and so on, through all between them."""
+    def way(self, near: str, far: str) -> MeasuredLink | None:
+        """The link between two workers; where nothing is known of it, the way through all between them."""
+        if (known := self.link(near, far)) is not None:
+            return known
         names = self.names[self.names.index(near) : self.names.index(far) + 1]
         try:
             hops = [self.rates(*hop) for hop in pairwise(names)]

@@ -54,8 +54,8 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert lost[profile.max_staleness, bits] <= allowed + 1e-9
 
     space = SearchSpace(bits=(1, 2, 3, 4, 5, 6, 7, 8, 16, 32), allow_edge_only=False)
-    plan = greedy(profile, Rates(1e6, 1e6), space).deployment
-    assert (plan.cut, plan.bits) == (2, bits)
+    plan = greedy(profile, Rates(1e6, 1e6), space).layout
+    assert (plan.cuts, plan.bits) == ((2,), (bits,))
 
 
 async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_the_devices(tmp_path):

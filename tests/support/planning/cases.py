@@ -14,25 +14,25 @@ from shared.placement import (
     ModelFacts,
     Operation,
     StepPlan,
-    two_workers,
 )
 from shared.planning import (
     BlockCosts,
     BlockSeconds,
     CodecCosts,
+    Layout,
     Linear,
     LinearSeconds,
+    Loads,
     Message,
-    PlannedDeployment,
     Profile,
     ProfiledBlock,
     Rates,
     StepTasks,
+    loads_of,
     pair_profile,
+    stacked,
     step_tasks,
-    work_of,
 )
-from shared.planning.cost import StepWork
 
 MBIT = 1e6
 
@@ -54,10 +54,15 @@ def small_profile(**changes) -> Profile:
     return pair_profile(**(fields | changes))
 
 
+def pair(cut: int, staleness: int, bits: int, profile: Profile | None = None) -> Layout:
+    """Two workers on one cut, of a profile of four blocks where none is given."""
+    return stacked(profile or small_profile(), (cut,), staleness, (bits,))
+
+
 def measured(profile: Profile, cut: int, *, serial: bool = False) -> tuple[float | None, float | None]:
     """What the edge and the trainer of a pair take at a cut; None where that was not measured."""
     edge, trainer = profile.workers
-    numbers = float(edge.seconds(serial=serial)[0, cut]), float(trainer.replayed[cut, len(profile)])
+    numbers = float((edge.at_once if serial else edge.replayed)[0, cut]), float(trainer.replayed[cut, len(profile)])
     near, far = (None if math.isnan(number) else number for number in numbers)
     return near, far
 
@@ -125,42 +130,31 @@ class ProfileCosts:
     """What a profile says of two workers, as costs of a placement: all that a side computes is in its forward."""
 
     profile: Profile
-    deployment: PlannedDeployment
+    layout: Layout
     edge: str
 
     def seconds(self, worker: str, operation: Operation) -> float:
-        if not isinstance(operation, Forward):
-            return 0.0
-        return float(
-            (self._work.computing(serial=self._serial) if worker == self.edge else self._work.cloud_seconds)[0]
-        )
+        return float(self._loads.work[0 if worker == self.edge else 1][0]) if isinstance(operation, Forward) else 0.0
 
-    def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the deployment has the width
+    def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the layout has the width
         if crossing.cargo is Cargo.LABEL:
             return Message(0.0)
         if crossing.cargo is Cargo.ERROR_GRADIENT:
-            return Message(float(self._work.downlink_bits[0]))
-        awaited = float(self._work.overhead(serial=self._serial)[0])
-        tail_seconds = max(0.0, float(self._work.overhead_seconds[0]) - awaited)
-        return Message(float(self._work.uplink_bits[0]), awaited, tail_seconds)
+            return Message(float(self._loads.bits[1, 0][0]))
+        awaited = float(self._loads.ways.waited[0])
+        tail_seconds = (float(self._loads.host[0][0]) if 0 in self._loads.host else 0.0) - awaited
+        return Message(float(self._loads.bits[0, 1][0]), awaited, tail_seconds)
 
     @property
-    def _serial(self) -> bool:
-        return self.deployment.staleness == 0
-
-    @property
-    def _work(self) -> StepWork:
-        return work_of(self.profile, [self.deployment.cut], [self.deployment.bits])
+    def _loads(self) -> Loads:
+        return loads_of(self.profile, [self.layout])
 
 
-def edge_and_trainer(profile: Profile, deployment: PlannedDeployment, link: Rates) -> StepTasks:
+def edge_and_trainer(profile: Profile, layout: Layout, link: Rates) -> StepTasks:
     """A step of the two workers that a profile was measured on."""
-    count = len(profile)
-    placement = two_workers(
-        "edge", "trainer", deployment.cut, count, profile.batch_size, staleness=deployment.staleness
-    )
+    placement = layout.placement(profile.names)
     model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
-    costs = ProfileCosts(profile, deployment, "edge")
+    costs = ProfileCosts(profile, layout, "edge")
     return step_tasks(placement, model, costs, dict.fromkeys(StepPlan(placement, model).links, link), replays=False)
 
 

@@ -1,14 +1,13 @@
 """Profiles, links and runs for the tests of the engine."""
 
-import dataclasses
-
 from shared.planning import (
     Engine,
     LinkTrace,
+    Observation,
     ProfiledBlock,
     SearchSpace,
     Trace,
-    greedy,
+    first_deployment,
     simulate,
 )
 from shared.planning.rates import Rates
@@ -45,9 +44,7 @@ def symmetric(*pieces):
 
 
 def best_for(profile, mbit):
-    planned = greedy(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE).deployment
-    choices = SPACE.best_staleness(profile)
-    return planned if planned.staleness in choices else dataclasses.replace(planned, staleness=choices[0])
+    return first_deployment(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE)
 
 
 def both(profile, link, start, seconds):
@@ -56,10 +53,24 @@ def both(profile, link, start, seconds):
     return kept.steps, simulate(profile, link, start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
 
 
+def between(second, step, rates, work=None):
+    """What two workers and the link between them did in the last second."""
+    return Observation(
+        float(second),
+        step,
+        {("edge", "trainer"): rates.uplink, ("trainer", "edge"): rates.downlink},
+        {("edge", "trainer"): rates.round_trip_seconds},
+        work or {},
+    )
+
+
 def watched(engine, seconds, uplink=8 * MBIT, downlink=8 * MBIT, steps_a_second=1.0, begin=0, **compute):
     """Observe once a second; the first decision."""
+    work = {"edge": compute.get("edge_seconds"), "trainer": compute.get("cloud_seconds")}
+    trips = {("edge", "trainer"): compute.get("round_trip_seconds")}
     for second in range(begin, begin + seconds):
-        decision = engine.observe(float(second), int(second * steps_a_second), uplink, downlink, **compute)
+        rates = {("edge", "trainer"): uplink, ("trainer", "edge"): downlink}
+        decision = engine.observe(Observation(float(second), int(second * steps_a_second), rates, trips, work))
         if decision is not None:
             return decision
     return None

@@ -12,15 +12,28 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.planning.flapping import random_case, random_profile
-from shared.planning import PROBE_SECONDS, Engine, EngineConfig, LinkTrace, PlannedDeployment, SearchSpace, simulate
+from shared.planning import (
+    PROBE_SECONDS,
+    Engine,
+    EngineConfig,
+    Layout,
+    LinkTrace,
+    SearchSpace,
+    loads_of,
+    simulate,
+    stacked,
+)
 from shared.planning.chain import Partition
-from shared.planning.cost import steady_seconds, work_of
+from shared.planning.families.pair import listed
+from shared.planning.planners.plan import over
 from shared.planning.profile import Profile, parse_profile
 from shared.planning.rates import Rates
-from shared.planning.space import candidates
 from tests.support.planning.chain_runs import BITS, ChainTraining
 from tests.support.planning.chains import chain_document
+from tests.support.planning.engine_cases import between
 
 FILE = Path(__file__).with_suffix(".json")
 OSCILLATING_RUNS, WANDERING_RUNS, CHAIN_RUNS = 200, 100, 60
@@ -39,7 +52,7 @@ def oscillating_run(seed: int) -> list[Change]:
     start = _start(draw, case.profile, space)
     engine = Engine(case.profile, space, start, total_steps=draw.choice((1e3, 1e4, 1e5)))
     run = simulate(case.profile, link, start, RUN_SECONDS, engine, begin=PROBE_SECONDS)
-    return [_change(switch.seconds, switch.deployment) for switch in run.switches]
+    return [_change(case.profile, switch.seconds, switch.layout) for switch in run.switches]
 
 
 def wandering_run(seed: int) -> list[Change]:
@@ -66,22 +79,19 @@ def wandering_run(seed: int) -> list[Change]:
             space = replace(SearchSpace(WIDTHS), staleness=draw.choice((None, 0, profile.max_staleness)))
             engine.constrain(space)
         rates = Rates(mbit * 1e6, 2 * mbit * 1e6, draw.choice((0.0, 0.01, 0.05)))
-        today = engine.deployment
-        serial = today.staleness == 0
-        work = work_of(profile, [today.cut], [today.bits])
-        phases = work.phases(rates, edge_factor, cloud_factor, serial=serial)
+        today, at = engine.layout, over(profile, rates).with_factors(np.array([edge_factor, cloud_factor]))
+        loads = loads_of(profile, [today])
         if second >= busy_until:
-            steps += draw.uniform(0.8, 1.05) / float(steady_seconds(phases, today.staleness)[0])
-        compute = (float(phases.edge[0]), float(phases.cloud[0])) if second % 3 else (None, None)
-        decision = engine.observe(
-            float(second), int(steps), rates.uplink, rates.downlink, rates.round_trip_seconds, *compute
-        )
+            steps += draw.uniform(0.8, 1.05) / float(loads.seconds(at)[0])
+        busy = loads.worker_seconds(at)
+        compute = {"edge": float(busy[0][0]), "trainer": float(busy[1][0])} if second % 3 else {}
+        decision = engine.observe(between(second, int(steps), rates, compute))
         if decision is not None:
             busy_until = second + decision.migration_seconds
-            pending = today if draw.random() < 0.1 else decision.deployment
+            pending = today if draw.random() < 0.1 else decision.layout
         if pending is not None and second >= busy_until:
             engine.note_deployed(float(second), pending)
-            changes.append(_change(second, pending))
+            changes.append(_change(profile, second, pending))
             pending = None
     return changes
 
@@ -126,14 +136,20 @@ def _chain(draw: random.Random, blocks: int, stages: int) -> Profile:
     return parse_profile(document, "golden")
 
 
-def _start(draw: random.Random, profile: Profile, space: SearchSpace) -> PlannedDeployment:
-    work = candidates(profile, space)
-    row = draw.randrange(len(work.cuts))
-    return PlannedDeployment(int(work.cuts[row]), draw.choice(space.best_staleness(profile)), int(work.bits[row]))
+def _start(draw: random.Random, profile: Profile, space: SearchSpace) -> Layout:
+    found = listed(profile, space, (0,))
+    row = draw.randrange(len(found))
+    staleness = draw.choice(space.best_staleness(profile))
+    return stacked(profile, (int(found.cuts[row]),), staleness, (int(found.bits[row]),))
 
 
-def _change(seconds: float, deployment: PlannedDeployment) -> Change:
-    return [round(seconds, 3), deployment.cut, deployment.staleness, deployment.bits]
+def _change(profile: Profile, seconds: float, layout: Layout) -> Change:
+    return [
+        round(seconds, 3),
+        (*layout.cuts, len(profile))[0],
+        layout.staleness,
+        (*layout.bits, max(WIDTHS))[0],
+    ]
 
 
 KINDS = {

@@ -11,7 +11,6 @@ from benchmarks.planning.bound import least_seconds_per_100_steps, most_steps
 from shared.planning import (
     Decision,
     LinkTrace,
-    PlannedDeployment,
     ProfiledBlock,
     Rates,
     SearchSpace,
@@ -22,7 +21,7 @@ from shared.planning import (
     simulate,
 )
 from tests.support.examples import examples
-from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, small_profile
 
 SECONDS = 120.0
 WIDTHS = (2, 8, 32)
@@ -37,6 +36,8 @@ links = st.builds(LinkTrace, traces, traces, st.just(0.0) | st.floats(0.0, 2.0))
 
 class Whims:
     """Stands for the engine: whatever is drawn, another one each second."""
+
+    names = ("edge", "trainer")
 
     def __init__(self, draw):
         self._draw = draw
@@ -57,7 +58,7 @@ def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chan
     def anything():
         cut = chance.randint(1, len(profile))
         bits = 32 if cut == len(profile) else chance.choice(WIDTHS)
-        return PlannedDeployment(cut, chance.randint(0, profile.max_staleness), bits)
+        return pair(cut, chance.randint(0, profile.max_staleness), bits, profile)
 
     def sometimes():
         return anything() if chance.random() < 0.5 else None
@@ -80,7 +81,7 @@ def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
     )
     for uplink in (Trace.of_durations([1.0, 2.0], [0.0, 125001.0]), Trace.of_durations([1.0, 1.0], [0.0, 99696.0])):
         link = LinkTrace(uplink, Trace.constant(10000.0))
-        alone = simulate(profile, link, PlannedDeployment(3, 1, 32), SECONDS, begin=5.0).steps
+        alone = simulate(profile, link, pair(3, 1, 32), SECONDS, begin=5.0).steps
         assert alone == pytest.approx(240.0)
         assert alone <= most_steps(profile, link, SECONDS, SearchSpace(WIDTHS), begin=5.0) <= alone + 2.0
 

@@ -36,9 +36,9 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
     printed = json.loads(out)
     expected = accurate(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
     assert printed == {
-        "cut": expected.deployment.cut,
+        "cut": expected.layout.tiles[0].stop,
         "staleness": 2,
-        "bits": expected.deployment.bits,
+        "bits": expected.layout.bits[0],
         "seconds_per_step": expected.seconds_per_step,
         "phase_seconds": list(expected.phase_seconds),
         "migration_seconds": expected.migration_seconds,
@@ -54,8 +54,8 @@ def test_each_planner_can_be_asked(edge_agent, profile_path):
         return json.loads(out)
 
     assert answer("--planner", "greedy")["seconds_per_step"] == greedy(small_profile(), AT).seconds_per_step
-    serial = jointdnn(small_profile(), AT).deployment
-    assert answer("--planner", "jointdnn")["cut"] == serial.cut
+    serial = jointdnn(small_profile(), AT).layout
+    assert answer("--planner", "jointdnn")["cut"] == serial.tiles[0].stop
     assert answer("--planner", "edge-only")["cut"] == 4
     fixed = answer("--planner", "fixed", "--cut", "2", "--bits", "8", "--staleness", "1")
     assert (fixed["cut"], fixed["staleness"], fixed["bits"], fixed["evaluated"]) == (2, 1, 8, 1)
@@ -75,7 +75,7 @@ def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile
     near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
     assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
     expected = accurate(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
-    assert answer("--round-trip", "8 s")["staleness"] == expected.deployment.staleness == 3
+    assert answer("--round-trip", "8 s")["staleness"] == expected.layout.staleness == 3
     profile_path.write_text(profile_to_json(small_profile(round_trip_seconds=0.25)))
     assert answer(*waiting)["seconds_per_step"] == far["seconds_per_step"], "as the pair was when it was measured"
     assert answer(*waiting, "--round-trip", "0ms")["seconds_per_step"] == near["seconds_per_step"]
@@ -188,7 +188,7 @@ def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path)
         _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--uplink", uplink)
         planned, rates = json.loads(out), Rates(float(uplink[:-4]) * 1e6, 50e6)
         begun = first_deployment(small_profile(), rates, SearchSpace(EngineSection().bits))
-        is_begun = (begun.cut, begun.bits, begun.staleness) == tuple(
+        is_begun = (begun.tiles[0].stop, (*begun.bits, 32)[0], begun.staleness) == tuple(
             planned[each] for each in ("cut", "bits", "staleness")
         )
         said = f"a run begins with {begun}"

@@ -26,10 +26,11 @@ from edge_agent.profiling.calibration_trainings import (
 from edge_agent.profiling.profile_parts import PartFile
 from shared.errors import ConfigError, ExitCode
 from shared.execution.copy_training import Timing
-from shared.planning import Engine, PlannedDeployment, Rates, SearchSpace, greedy, parse_profile, profile_to_json
+from shared.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from shared.registry import bit_widths
 from tests.support.commands import MLP
-from tests.support.planning.cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, pair, small_profile
+from tests.support.planning.engine_cases import between
 from tests.support.running import edge_config
 
 BUDGET = 0.01
@@ -150,19 +151,19 @@ def test_what_was_found_stands_in_the_file_and_is_read_again():
 
 def test_a_plan_keeps_to_what_was_calibrated():
     slow, space = Rates(MBIT, MBIT), SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False)
-    free = greedy(small_profile(max_staleness=5), slow, space).deployment
-    assert (free.cut, free.bits) == (3, 1)
-    assert greedy(CALIBRATED, slow, space).deployment.bits == 4
+    free = greedy(small_profile(max_staleness=5), slow, space).layout
+    assert (free.cuts, free.bits) == ((3,), (1,))
+    assert greedy(CALIBRATED, slow, space).layout.bits[0] == 4
     for mbit in (0.1, 1, 10, 100, 1000):
-        plan = greedy(CALIBRATED, Rates(mbit * MBIT, mbit * MBIT), space).deployment
-        assert (plan.cut, plan.staleness <= 2, plan.bits >= 4) == (2, True, True)
+        plan = greedy(CALIBRATED, Rates(mbit * MBIT, mbit * MBIT), space).layout
+        assert (plan.cuts, plan.staleness <= 2, plan.bits >= (4,)) == ((2,), True, True)
 
 
 def test_the_engine_keeps_to_what_was_calibrated():
-    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False), PlannedDeployment(3, 5, 1))
-    decision = engine.observe(1.0, 1, MBIT, MBIT)
+    engine = Engine(CALIBRATED, SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False), pair(3, 5, 1))
+    decision = engine.observe(between(1.0, 1, Rates(MBIT, MBIT)))
     assert decision is not None, "today's deployment was not calibrated"
-    assert decision.deployment == PlannedDeployment(cut=2, staleness=2, bits=4)
+    assert decision.layout == pair(cut=2, staleness=2, bits=4)
 
 
 THREE_BLOCKS = small_profile(

@@ -10,42 +10,51 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     LinearSeconds,
-    PhaseSeconds,
     Rates,
-    migration_seconds,
+    Times,
     pipeline_seconds,
     steady_seconds,
-    work_of,
 )
+from shared.planning.families.pair import pairs
+from shared.planning.planners.plan import migration_seconds, over
 from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
 phase_times = st.floats(0.0, 100.0)
 phases = st.builds(
-    lambda round_trip, *times: PhaseSeconds(*(np.array([time]) for time in (*times, times[0], round_trip))),
+    lambda round_trip, *times: Times(np.array([max(times)]), np.array([sum(times) + round_trip])),
     st.just(0.0) | phase_times,
     *[phase_times] * 4,
 )
 horizons = st.integers(1, 1000)
 
 
-def test_the_phases_of_one_deployment_by_hand():
-    work = work_of(small_profile(), [1, 2, 4], [8, 32, 32]).phases(Rates(16 * MBIT, 8 * MBIT))
-    assert work.edge.tolist() == pytest.approx([1.0 + 4e6 * 1e-7 + 0.125, 2.0, 5.0])  # encoding below 32 bits only
-    assert work.uplink.tolist() == pytest.approx([4e6 * 8 / 4 / 16e6, 2e6 * 8 / 16e6, 0.0])
-    assert work.cloud.tolist() == [0.4, 0.3, 0.0]
-    assert work.downlink.tolist() == pytest.approx([4.0, 2.0, 0.0])  # the error gradient is never compressed
+def costed(profile, cuts, bits, staleness=1):
+    """The loads of two workers at these cuts and widths."""
+    return pairs(profile, np.array(cuts), np.array(bits), np.broadcast_to(np.array(staleness), len(cuts))).loads
+
+
+def test_the_phases_of_one_layout_by_hand():
+    profile = small_profile()
+    loads, at = costed(profile, [1, 2, 4], [8, 32, 32]), over(profile, Rates(16 * MBIT, 8 * MBIT))
+    edge, cloud = loads.worker_seconds(at).values()
+    carried = loads.direction_seconds(at)
+    assert edge.tolist() == pytest.approx([1.0 + 4e6 * 1e-7 + 0.125, 2.0, 5.0])  # encoding below 32 bits only
+    assert carried[0, 1].tolist() == pytest.approx([4e6 * 8 / 4 / 16e6, 2e6 * 8 / 16e6, 0.0])
+    assert cloud.tolist() == [0.4, 0.3, 0.0]
+    assert carried[1, 0].tolist() == pytest.approx([4.0, 2.0, 0.0])  # the error gradient is never compressed
 
 
 def test_what_was_not_measured_costs_nothing_definite():
-    work = work_of(small_profile(encode=None), [0, 1, 1, 4, 4], [32, 32, 8, 32, 8])
-    assert work.measured().tolist() == [False, True, False, True, True], "at edge-only the width is no matter"
+    loads = costed(small_profile(encode=None), [0, 1, 1, 4, 4], [32, 32, 8, 32, 8])
+    assert loads.measured().tolist() == [False, True, False, True, True], "at edge-only the width is no matter"
 
 
 def test_the_devices_of_today_scale_the_compute_times():
-    plain, slow = (work_of(small_profile(), [1], [8]).phases(AT_8_MBIT, *factors) for factors in ((1, 1), (3, 2)))
-    assert slow.edge == 3 * plain.edge
-    assert slow.cloud == 2 * plain.cloud
-    assert (slow.uplink, slow.downlink) == (plain.uplink, plain.downlink)
+    profile, at = small_profile(), over(small_profile(), AT_8_MBIT)
+    loads, slow = costed(profile, [1], [8]), at.with_factors(np.array([3.0, 2.0]))
+    plain_seconds, slow_seconds = loads.worker_seconds(at), loads.worker_seconds(slow)
+    assert [float(slow_seconds[worker][0] / plain_seconds[worker][0]) for worker in (0, 1)] == pytest.approx([3.0, 2.0])
+    assert loads.direction_seconds(slow) == loads.direction_seconds(at)
 
 
 def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_measured():
@@ -54,53 +63,58 @@ def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_me
         overhead=LinearSeconds(1e-7, 0.25),
         serial_overhead_seconds=0.125,
     )
-    work = work_of(profile, [1, 2, 3, 4], [8, 32, 32, 32])
-    assert work.phases(AT_8_MBIT).edge.tolist() == pytest.approx(
+    at = over(profile, AT_8_MBIT)
+    replayed = costed(profile, [1, 2, 3, 4], [8, 32, 32, 32])
+    assert replayed.worker_seconds(at)[0].tolist() == pytest.approx(
         [1.0 + 0.525 + 0.25 + 0.5, 2.25 + 0.4, 3.25 + 0.2, 5.0]
     )
-    serial = work.phases(AT_8_MBIT, 2.0, serial=True).edge.tolist()
-    assert serial == pytest.approx([2 * (0.5 + 0.525) + 0.125, 2 * 2.0 + 0.125, 2 * 1.5 + 0.125, 2 * 4.0])
+    serial = costed(profile, [1, 2, 3, 4], [8, 32, 32, 32], staleness=0)
+    assert (2 * serial.work[0] + serial.ways.waited).tolist() == pytest.approx(
+        [2 * (0.5 + 0.525) + 0.125, 2 * 2.0 + 0.125, 2 * 1.5 + 0.125, 2 * 4.0]
+    )
 
 
 def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_not_away_for_as_long():
     profile = small_profile(
         serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=LinearSeconds(0.0, 6.0), serial_overhead_seconds=0.125
     )
-    cuts, bits = [1, 3, 4], [32, 32, 32]
-    serial = work_of(profile, cuts, bits).phases(AT_8_MBIT, serial=True)
-    away = (serial.uplink + serial.cloud + serial.downlink).tolist()
+    loads, at = costed(profile, [1, 3, 4], [32, 32, 32], staleness=0), over(profile, AT_8_MBIT)
+    carried = loads.direction_seconds(at)
+    away = (carried[0, 1] + loads.work[1] + carried[1, 0]).tolist()
     assert [seconds > 6.0 - 0.125 for seconds in away] == [True, False, False]
     chain, busy = 0.5 + 0.125 + away[0], 0.5 + 6.0
-    assert steady_seconds(serial, 0).tolist() == pytest.approx([chain, busy, 4.0])
-    assert pipeline_seconds(serial, 0, 3).tolist() == pytest.approx(
+    assert loads.seconds(at).tolist() == pytest.approx([chain, busy, 4.0])
+    times = loads.at(at)
+    assert pipeline_seconds(times, 0, 3).tolist() == pytest.approx(
         [3 * chain, 2 * busy + 0.5 + 0.125 + away[1], 3 * 4.0]
     )
-    assert serial.filling().tolist() == pytest.approx([chain - max(busy, serial.uplink[0]), 0.0, 0.0])
+    assert times.filling().tolist() == pytest.approx([chain - max(busy, carried[0, 1][0]), 0.0, 0.0])
 
 
 def test_a_step_waits_for_the_round_trip_once_for_all_batches_in_flight():
     near, far = Rates(8 * MBIT, 8 * MBIT), Rates(8 * MBIT, 8 * MBIT, 12.0)
-    work = work_of(small_profile(), [3, 3, 4], [32, 32, 32])
+    profile = small_profile()
+    loads = costed(profile, [3, 3, 4], [32, 32, 32], staleness=[0, 3, 0])
     # At cut 3, T = 3, 1, 0.2, 1; at edge-only T1 = 5 and nothing crosses the link.
-    assert steady_seconds(work.phases(near), np.array([0, 3, 0])).tolist() == pytest.approx([5.2, 3.0, 5.0])
-    assert steady_seconds(work.phases(far), np.array([0, 3, 0])).tolist() == pytest.approx([17.2, 17.2 / 4, 5.0])
-    assert pipeline_seconds(work.phases(far), 3, 8)[0] == pytest.approx(7 * 3.0 + 17.2 + (17.2 - 4 * 3.0))
+    assert loads.seconds(over(profile, near)).tolist() == pytest.approx([5.2, 3.0, 5.0])
+    assert loads.seconds(over(profile, far)).tolist() == pytest.approx([17.2, 17.2 / 4, 5.0])
+    assert pipeline_seconds(loads.at(over(profile, far)), 3, 8)[0] == pytest.approx(7 * 3.0 + 17.2 + (17.2 - 4 * 3.0))
 
 
 def test_with_all_blocks_on_the_edge_a_step_waits_for_no_link():
     profile = small_profile(overhead=LinearSeconds(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3)
-    phases = work_of(profile, [4], [32]).phases(Rates(8 * MBIT, 8 * MBIT, 30.0), serial=True)
-    assert steady_seconds(phases, 0).tolist() == pytest.approx([5.0])
+    loads = costed(profile, [4], [32], staleness=0)
+    assert loads.seconds(over(profile, Rates(8 * MBIT, 8 * MBIT, 30.0))).tolist() == pytest.approx([5.0])
 
 
 @given(phases, horizons)
 def test_without_staleness_steps_follow_one_another(times, horizon):
-    assert pipeline_seconds(times, 0, horizon) == pytest.approx(horizon * times.total())  # Eq. 10
+    assert pipeline_seconds(times, 0, horizon) == pytest.approx(horizon * times.total)  # Eq. 10
 
 
 @given(phases, horizons, st.integers(0, 5))
 def test_with_enough_staleness_only_the_longest_module_counts(times, horizon, more):
-    full = (horizon - 1) * times.longest() + times.total()  # Eq. 11
+    full = (horizon - 1) * times.longest + times.total  # Eq. 11
     assert pipeline_seconds(times, horizon - 1 + more, horizon) == pytest.approx(full)
 
 
@@ -113,7 +127,7 @@ def test_more_staleness_never_costs_time(times, horizon, staleness):
 def test_an_endless_horizon_takes_the_steady_time(times, staleness):
     horizon = 10_000 * (staleness + 1)
     assert pipeline_seconds(times, staleness, horizon) / horizon == pytest.approx(
-        steady_seconds(times, staleness), rel=1e-3, abs=0.1
+        steady_seconds(*times, staleness), rel=1e-3, abs=0.1
     )
 
 
@@ -125,12 +139,16 @@ def test_blocks_go_up_when_they_leave_the_edge_and_down_when_they_come(profile, 
     rate = link.uplink if end < start else link.downlink
     expected = moved_bytes * 8 / rate + (link.round_trip_seconds if start != end else 0.0)
     tolerance = 1e-6 * sum(block.bytes for block in profile.blocks) * 8 / rate
-    assert float(migration_seconds(profile, start, end, link)) == pytest.approx(expected, abs=tolerance)
+    assert float(migration_seconds(profile, start, np.array([end]), over(profile, link))[0]) == pytest.approx(
+        expected, abs=tolerance
+    )
 
 
 def test_a_migration_by_hand():
     profile, link = small_profile(), Rates(8 * MBIT, 16 * MBIT)
-    assert migration_seconds(profile, 2, [1, 2, 3, 4], link).tolist() == pytest.approx([2.0, 0.0, 1.5, 3.5])
+    assert migration_seconds(profile, 2, np.array([1, 2, 3, 4]), over(profile, link)).tolist() == pytest.approx(
+        [2.0, 0.0, 1.5, 3.5]
+    )
 
 
 @pytest.mark.parametrize("bad", [-0.001, math.nan, math.inf])

@@ -17,7 +17,6 @@ from shared.planning import (
     BlockSeconds,
     Linear,
     LinkTrace,
-    PlannedDeployment,
     Rates,
     Trace,
     simulate_placement,
@@ -26,7 +25,7 @@ from shared.planning import (
 )
 from shared.planning.simulator import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates, small_profile
+from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
 
 part_seconds = st.floats(0.01, 0.1)
 BOTH_LEARN = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
@@ -50,7 +49,7 @@ def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rou
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
 def test_two_workers_settle_when_the_pipeline_of_two_workers_settles(profile, link, cut, staleness, bits):
-    deployment = PlannedDeployment(min(cut, len(profile)), staleness, bits)
+    deployment = pair(min(cut, len(profile)), staleness, bits, profile)
     pipeline = SimulatedPipeline(
         profile,
         LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds),
@@ -145,7 +144,7 @@ def test_a_run_that_is_too_short_has_no_steady_step():
 
 
 def test_a_trace_carries_what_a_constant_rate_would_have():
-    profile, deployment = small_profile(), PlannedDeployment(2, 1, 32)
+    profile, deployment = small_profile(), pair(2, 1, 32)
     step = edge_and_trainer(profile, deployment, Rates(8e6, 4e6))
     steady = simulate_placement(step, 8)
     traces = {("edge", "trainer"): Trace.constant(8e6), ("trainer", "edge"): Trace.constant(4e6)}
@@ -154,7 +153,7 @@ def test_a_trace_carries_what_a_constant_rate_would_have():
 
 
 def test_no_step_begins_after_the_end_and_those_under_way_are_done():
-    step = edge_and_trainer(small_profile(), PlannedDeployment(2, 1, 32), Rates(8e6, 8e6))
+    step = edge_and_trainer(small_profile(), pair(2, 1, 32), Rates(8e6, 8e6))
     whole = simulate_placement(step, 20)
     ended = simulate_placement(step, until=whole.settled[5])
     assert ended.settled == pytest.approx(whole.settled[: len(ended.settled)])

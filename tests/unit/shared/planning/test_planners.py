@@ -14,14 +14,12 @@ from shared.planning import (
     PLANNERS,
     LinearSeconds,
     LinkTrace,
-    PlannedDeployment,
     Profile,
     ProfiledBlock,
     Rates,
     SearchSpace,
     Trace,
     accurate,
-    candidates,
     compare,
     edge_only,
     first_deployment,
@@ -30,7 +28,8 @@ from shared.planning import (
     jointdnn,
     pair_profile,
 )
-from tests.support.planning.cases import AT_8_MBIT, measured, profiles, rates, small_profile
+from shared.planning.families.pair import listed
+from tests.support.planning.cases import AT_8_MBIT, measured, pair, profiles, rates, small_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
 each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
@@ -59,7 +58,7 @@ def exact_costs(profile, link, space, horizon, from_cut):
                 longest, total = max(*phases, busy), sum(phases) + away
                 groups = -(-horizon // (staleness + 1))
                 waiting = max(Fraction(0), total - (staleness + 1) * longest)
-                costs[PlannedDeployment(cut, staleness, bits)] = (
+                costs[pair(cut, staleness, bits, profile)] = (
                     (horizon - 1) * longest + total + (groups - 1) * waiting + moved
                 )
     return costs
@@ -99,9 +98,9 @@ def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
             greedy(profile, link, space, horizon, from_cut)
         return
     plan = greedy(profile, link, space, horizon, from_cut)
-    assert float(costs[plan.deployment]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    assert float(costs[plan.layout]) == pytest.approx(float(min(costs.values())), rel=1e-9)
     assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
-        float(costs[plan.deployment]), rel=1e-9
+        float(costs[plan.layout]), rel=1e-9
     )
     assert plan.evaluated >= len(costs)
 
@@ -117,16 +116,16 @@ def test_the_accurate_plan_is_the_most_exact_within_the_margin_of_the_best_of_al
     plan = accurate(profile, link, space, horizon, from_cut)
     most = (1 + Fraction(EXACTNESS_MARGIN)) * min(costs.values())
     rounding = Fraction(1, 10**9)
-    assert costs[plan.deployment] <= most * (1 + rounding)
+    assert costs[plan.layout] <= most * (1 + rounding)
 
     def inexactness(deployment):
-        return (-deployment.bits, deployment.staleness)
+        return (-(*deployment.bits, max(space.bits))[0], deployment.staleness)
 
-    chosen = inexactness(plan.deployment)
+    chosen = inexactness(plan.layout)
     surely_within = [one for one, cost in costs.items() if cost <= most * (1 - rounding)]
     assert all(inexactness(one) >= chosen for one in surely_within)
     as_exact = [costs[one] for one in costs if inexactness(one) == chosen]
-    assert float(costs[plan.deployment]) == pytest.approx(float(min(as_exact)), rel=1e-9)
+    assert float(costs[plan.layout]) == pytest.approx(float(min(as_exact)), rel=1e-9)
     assert plan.evaluated >= len(costs)
 
 
@@ -137,8 +136,8 @@ def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
         profile = flat_profile(
             feature_bytes=(0.0, share, 0.0, 0.0, 0.0, 0.0), gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6
         )
-        space = SearchSpace((2, 4, 8, 32), cut=1, staleness=7)
-        return accurate(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000).deployment.bits
+        space = SearchSpace((2, 4, 8, 32), cuts=(1,), staleness=7)
+        return accurate(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000).layout.bits[0]
 
     assert bits_where_32_take(1.0 + EXACTNESS_MARGIN - 0.001) == 32
     assert bits_where_32_take(1.0 + EXACTNESS_MARGIN + 0.001) == 8
@@ -149,7 +148,7 @@ def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
 
     def staleness_where_away_for(share):
         plain = flat_profile(feature_bytes=(0.0,) * 6, gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6)
-        return accurate(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False)).deployment.staleness
+        return accurate(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False)).layout.staleness
 
     assert staleness_where_away_for(EXACTNESS_MARGIN - 0.001) == 0
     assert staleness_where_away_for(EXACTNESS_MARGIN + 0.001) == 1
@@ -159,10 +158,10 @@ def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
 def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
     assume(exact_costs(profile, link, space, 1, None))
     plan, first = greedy(profile, link, space), first_deployment(profile, link, space)
-    assert (first.cut, first.bits) == (plan.deployment.cut, plan.deployment.bits)
+    assert (first.tiles, first.widths) == (plan.layout.tiles, plan.layout.widths)
     assert first.staleness in space.best_staleness(profile)
-    if plan.deployment.staleness in space.best_staleness(profile):
-        assert first == plan.deployment
+    if plan.layout.staleness in space.best_staleness(profile):
+        assert first == plan.layout
 
 
 @given(profiles(complete=True), rates, st.booleans(), st.integers(1, 100))
@@ -170,8 +169,8 @@ def test_jointdnn_is_the_serial_optimum(profile, link, allow_edge_only, horizon)
     serial = SearchSpace((32,), 0, allow_edge_only=allow_edge_only)
     costs = exact_costs(profile, link, serial, 1, None)
     plan = jointdnn(profile, link, SearchSpace(allow_edge_only=allow_edge_only), horizon)
-    assert float(costs[plan.deployment]) == pytest.approx(float(min(costs.values())), rel=1e-9)
-    whole = exact_costs(profile, link, serial, horizon, None)[plan.deployment]
+    assert float(costs[plan.layout]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    whole = exact_costs(profile, link, serial, horizon, None)[plan.layout]
     assert plan.seconds_per_step == pytest.approx(float(whole / horizon), rel=1e-9)
 
 
@@ -179,7 +178,7 @@ def test_a_plan_by_hand():
     split = SearchSpace((32,), staleness=1, allow_edge_only=False)
     plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
-    assert plan.deployment == PlannedDeployment(3, 1, 32)
+    assert plan.layout == pair(3, 1, 32)
     assert plan.phase_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
     assert plan.seconds_per_step == pytest.approx(14.2 / 4)
     assert plan.migration_seconds == 0.0
@@ -190,10 +189,10 @@ def test_without_replay_no_staleness_can_be_the_quickest():
     profile = small_profile(serial_edge_seconds=(None, 0.1, 0.1, 0.1, None))
     fast = Rates(1e12, 1e12)
     plan = greedy(profile, fast, SearchSpace((32,)))
-    assert plan.deployment == PlannedDeployment(3, 0, 32)
+    assert plan.layout == pair(3, 0, 32)
     assert plan.phase_seconds[0] == pytest.approx(0.1)
     assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
-    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).deployment == PlannedDeployment(1, 2, 32)
+    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).layout == pair(1, 2, 32)
 
 
 def flat_profile(**changes) -> Profile:
@@ -213,28 +212,28 @@ def flat_profile(**changes) -> Profile:
 def test_of_equals_it_takes_todays_cut_then_the_smallest():
     at = Rates(8.0, 8.0)
     space = SearchSpace((32,), allow_edge_only=False)
-    assert greedy(flat_profile(), at, space, from_cut=3).deployment.cut == 3
-    assert greedy(flat_profile(), at, space).deployment.cut == 1
-    assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).deployment.cut == 2
+    assert greedy(flat_profile(), at, space, from_cut=3).layout.tiles[0].stop == 3
+    assert greedy(flat_profile(), at, space).layout.tiles[0].stop == 1
+    assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).layout.tiles[0].stop == 2
 
 
 def test_of_equals_it_takes_most_bits_and_least_staleness():
     space = SearchSpace((2, 8, 32), allow_edge_only=False)
     plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64)
-    assert plan.deployment.bits == 32
-    assert plan.deployment.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
+    assert plan.layout.bits[0] == 32
+    assert plan.layout.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
 
 
 def test_the_data_stays_on_the_edge():
     free_cloud = flat_profile(edge_seconds=(0.0, 9.0, 9.0, 9.0, 9.0, 9.0))
-    assert greedy(free_cloud, Rates(8.0, 8.0)).deployment.cut >= 1
+    assert greedy(free_cloud, Rates(8.0, 8.0)).layout.tiles[0].stop >= 1
 
 
 def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
-    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).deployment.cut < 5
+    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).layout.tiles[0].stop < 5
     plan = greedy(quick, Rates(8.0, 8.0))
-    assert plan.deployment == PlannedDeployment(5, 0, 32)
+    assert plan.layout == pair(5, 0, 32, quick)
     assert plan.phase_seconds == (0.5, 0.0, 0.0, 0.0)
     assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
     assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
@@ -243,8 +242,8 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
 def test_what_the_calibration_found_bounds_the_bits():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
-    assert plan.deployment.cut == 3
-    assert plan.deployment.bits == 8
+    assert plan.layout.tiles[0].stop == 3
+    assert plan.layout.bits[0] == 8
     with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
         greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
 
@@ -252,18 +251,18 @@ def test_what_the_calibration_found_bounds_the_bits():
 def test_what_the_calibration_found_does_not_bound_other_codecs():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
-    assert greedy(profile, AT_8_MBIT, space).deployment.bits == 2
-    assert set(candidates(profile, space).bits.tolist()) == {2}
+    assert greedy(profile, AT_8_MBIT, space).layout.bits[0] == 2
+    assert set(listed(profile, space, (0,)).bits.tolist()) == {2}
 
 
 def test_a_staleness_that_is_given_is_taken():
     for staleness in (0, 2, 9):
-        assert greedy(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness)).deployment.staleness == staleness
+        assert greedy(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness)).layout.staleness == staleness
 
 
 def test_a_fixed_deployment_is_costed_as_it_is():
-    plan = fixed(small_profile(), AT_8_MBIT, PlannedDeployment(2, 0, 32), horizon_steps=10, from_cut=1)
-    assert plan.deployment == PlannedDeployment(2, 0, 32)
+    plan = fixed(small_profile(), AT_8_MBIT, pair(2, 0, 32), horizon_steps=10, from_cut=1)
+    assert plan.layout == pair(2, 0, 32)
     assert plan.seconds_per_step == pytest.approx(2.0 + 2.0 + 0.3 + 2.0)
     assert plan.migration_seconds == pytest.approx(2.0)
     assert plan.evaluated == 1
@@ -272,11 +271,11 @@ def test_a_fixed_deployment_is_costed_as_it_is():
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        (SearchSpace(cut=0, allow_edge_only=False), "the cut is 0; with 4 blocks it must be from 1 to 3"),
-        (SearchSpace(cut=4, allow_edge_only=False), "edge-only is not allowed"),
-        (SearchSpace(cut=0), "the cut is 0; with 4 blocks it must be from 1 to 4"),
-        (SearchSpace(cut=5), "must be from 1 to 4"),
-        (SearchSpace(cut=-1), "the cut is -1"),
+        (SearchSpace(cuts=(0,), allow_edge_only=False), "the cut is 0; with 4 blocks it must be from 1 to 3"),
+        (SearchSpace(cuts=(4,), allow_edge_only=False), "edge-only is not allowed"),
+        (SearchSpace(cuts=(0,)), "the cut is 0; with 4 blocks it must be from 1 to 4"),
+        (SearchSpace(cuts=(5,)), "must be from 1 to 4"),
+        (SearchSpace(cuts=(-1,)), "the cut is -1"),
         (SearchSpace(staleness=-1), "the staleness is -1; it must be 0 or more"),
         (SearchSpace(bits=()), "the bit widths are none"),
         (SearchSpace(bits=(8, 33)), "the bit widths are 8, 33; each must be an integer of 1 to 32"),
@@ -300,10 +299,10 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
     profile = replace(profile, min_bits=None)
     from_cut = data.draw(st.none() | st.integers(1, len(profile)))
     plan = planner(profile, link, None, horizon, from_cut)
-    only = SearchSpace((plan.deployment.bits,), plan.deployment.staleness, plan.deployment.cut)
+    only = SearchSpace(plan.layout.bits or (32,), plan.layout.staleness, (plan.layout.tiles[0].stop,))
     costs = exact_costs(profile, link, only, horizon, from_cut)
     assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
-        float(costs[plan.deployment]), rel=1e-9
+        float(costs[plan.layout]), rel=1e-9
     )
 
 
@@ -311,7 +310,7 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
 def test_what_another_planner_than_greedy_chose_is_held(name):
     profile = small_profile()
     (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, (name,))
-    assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).deployment
+    assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).layout
     assert not result.run.switches
 
 

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     Decision,
+    Layout,
     LinkTrace,
-    PlannedDeployment,
     Rates,
     SearchSpace,
     Trace,
     compare,
+    loads_of,
     simulate,
-    steady_seconds,
-    work_of,
 )
+from shared.planning.planners.plan import over
 from shared.planning.simulator import SimulatedPipeline
-from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, rates, small_profile
 
 
 def constant(link: Rates) -> LinkTrace:
@@ -30,25 +30,24 @@ def constant(link: Rates) -> LinkTrace:
 
 STEADY = constant(AT_8_MBIT)
 
-deployments = st.builds(PlannedDeployment, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
+deployments = st.tuples(st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
 
 
 @given(profiles(complete=True), rates, deployments)
 def test_a_full_pipeline_is_at_the_bound(profile, link, deployment):
-    edge_only = deployment.cut >= len(profile)
-    deployment = PlannedDeployment(len(profile), deployment.staleness, 32) if edge_only else deployment
-    times = work_of(profile, [deployment.cut], [deployment.bits]).phases(link, serial=deployment.staleness == 0)
-    window = deployment.staleness + 1
-    pipeline = SimulatedPipeline(profile, constant(link), deployment)
+    cut, staleness, bits = deployment
+    layout = pair(min(cut, len(profile)), staleness, bits, profile)
+    window = staleness + 1
+    pipeline = SimulatedPipeline(profile, constant(link), layout)
     for _ in range(42 * window):
         pipeline.step()
     per_step = (pipeline.settled[-1] - pipeline.settled[2 * window - 1]) / (40 * window)
-    assert per_step == pytest.approx(float(steady_seconds(times, deployment.staleness)[0]), rel=1e-6)
+    assert per_step == pytest.approx(float(loads_of(profile, [layout]).seconds(over(profile, link))[0]), rel=1e-6)
 
 
 @given(profiles(complete=True), rates, st.integers(0, 6))
 def test_never_more_batches_in_flight_than_allowed(profile, link, staleness):
-    pipeline = SimulatedPipeline(profile, constant(link), PlannedDeployment(1, staleness, 32))
+    pipeline = SimulatedPipeline(profile, constant(link), pair(1, staleness, 32, profile))
     for _ in range(30):
         start = pipeline.next_start()
         assert sum(settled > start for settled in pipeline.settled) <= staleness
@@ -58,53 +57,53 @@ def test_never_more_batches_in_flight_than_allowed(profile, link, staleness):
 
 def test_one_batch_by_hand():
     far = Rates(8 * MBIT, 8 * MBIT, round_trip_seconds=1.0)
-    pipeline = SimulatedPipeline(small_profile(), constant(far), PlannedDeployment(3, 0, 32), begin=10.0)
+    pipeline = SimulatedPipeline(small_profile(), constant(far), pair(3, 0, 32), begin=10.0)
     pipeline.step()
     assert pipeline.settled == pytest.approx([10 + 3.0 + 1.0 + 0.5 + 0.2 + 1.0 + 0.5])
 
 
 def test_a_batch_waits_out_an_outage():
     stalls = Trace([0.0, 3.5, 100.0], [8 * MBIT, 0.0])
-    pipeline = SimulatedPipeline(
-        small_profile(), LinkTrace(stalls, Trace.constant(8 * MBIT)), PlannedDeployment(3, 0, 32)
-    )
+    pipeline = SimulatedPipeline(small_profile(), LinkTrace(stalls, Trace.constant(8 * MBIT)), pair(3, 0, 32))
     pipeline.step()
     assert pipeline.settled == pytest.approx([100.5 + 0.2 + 1.0])  # half its feature before, half after
 
 
 @pytest.mark.parametrize(("to_cut", "moved_bytes"), [(1, 2e6 + 3e6), (2, 3e6), (4, 4e6)])
 def test_a_migration_drains_and_then_moves_the_blocks(to_cut, moved_bytes):
-    pipeline = SimulatedPipeline(small_profile(), STEADY, PlannedDeployment(3, 3, 32))
+    pipeline = SimulatedPipeline(small_profile(), STEADY, pair(3, 3, 32))
     for _ in range(5):
         pipeline.step()
     drained = pipeline.settled[-1]
-    target = PlannedDeployment(to_cut, 1, 32)
+    target = pair(to_cut, 1, 32)
     assert pipeline.migrate(target, abandon_after_seconds=math.inf) == pytest.approx(moved_bytes / 1e6)
-    assert pipeline.deployment == target
+    assert pipeline.layout == target
     assert pipeline.next_start() == pytest.approx(drained + moved_bytes / 1e6)
 
 
 def test_a_migration_that_takes_too_long_is_given_up():
-    pipeline = SimulatedPipeline(small_profile(), STEADY, PlannedDeployment(3, 3, 32))
+    pipeline = SimulatedPipeline(small_profile(), STEADY, pair(3, 3, 32))
     pipeline.step()
     drained = pipeline.settled[-1]
-    assert pipeline.migrate(PlannedDeployment(1, 3, 32), abandon_after_seconds=2.0) == 2.0
-    assert pipeline.deployment == PlannedDeployment(3, 3, 32)
+    assert pipeline.migrate(pair(1, 3, 32), abandon_after_seconds=2.0) == 2.0
+    assert pipeline.layout == pair(3, 3, 32)
     assert pipeline.next_start() == drained + 2.0
 
 
 class Script:
     """Stands for the engine: proposes what it is told at the moments it is told, and writes down what it hears."""
 
-    def __init__(self, proposals: dict[float, PlannedDeployment]) -> None:
+    names = ("edge", "trainer")
+
+    def __init__(self, proposals: dict[float, Layout]) -> None:
         self.proposals = proposals
         self.heard: list[tuple[float, int, float, float]] = []
-        self.deployments: list[tuple[float, PlannedDeployment]] = []
+        self.deployments: list[tuple[float, Layout]] = []
 
-    def observe(self, seconds, step, uplink, downlink, round_trip_seconds):
-        assert round_trip_seconds == 0.0
-        self.heard.append((seconds, step, uplink, downlink))
-        wanted = self.proposals.get(seconds)
+    def observe(self, seen):
+        assert seen.trips == {("edge", "trainer"): 0.0}
+        self.heard.append((seen.seconds, seen.step, *seen.rates.values()))
+        wanted = self.proposals.get(seen.seconds)
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
     def note_deployed(self, seconds, deployment):
@@ -117,7 +116,7 @@ def test_the_engine_hears_only_of_the_past():
     simulate(
         small_profile(),
         LinkTrace(rising, Trace.constant(8 * MBIT)),
-        PlannedDeployment(3, 3, 32),
+        pair(3, 3, 32),
         60.0,
         script,
         begin=2.0,
@@ -127,21 +126,21 @@ def test_the_engine_hears_only_of_the_past():
         [i * MBIT for i in range(1, len(script.heard) + 1)]
     )
     settled = simulate(
-        small_profile(), LinkTrace(rising, Trace.constant(8 * MBIT)), PlannedDeployment(3, 3, 32), 30.0, begin=2.0
+        small_profile(), LinkTrace(rising, Trace.constant(8 * MBIT)), pair(3, 3, 32), 30.0, begin=2.0
     ).steps
     assert script.heard[31][1] == int(settled)
 
 
 def test_bits_and_staleness_change_without_a_pause_and_the_cut_with_one():
-    script = Script({20.0: PlannedDeployment(3, 3, 8), 40.0: PlannedDeployment(2, 1, 8)})
-    run = simulate(small_profile(), STEADY, PlannedDeployment(3, 1, 32), 100.0, script)
-    assert [switch.deployment for switch in run.switches] == [PlannedDeployment(3, 3, 8), PlannedDeployment(2, 1, 8)]
+    script = Script({20.0: pair(3, 3, 8), 40.0: pair(2, 1, 8)})
+    run = simulate(small_profile(), STEADY, pair(3, 1, 32), 100.0, script)
+    assert [switch.layout for switch in run.switches] == [pair(3, 3, 8), pair(2, 1, 8)]
     assert [switch.paused_seconds for switch in run.switches] == pytest.approx([0.0, 3.0])
-    assert script.deployments == [(switch.seconds, switch.deployment) for switch in run.switches]
+    assert script.deployments == [(switch.seconds, switch.layout) for switch in run.switches]
 
 
 def test_steps_count_what_was_settled_and_the_one_under_way_in_part():
-    run = simulate(small_profile(), STEADY, PlannedDeployment(3, 0, 32), 5.2 * 3 + 2.6)
+    run = simulate(small_profile(), STEADY, pair(3, 0, 32), 5.2 * 3 + 2.6)
     assert run.steps == pytest.approx(3.5)
     assert run.seconds_per_100_steps == pytest.approx(520.0)
 
@@ -149,18 +148,18 @@ def test_steps_count_what_was_settled_and_the_one_under_way_in_part():
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_a_run_of_no_length_is_refused(bad):
     with pytest.raises(PlanError, match="the run lasts"):
-        simulate(small_profile(), STEADY, PlannedDeployment(3, 0, 32), bad)
+        simulate(small_profile(), STEADY, pair(3, 0, 32), bad)
 
 
 def test_what_was_not_measured_cannot_be_run():
-    with pytest.raises(PlanError, match="nothing measured for cut 0"):
-        simulate(small_profile(), STEADY, PlannedDeployment(0, 0, 32), 1.0)
+    with pytest.raises(PlanError, match="nothing measured for all blocks on trainer"):
+        simulate(small_profile(), STEADY, pair(0, 0, 32), 1.0)
 
 
 def test_a_step_that_takes_no_time_is_refused():
     free = small_profile(edge_seconds=(0.0,) * 5, cloud_seconds=(0.0,) * 5)
     with pytest.raises(PlanError, match="would never end"):
-        simulate(free, STEADY, PlannedDeployment(2, 0, 32), 1.0)
+        simulate(free, STEADY, pair(2, 0, 32), 1.0)
 
 
 def test_an_unknown_planner_is_refused():

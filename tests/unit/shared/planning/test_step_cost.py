@@ -16,16 +16,15 @@ from shared.planning import (
     BlockSeconds,
     CodecCosts,
     Linear,
-    PlannedDeployment,
     Rates,
+    loads_of,
     simulate_placement,
-    steady_seconds,
     step_cost,
     step_tasks,
-    work_of,
 )
+from shared.planning.planners.plan import over
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, edge_and_trainer, profiles, rates
+from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates
 
 TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)
@@ -150,12 +149,11 @@ def test_what_was_not_measured_is_refused():
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
 def test_two_workers_cost_what_the_model_of_two_workers_says(profile, link, cut, staleness, bits):
-    deployment = PlannedDeployment(min(cut, len(profile)), staleness, bits)
-    phases = work_of(profile, [deployment.cut], [bits]).phases(link, serial=staleness == 0)
-    cost = step_cost(edge_and_trainer(profile, deployment, link))
-    assert cost.total() == pytest.approx(float(phases.total()[0]))
-    assert cost.longest() == pytest.approx(float(phases.longest()[0]))
-    assert cost.bound() == pytest.approx(float(steady_seconds(phases, staleness)[0]))
+    layout = pair(min(cut, len(profile)), staleness, bits, profile)
+    loads, at = loads_of(profile, [layout]), over(profile, link)
+    cost = step_cost(edge_and_trainer(profile, layout, link))
+    assert (cost.longest(), cost.total()) == pytest.approx([float(each[0]) for each in loads.at(at)])
+    assert cost.bound() == pytest.approx(float(loads.seconds(at)[0]))
 
 
 @given(data=st.data())

@@ -160,9 +160,7 @@ def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rat
         return
     found = plan_chain(two_stages(plain, link), bits, staleness)
     assert found.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
-    at_its_cut = greedy(
-        plain, link, SearchSpace(bits, staleness, found.partition.cuts[0], allow_edge_only=False), steps
-    )
+    at_its_cut = greedy(plain, link, SearchSpace(bits, staleness, found.partition.cuts, allow_edge_only=False), steps)
     assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
 
 

@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     Engine,
-    PlannedDeployment,
     ProfiledBlock,
     SearchSpace,
-    candidates,
     greedy,
+    loads_of,
     simulate,
-    work_of,
 )
-from shared.planning.cost import steady_seconds
+from shared.planning.families.pair import listed
+from shared.planning.planners.plan import over
 from shared.planning.rates import Rates
 from tests.support.examples import examples
-from tests.support.planning.cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, pair, small_profile
 from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
 
 
@@ -49,44 +48,40 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
     link = symmetric((1.0, mbit))
     start = best_for(profile, begun)
     _, run = both(profile, link, start, 1800.0)
-    last = run.switches[-1].deployment if run.switches else start
-    rates = Rates(mbit * MBIT, mbit * MBIT)
-
-    def seconds_per_step(work, staleness):
-        return float(steady_seconds(work.phases(rates, serial=staleness == 0), staleness).min())
-
-    best = min(seconds_per_step(candidates(profile, SPACE), staleness) for staleness in (0, profile.max_staleness))
-    assert seconds_per_step(work_of(profile, [last.cut], [last.bits]), last.staleness) <= 1.06 * best
+    last = run.switches[-1].layout if run.switches else start
+    at = over(profile, Rates(mbit * MBIT, mbit * MBIT))
+    best = listed(profile, SPACE, (0, profile.max_staleness)).loads.seconds(at).min()
+    assert loads_of(profile, [last]).seconds(at)[0] <= 1.06 * best
 
 
 def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replays_again_when_the_link_is_slow():
-    start = PlannedDeployment(1, 3, 32)
+    start = pair(1, 3, 32)
     kept, run = both(REPLAYED, symmetric((1.0, 1000.0)), start, 1800.0)
-    assert [switch.deployment for switch in run.switches] == [PlannedDeployment(1, 0, 32)]
+    assert [switch.layout for switch in run.switches] == [pair(1, 0, 32)]
     assert run.steps > 1.2 * kept
     _, run = both(REPLAYED, symmetric((900.0, 1000.0), (3000.0, 3.0)), start, 2700.0)
-    assert run.switches[0].deployment.staleness == 0
-    assert run.switches[-1].deployment.staleness == 3
+    assert run.switches[0].layout.staleness == 0
+    assert run.switches[-1].layout.staleness == 3
     edge = REPLAYED.workers[0]
     measured_alike = REPLAYED.with_worker(dataclasses.replace(edge, serial=edge.replayed))
     assert both(measured_alike, symmetric((1.0, 1000.0)), start, 1800.0)[1].switches == ()
 
 
 def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_faster():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 0, 32))
+    engine = Engine(LIGHT, SPACE, pair(1, 0, 32))
     decision = watched(engine, 10, 40 * MBIT, 40 * MBIT, 0.2)
     assert decision is not None
-    assert decision.deployment.staleness == 3
+    assert decision.layout.staleness == 3
 
 
 def test_k_that_may_not_be_is_left_at_once_and_the_cut_stays():
-    engine = Engine(REPLAYED, SPACE, PlannedDeployment(3, 2, 8))
+    engine = Engine(REPLAYED, SPACE, pair(3, 2, 8))
     decision = watched(engine, 1, 1000 * MBIT, 1000 * MBIT)
-    assert decision.deployment == PlannedDeployment(3, 0, 8)
-    engine.note_deployed(1.0, decision.deployment)
-    assert engine.deployment.staleness == 0
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 2, 8))
-    assert watched(engine, 1, 8 * MBIT, 8 * MBIT).deployment == PlannedDeployment(3, 3, 8)
+    assert decision.layout == pair(3, 0, 8)
+    engine.note_deployed(1.0, decision.layout)
+    assert engine.layout.staleness == 0
+    engine = Engine(LIGHT, SPACE, pair(3, 2, 8))
+    assert watched(engine, 1, 8 * MBIT, 8 * MBIT).layout == pair(3, 3, 8)
 
 
 def test_a_link_that_changes_for_good_is_followed():
@@ -111,64 +106,64 @@ def test_what_the_blocks_would_cost_keeps_them_where_they_are():
     link = symmetric((60.0, 40.0), (3000.0, 1.0))
     start = best_for(HEAVY, 40.0)
     _, run = both(HEAVY, link, start, 120.0)
-    assert all(switch.deployment.cut == start.cut for switch in run.switches)
+    assert all(switch.layout.tiles[0].stop == start.cut for switch in run.switches)
 
 
 def test_a_proposal_is_made_once_and_waits_for_its_answer():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 3, 32))
+    engine = Engine(LIGHT, SPACE, pair(1, 3, 32))
     decision = watched(engine, 600, 1 * MBIT, 1 * MBIT, 1 / 32)
     assert decision is not None
     assert decision.seconds_per_step < decision.staying_seconds_per_step
     assert watched(engine, 100, 1 * MBIT, 1 * MBIT, 1 / 32, begin=600) is None
-    engine.note_deployed(700.0, decision.deployment)
-    assert engine.deployment == decision.deployment
+    engine.note_deployed(700.0, decision.layout)
+    assert engine.layout == decision.layout
 
 
 def test_an_operators_pin_is_proposed_whatever_it_costs_and_kept():
     start = best_for(HEAVY, 40.0)
-    other = 3 if start.cut != 3 else 1
+    other = 3 if start.tiles[0].stop != 3 else 1
     engine = Engine(HEAVY, SPACE, start)
     assert watched(engine, 10, 40 * MBIT, 40 * MBIT) is None
-    engine.constrain(SearchSpace(cut=other, staleness=1))
+    engine.constrain(SearchSpace(cuts=(other,), staleness=1))
     decision = watched(engine, 1, 40 * MBIT, 40 * MBIT, begin=10)
-    assert (decision.deployment.cut, decision.deployment.staleness) == (other, 1)
-    engine.note_deployed(20.0, decision.deployment)
+    assert (decision.layout.tiles[0].stop, decision.layout.staleness) == (other, 1)
+    engine.note_deployed(20.0, decision.layout)
     assert watched(engine, 600, 40 * MBIT, 40 * MBIT, begin=21) is None
 
 
 def test_a_pin_that_leaves_nothing_is_refused():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(1, 3, 32))
+    engine = Engine(LIGHT, SPACE, pair(1, 3, 32))
     with pytest.raises(PlanError, match="the cut is 9"):
-        engine.constrain(SearchSpace(cut=9))
+        engine.constrain(SearchSpace(cuts=(9,)))
     assert watched(engine, 3) is None
 
 
 def test_an_edge_that_became_slower_gives_blocks_away():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 3, 32), total_steps=10_000)
+    engine = Engine(LIGHT, SPACE, pair(3, 3, 32), total_steps=10_000)
     decision = watched(engine, 900, 100 * MBIT, 100 * MBIT, edge_seconds=30.0, cloud_seconds=0.2)
     assert decision is not None
-    assert decision.deployment.cut < 3
+    assert decision.layout.tiles[0].stop < 3
 
 
 def test_all_blocks_are_taken_where_that_is_allowed_and_the_link_is_bad_and_only_there():
     for allowed in (True, False):
         space = SearchSpace(allow_edge_only=allowed)
-        engine = Engine(LIGHT, space, PlannedDeployment(1, 3, 32), total_steps=10_000)
+        engine = Engine(LIGHT, space, pair(1, 3, 32), total_steps=10_000)
         decision = watched(engine, 1800, 0.1 * MBIT, 0.1 * MBIT, 1 / 320)
         assert decision is not None
-        assert decision.deployment.cut == (4 if allowed else 3)
-        engine = Engine(LIGHT, space, PlannedDeployment(1, 3, 32), total_steps=10_000)
+        assert decision.layout.tiles[0].stop == (4 if allowed else 3)
+        engine = Engine(LIGHT, space, pair(1, 3, 32), total_steps=10_000)
         decision = watched(engine, 600, 40 * MBIT, 40 * MBIT)
-        assert decision is None or decision.deployment.cut < 4
+        assert decision is None or decision.layout.tiles[0].stop < 4
 
 
 def test_all_blocks_are_given_back_at_once_where_they_may_not_be_kept():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(4, 3, 8))
-    assert watched(engine, 1, 40 * MBIT, 40 * MBIT).deployment.cut < 4
+    engine = Engine(LIGHT, SearchSpace((2, 4, 8, 32), allow_edge_only=False), pair(4, 3, 8))
+    assert watched(engine, 1, 40 * MBIT, 40 * MBIT).layout.tiles[0].stop < 4
 
 
 def test_the_outcome_holds_what_was_predicted_against_what_was_measured():
-    engine = Engine(LIGHT, SPACE, PlannedDeployment(3, 3, 32))
+    engine = Engine(LIGHT, SPACE, pair(3, 3, 32))
     assert engine.outcome() is None
     watched(engine, 61, steps_a_second=2.0)
     outcome = engine.outcome()
@@ -198,9 +193,9 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     link = symmetric((40.0, 60.0), (40.0, 4.0), (20.0, 0.01))
     start = best_for(profile, 60.0)
     kept, run = both(profile, link, start, 1800.0)
-    assert [switch.deployment.cut for switch in run.switches] == [3]
+    assert [switch.layout.tiles[0].stop for switch in run.switches] == [3]
     # Five minutes of proof cost a sixth of what is to be gained, and they end where the link is slow or dead.
-    best = simulate(profile, link, run.switches[0].deployment, 1800.0).steps
+    best = simulate(profile, link, run.switches[0].layout, 1800.0).steps
     assert run.steps >= kept + 0.7 * (best - kept)
 
 
@@ -217,10 +212,10 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
     )
     space = SearchSpace((8, 32), allow_edge_only=True)
     link = symmetric((10.0, 15.0), (50.0, 0.01))
-    start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).deployment
+    start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).layout
     # Six minutes of going there and back cost more than 1 % of what this run was told that it has to do.
     run = simulate(profile, link, start, 1800.0, Engine(profile, space, start, total_steps=13_500))
-    alone = simulate(profile, link, PlannedDeployment(4, 0, 32), 1800.0).steps
+    alone = simulate(profile, link, pair(4, 0, 32), 1800.0).steps
     assert run.steps >= 0.8 * alone
     assert simulate(profile, link, start, 1800.0).steps < 0.5 * alone
 
@@ -228,10 +223,6 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
 def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     link = symmetric((60.0, 60.0), (60.0, 5.0))
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)
-    work = candidates(QUICK, SPACE)
-    kept = [
-        simulate(QUICK, link, PlannedDeployment(cut, staleness, bits), 1800.0).steps
-        for cut, bits in zip(work.cuts.tolist(), work.bits.tolist(), strict=True)
-        for staleness in SPACE.best_staleness(QUICK)
-    ]
+    found = listed(QUICK, SPACE, SPACE.best_staleness(QUICK))
+    kept = [simulate(QUICK, link, found.layout(row), 1800.0).steps for row in range(len(found))]
     assert run.steps > 1.05 * max(kept)

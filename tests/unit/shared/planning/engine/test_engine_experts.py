@@ -7,12 +7,12 @@ from shared.planning import (
     Engine,
     ProfiledBlock,
     SearchSpace,
-    work_of,
+    loads_of,
 )
-from shared.planning.cost import steady_seconds
+from shared.planning.planners.plan import over
 from shared.planning.rates import Rates
 from tests.support.planning.cases import MBIT
-from tests.support.planning.engine_cases import QUICK, SPACE, best_for
+from tests.support.planning.engine_cases import QUICK, SPACE, best_for, between
 
 
 def on_a_wave(engine, seconds, answers=True, until=math.inf):
@@ -23,12 +23,11 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
     done = 0.0
     for second in range(seconds):
         mbit = 60.0 if second // 60 % 2 == 0 and second < until else 5.0
-        cut, staleness, bits = dataclasses.astuple(engine.deployment)
-        phases = work_of(QUICK, [cut], [bits]).phases(Rates(mbit * MBIT, mbit * MBIT), serial=staleness == 0)
-        done += 1.0 / float(steady_seconds(phases, staleness)[0])
-        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        rates = Rates(mbit * MBIT, mbit * MBIT)
+        done += 1.0 / float(loads_of(QUICK, [engine.layout]).seconds(over(QUICK, rates))[0])
+        decision = engine.observe(between(second, int(done), rates))
         if decision is not None and answers:
-            engine.note_deployed(float(second), decision.deployment)
+            engine.note_deployed(float(second), decision.layout)
         yield second, decision
 
 
@@ -45,16 +44,18 @@ def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way(
 def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
     engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
     decided = next(
-        each for _, each in on_a_wave(engine, 1800, answers=False) if each is not None and each.deployment.cut == 3
+        each
+        for _, each in on_a_wave(engine, 1800, answers=False)
+        if each is not None and each.layout.tiles[0].stop == 3
     )
-    engine.constrain(SearchSpace(cut=3))
-    engine.note_deployed(1800.0, decided.deployment)
+    engine.constrain(SearchSpace(cuts=(3,)))
+    engine.note_deployed(1800.0, decided.layout)
     for second in range(1801, 3600):
         mbit = 60.0 if second // 60 % 2 == 0 else 5.0
-        decision = engine.observe(float(second), second * 10, mbit * MBIT, mbit * MBIT)
-        assert decision is None or decision.deployment.cut == 3
+        decision = engine.observe(between(second, second * 10, Rates(mbit * MBIT, mbit * MBIT)))
+        assert decision is None or decision.layout.tiles[0].stop == 3
         if decision is not None:
-            engine.note_deployed(float(second), decision.deployment)
+            engine.note_deployed(float(second), decision.layout)
 
 
 def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
@@ -62,29 +63,29 @@ def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_beco
     began_at = engine.home
     for _ in on_a_wave(engine, 1500, until=420):
         pass
-    assert engine.deployment.cut == 3
-    assert engine.home == engine.deployment != began_at
+    assert engine.layout.tiles[0].stop == 3
+    assert engine.home == engine.layout != began_at
 
 
 def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
     start = best_for(QUICK, 60.0)
-    work = work_of(QUICK, [start.cut], [start.bits])
     engine = Engine(QUICK, SPACE, start, total_steps=40_000)
     done = lost = 0.0
     left_at = []
     for second in range(3600):
         mbit = 60.0 if second // 60 % 2 == 0 else 5.0
-        home_steps = 1.0 / float(steady_seconds(work.phases(Rates(mbit * MBIT, mbit * MBIT)), start.staleness)[0])
-        if engine.deployment == start:
+        rates = Rates(mbit * MBIT, mbit * MBIT)
+        home_steps = 1.0 / float(loads_of(QUICK, [start]).seconds(over(QUICK, rates))[0])
+        if engine.layout == start:
             done += home_steps
         else:  # nothing is done there, against what the model says
             lost += home_steps
-        decision = engine.observe(float(second), int(done), mbit * MBIT, mbit * MBIT)
+        decision = engine.observe(between(second, int(done), rates))
         if decision is not None:
-            left_at += [second] if engine.deployment == start else []
-            engine.note_deployed(float(second), decision.deployment)
+            left_at += [second] if engine.layout == start else []
+            engine.note_deployed(float(second), decision.layout)
     assert left_at
     assert max(left_at) < 1800
-    assert engine.deployment == start
+    assert engine.layout == start
     # The account's hundredth, and as much again for what is seen too late.
     assert lost <= 0.02 * (done + lost)

@@ -1,0 +1,27 @@
+"""What a step costs, and a change: layouts under conditions. Arithmetic alone; what may be chosen is the families'."""
+
+from shared.planning.cost.conditions import Conditions, Direction, conditions_of
+from shared.planning.cost.layouts import is_stacked, loads_of
+from shared.planning.cost.loads import Loads, Times, Ways, joined, pipeline_seconds, steady_seconds
+from shared.planning.cost.stacked import stacked_loads
+from shared.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
+
+__all__ = [
+    "Conditions",
+    "Direction",
+    "Loads",
+    "Runs",
+    "Times",
+    "Ways",
+    "bits_between",
+    "conditions_of",
+    "is_stacked",
+    "joined",
+    "loads_of",
+    "moved_bits",
+    "moving_seconds",
+    "pipeline_seconds",
+    "runs_of",
+    "stacked_loads",
+    "steady_seconds",
+]

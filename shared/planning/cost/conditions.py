@@ -1,0 +1,53 @@
+"""Conditions: what the links and devices are at one moment, as numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from shared.planning.measurements import Floats
+from shared.planning.profile import Hop, Profile
+from shared.planning.rates import Rates
+
+Direction = tuple[int, int]
+"""Two workers by their places in the profile, the sender first."""
+
+UNKNOWN_RATE = 1e-30
+"""Bits per second of a link of which nothing is known: nothing chooses what would use it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """Between W workers, in the order of the profile. With a leading axis, conditions of many moments."""
+
+    rates: Floats
+    """Bits per second from the first worker to the second, shape (W, W)."""
+    trips: Floats
+    """Seconds there and back, shape (W, W); of the two entries of a pair, the first worker's counts."""
+    factors: Floats
+    """How many times as long as measured each worker takes, shape (W,)."""
+
+    def with_factors(self, factors: Floats) -> "Conditions":
+        """The same links on other devices."""
+        return replace(self, factors=factors)
+
+    def link(self, near: int, far: int) -> Rates:
+        """The link between two workers, up from the first."""
+        travel_seconds = float(self.trips[min(near, far), max(near, far)])
+        return Rates(float(self.rates[near, far]), float(self.rates[far, near]), travel_seconds)
+
+
+def conditions_of(profile: Profile, links: Mapping[Hop, Rates] | None = None) -> Conditions:
+    """The links as they were measured, on devices as they were. links: those that are otherwise, up from the first."""
+    names, given = profile.names, links or {}
+    count = len(names)
+    rates, trips = np.full((count, count), UNKNOWN_RATE), np.zeros((count, count))
+    for near, far in combinations(range(count), 2):
+        hop = names[near], names[far]
+        if (now := given.get(hop)) is not None:
+            rates[near, far], rates[far, near], trips[near, far] = now.uplink, now.downlink, now.round_trip_seconds
+        elif (known := profile.way(*hop)) is not None:
+            rates[near, far], rates[far, near] = known.uplink or UNKNOWN_RATE, known.downlink or UNKNOWN_RATE
+            trips[near, far] = known.round_trip_seconds or 0.0
+    return Conditions(rates, trips, np.ones(count))

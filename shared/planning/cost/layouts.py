@@ -1,0 +1,43 @@
+"""The loads of any layouts: stacked ones from the tables of the profile."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.planning.cost.loads import Loads, joined
+from shared.planning.cost.stacked import stacked_loads
+from shared.planning.layout import Layout
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile import Profile
+
+
+def is_stacked(layout: Layout) -> bool:
+    """Whether each of its workers runs the next blocks on the whole batch."""
+    return not layout.owners and len(layout.workers) == len(layout.tiles)
+
+
+def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
+    """What a step of each asks of workers and links, in this order. KeyError for a worker that the profile does not have."""
+    places = {name: place for place, name in enumerate(profile.names)}
+    by_workers: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, layout in enumerate(layouts):
+        by_workers[tuple(places[worker] for worker in layout.workers)].append(row)
+    found = [_stacked(profile, workers, [layouts[row] for row in rows]) for workers, rows in by_workers.items()]
+    order = np.argsort([row for rows in by_workers.values() for row in rows])
+    return joined(found).take(order)
+
+
+def _stacked(profile: Profile, workers: tuple[int, ...], layouts: Sequence[Layout]) -> Loads:
+    cuts, bits = [layout.cuts for layout in layouts], [layout.bits for layout in layouts]
+    if len(workers) == 1 and len(profile.workers) > 1:  # another one, without blocks: it is to have columns too
+        workers = workers[0], (workers[0] + 1) % len(profile.workers)
+        cuts, bits = [(len(profile),)] * len(layouts), [(FLOAT32_BITS,)] * len(layouts)
+    staleness = np.array([layout.staleness for layout in layouts])
+    return stacked_loads(
+        profile,
+        workers,
+        [np.array(each) for each in zip(*cuts, strict=True)],
+        [np.array(each) for each in zip(*bits, strict=True)],
+        staleness,
+    )

@@ -1,0 +1,211 @@
+"""Loads: what a step of each of n layouts asks of workers and links, and how long it takes under given conditions.
+
+Paper 000 (Eq. 9 to 12) has two workers and so four phases; paper 001 cuts a chain by its slowest part. Both are
+max(T_max, T_sum / (K + 1)). T_max is the busiest worker or direction of a link. T_sum is the longest way through a step: from
+the moment a worker begins it until it has done its part.
+
+Arithmetic on arrays, so that all layouts are costed at once. Knows nothing of what may be chosen.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from shared.planning.cost.conditions import Conditions, Direction
+from shared.planning.measurements import Bools, Floats, Ints
+
+Key = TypeVar("Key", int, Direction)
+
+
+class Times(NamedTuple):
+    """T_max and T_sum in seconds of n layouts. Shape (n,), or (T, n) for conditions of T moments."""
+
+    longest: Floats
+    total: Floats
+
+    def filling(self) -> Floats:
+        """Seconds until an empty pipeline is full."""
+        return np.maximum(0.0, self.total - self.longest)
+
+
+class Ways(NamedTuple):
+    """The ways through a step of n layouts, m in all. Columns have shape (m,)."""
+
+    starts: Ints | None
+    """Where the ways of each layout begin; None where each has one."""
+    work: Mapping[int, Floats]
+    """Seconds of each worker's work, which grow with its factor."""
+    waited: Floats
+    """Seconds of other work that a batch waits for."""
+    bits: Mapping[Direction, Floats]
+    halves: Mapping[Direction, Floats]
+    """How often a batch goes from one worker to another, either way: each takes half of their round trip."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loads:
+    """Columns over n layouts, shape (n,). NaN where something was not measured."""
+
+    ahead: Ints
+    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
+    work: Mapping[int, Floats]
+    """Seconds that each worker computes and encodes, by its place in the profile."""
+    host: Mapping[int, Floats]
+    """Seconds of a worker's other work, which no factor makes longer."""
+    bits: Mapping[Direction, Floats]
+    ways: Ways
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.ahead)
+
+    def at(self, conditions: Conditions) -> Times:
+        """What a step takes under some conditions."""
+        computing = _computing(self.work, conditions)
+        carrying = _carrying(self.bits, conditions)
+        busy = [
+            seconds + self.host[worker] if worker in self.host else seconds for worker, seconds in computing.items()
+        ]
+        longest = reduce(np.maximum, [*busy, *carrying.values()])
+        ways = self.ways
+        if ways.starts is not None:
+            computing, carrying = _computing(ways.work, conditions), _carrying(ways.bits, conditions)
+        parts = [computing[key] if isinstance(key, int) else carrying[key] for key in self._order]
+        total = parts[0] + ways.waited
+        for part in parts[1:]:
+            total = total + part
+        for (near, far), halves in ways.halves.items():
+            total = total + halves * (conditions.trips[..., near, far, None] / 2)
+        if ways.starts is not None:
+            total = np.maximum.reduceat(total, ways.starts, axis=-1)
+        return Times(longest, total)
+
+    def seconds(self, conditions: Conditions) -> Floats:
+        """A step with a full pipeline, shape (n,)."""
+        return steady_seconds(*self.at(conditions), self.ahead)
+
+    def worker_seconds(self, conditions: Conditions) -> dict[int, Floats]:
+        """How long a step keeps each worker busy."""
+        busy = _computing(self.work, conditions)
+        return {worker: seconds + self.host.get(worker, 0.0) for worker, seconds in busy.items()}
+
+    def direction_seconds(self, conditions: Conditions) -> dict[Direction, Floats]:
+        """How long a step keeps each direction of a link busy."""
+        return _carrying(self.bits, conditions)
+
+    def sends(self) -> Bools:
+        """Which of them use a link at all."""
+        uses: Bools = np.zeros(len(self), dtype=np.bool_)
+        for bits in self.bits.values():
+            uses |= bits > 0.0
+        return uses
+
+    def measured(self) -> Bools:
+        """Which have all that is needed to cost them."""
+        columns = [*self.work.values(), *self.host.values(), *self.bits.values()]
+        measured: Bools = np.isfinite(np.sum(columns, axis=0))
+        return measured
+
+    @cached_property
+    def _order(self) -> Sequence[int | Direction]:
+        """Parts of a way, as a batch meets them in a chain: one order for all, so that equal sums have equal last bits."""
+        workers = len(self.ways.work) and max(self.ways.work) + 1
+        up: dict[tuple[int, ...], int | Direction] = {(worker, 0): worker for worker in self.ways.work}
+        for near, far in self.ways.bits:
+            up[(near, 1, far) if near < far else (workers, -near, -far)] = (near, far)
+        return [up[place] for place in sorted(up)]
+
+    def take(self, index: ArrayLike) -> "Loads":
+        """The rows that a mask or an array of indices picks."""
+        rows = np.arange(len(self))[np.asarray(index)]
+        ways = self.ways
+        if ways.starts is None:
+            picked, starts = rows, None
+        else:
+            ends = np.append(ways.starts[1:], len(ways.waited))
+            picked = np.concatenate([np.arange(ways.starts[row], ends[row]) for row in rows] or [rows])
+            starts = np.cumsum([0, *(ends[rows] - ways.starts[rows])[:-1]])
+        return Loads(
+            self.ahead[rows],
+            _picked(self.work, rows),
+            _picked(self.host, rows),
+            _picked(self.bits, rows),
+            Ways(
+                starts,
+                _picked(ways.work, picked),
+                ways.waited[picked],
+                _picked(ways.bits, picked),
+                _picked(ways.halves, picked),
+            ),
+        )
+
+
+def joined(loads: Sequence[Loads]) -> Loads:
+    """The rows of all, in this order. What one of them does not use, it uses for no time."""
+    if len(loads) == 1:
+        return loads[0]
+    rows = [len(each) for each in loads]
+    lengths = [len(each.ways.waited) for each in loads]
+    starts = None
+    if any(each.ways.starts is not None for each in loads):
+        each_starts = [np.arange(len(one)) if one.ways.starts is None else one.ways.starts for one in loads]
+        begins = np.cumsum([0, *lengths[:-1]])
+        starts = np.concatenate([begin + one for begin, one in zip(begins, each_starts, strict=True)])
+    return Loads(
+        np.concatenate([each.ahead for each in loads]),
+        _joined([each.work for each in loads], rows),
+        _joined([each.host for each in loads], rows),
+        _joined([each.bits for each in loads], rows),
+        Ways(
+            starts,
+            _joined([each.ways.work for each in loads], lengths),
+            np.concatenate([each.ways.waited for each in loads]),
+            _joined([each.ways.bits for each in loads], lengths),
+            _joined([each.ways.halves for each in loads], lengths),
+        ),
+    )
+
+
+def steady_seconds(longest: Floats | float, total: Floats | float, ahead: int | Ints) -> Floats:
+    """Seconds per step once the pipeline is full: Eq. 12 over an endless horizon, max(T_max, T_sum / (K + 1)).
+
+    ahead: K, one for all or one for each.
+    """
+    return np.maximum(longest, total / (ahead + 1))
+
+
+def pipeline_seconds(times: Times, staleness: int | Ints, horizon_steps: int) -> Floats:
+    """Seconds that `horizon_steps` steps take with staleness K (Eq. 12), broadcast against K when it is an array.
+
+    K = 0 gives Eq. 10, K >= horizon - 1 gives Eq. 11. Never rises with K.
+    """
+    longest, total = times
+    groups = -(-horizon_steps // (staleness + 1))
+    waiting = np.maximum(0.0, total - (staleness + 1) * longest)
+    return (horizon_steps - 1) * longest + total + (groups - 1) * waiting
+
+
+def _computing(work: Mapping[int, Floats], at: Conditions) -> dict[int, Floats]:
+    return {worker: seconds * at.factors[..., worker, None] for worker, seconds in work.items()}
+
+
+def _carrying(bits: Mapping[Direction, Floats], at: Conditions) -> dict[Direction, Floats]:
+    return {
+        (sender, receiver): each / at.rates[..., sender, receiver, None] for (sender, receiver), each in bits.items()
+    }
+
+
+def _picked(columns: Mapping[Key, Floats], rows: Ints) -> dict[Key, Floats]:
+    return {key: column[rows] for key, column in columns.items()}
+
+
+def _joined(each: Sequence[Mapping[Key, Floats]], lengths: Sequence[int]) -> dict[Key, Floats]:
+    keys = dict.fromkeys(key for columns in each for key in columns)
+    return {
+        key: np.concatenate([columns.get(key, np.zeros(length)) for columns, length in zip(each, lengths, strict=True)])
+        for key in keys
+    }

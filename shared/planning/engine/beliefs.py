@@ -1,0 +1,178 @@
+"""What the engine believes: links and devices now and over the last minute, and the speed of each layout over it.
+
+Rates are noisy and the pipeline smooths them itself, so they are smoothed as it does before a speed is made of them. Speeds are
+averaged then, not rates: the mean of what a rate allows is not what the mean rate allows. And where a layout was tried, what it
+really did corrects the model. Decides nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from shared.planning.cost import Conditions, Direction
+from shared.planning.engine.pool import Pool
+from shared.planning.layout import Layout
+from shared.planning.measurements import Floats
+
+LEAST_RATE = 1000.0
+"""Bits per second that a dead link is taken for, so that layouts can still be told apart."""
+
+MOST_MEMORY_SECONDS = 5.0
+"""Longest over which the rates of now are smoothed. A pipeline smooths over about half of what it holds in flight."""
+
+MODEL_STEPS = 20.0
+"""Weight of the model, in steps, where its speed is held against the steps that were done."""
+
+COMPUTE_WEIGHT = 0.2
+"""The weight of the newest measurement of a worker's work in its mean."""
+
+
+class Mean:
+    """A mean over time that forgets with a time constant, and is a plain mean until that has passed."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self.value: Floats = np.empty(0)
+
+    def add(self, seconds: float, time_constant_seconds: float, value: Floats) -> None:
+        """Take in what held for the last `seconds`."""
+        decay = math.exp(-seconds / time_constant_seconds)
+        self._weight = self._weight * decay + 1.0 - decay
+        self.value = self.value + (1.0 - decay) / self._weight * (value - self.value) if len(self.value) else value
+
+
+class Beliefs:
+    """Beliefs over the n layouts of a pool. The attributes below exist once something was observed."""
+
+    now: Conditions
+    mean: Conditions
+    usual: Conditions
+    """Over the whole memory, for what a dip of a link must not decide."""
+    speeds: Floats
+    """Steps per second of each layout at the rates of now, shape (n,)."""
+    mean_speeds: Floats
+    """Over the last minute, shape (n,)."""
+
+    def __init__(self, window_seconds: float, memory_seconds: float, measured: Conditions) -> None:
+        """measured: what links are taken for until they are observed."""
+        self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
+        self._newest = measured
+        self._factors = measured.factors.copy()
+        self._now, self._mean, self._usual = Mean(), Mean(), Mean()
+        self._modelled_steps: dict[Layout, float] = {}
+        self._done_steps: dict[Layout, float] = {}
+
+    def consider(self, pool: Pool, current: int) -> None:
+        """Weigh these layouts from now on; what is known of links, devices and layouts stays."""
+        self._pool = pool
+        self._speeds_mean = Mean()
+        if len(self._now.value):
+            self._derive(self._window_seconds, current)
+
+    def note_links(
+        self, seconds: float, rates: Mapping[Direction, float], trips: Mapping[Direction, float], current: int
+    ) -> None:
+        """Take in what the links were for the last `seconds`: their mean rates and round trips, those that were measured.
+
+        current: the layout of today, whose pipeline does the smoothing.
+        """
+        memory_seconds = MOST_MEMORY_SECONDS
+        if len(self._speeds_mean.value):
+            in_flight = float((self._pool.staleness + 1)[current] / self.mean_speeds[current])
+            memory_seconds = min(memory_seconds, in_flight / 2)
+        newest = replace(self._newest, rates=self._newest.rates.copy(), trips=self._newest.trips.copy())
+        for direction, rate in rates.items():
+            newest.rates[direction] = max(rate, LEAST_RATE)
+        for (near, far), trip in trips.items():
+            newest.trips[min(near, far), max(near, far)] = trip
+        self._newest = newest
+        observed = np.concatenate([newest.rates.ravel(), newest.trips.ravel()])
+        self._now.add(seconds, memory_seconds, observed)
+        self._mean.add(seconds, self._window_seconds, observed)
+        self._usual.add(seconds, self._memory_seconds, observed)
+        self._derive(seconds, current)
+
+    def note_work(self, work: Mapping[int, float], current: int) -> None:
+        """Scale the profile's times to those that workers have today; nothing to learn where the profile has 0."""
+        for worker, seconds in work.items():
+            profiled = float(self._pool.loads.work[worker][current]) if worker in self._pool.loads.work else 0.0
+            if profiled > 0.0:
+                self._factors[worker] += COMPUTE_WEIGHT * (seconds / profiled - self._factors[worker])
+
+    def note_steps(self, seconds: float, done_steps: int, current: int) -> None:
+        """Hold the model against the steps done in the last `seconds` of even running, none of them spent on a change."""
+        key = self._pool[current]
+        modelled = seconds * float(self._modelled[current])
+        self._modelled_steps[key] = self._modelled_steps.get(key, MODEL_STEPS) + modelled
+        self._done_steps[key] = self._done_steps.get(key, MODEL_STEPS) + done_steps
+
+    def _derive(self, seconds: float, current: int) -> None:
+        self.now, self.mean, self.usual = map(self._conditions, (self._now, self._mean, self._usual))
+        self._modelled = 1.0 / self._pool.loads.seconds(self.now)
+        self._speeds_mean.add(seconds, self._window_seconds, self._modelled)
+        corrections = self._corrections(current)
+        self.speeds = self._modelled * corrections
+        self.mean_speeds = self._speeds_mean.value * corrections
+
+    def _conditions(self, mean: Mean) -> Conditions:
+        rates, trips = np.split(mean.value, 2)
+        shape = self._newest.rates.shape
+        return Conditions(rates.reshape(shape), trips.reshape(shape), self._factors.copy())
+
+    def _corrections(self, current: int) -> Floats:
+        """What was done over what was modelled, shape (n,).
+
+        A layout that was never tried is expected to miss the model by what it shares with today's, but not to beat it.
+        """
+        known = {key: self._done_steps[key] / modelled for key, modelled in self._modelled_steps.items()}
+        corrections = self._shared_shortfall(current, known.get(self._pool[current], 1.0))
+        for key, part in known.items():
+            if (row := self._pool.known(key)) is not None:
+                corrections[row] = part
+        return corrections
+
+    def _shared_shortfall(self, current: int, done_part: float) -> Floats:
+        """Part of its modelled speed that each layout keeps when today's does `done_part` of its own, shape (n,).
+
+        What is missing is put where it shows today. Where a link bounds a step, that direction is slower, for all that use it.
+        Else each batch may be on its way for longer, which is shared once for K + 1 steps by all that go this way; or the
+        worker that bounds a step may be slower. Of two explanations each layout has the one that it suffers less from: to be
+        wrong in its favour is found out by trying, to be wrong against it never is.
+        """
+        if done_part >= 1.0:
+            return np.ones(len(self._pool))
+        loads = self._pool.loads
+        explanations = [loads.seconds(at) for at in self._explanations(current, 1.0 / done_part)]
+        ratio: Floats = loads.seconds(self.now) / np.min(explanations, axis=0)
+        return ratio
+
+    def _explanations(self, current: int, slower: float) -> list[Conditions]:
+        today = self._pool.loads.take([current])
+        times = today.at(self.now)
+        longest, total = float(times.longest[0]), float(times.total[0])
+        windows = int(self._pool.staleness[current]) + 1
+        step_seconds = max(longest, total / windows)
+        links = {direction: halves for direction, halves in today.ways.halves.items() if halves[0] > 0.0}
+        delayed = []
+        if links:
+            trips, delay_seconds = self.now.trips.copy(), slower * step_seconds * windows - total
+            for direction, halves in links.items():
+                trips[direction] += delay_seconds / len(links) * 2.0 / float(halves[0])
+            delayed = [replace(self.now, trips=trips)]
+        if links and step_seconds > longest:
+            return delayed
+        for direction, seconds in today.direction_seconds(self.now).items():
+            if seconds[0] == longest:
+                rates = self.now.rates.copy()
+                rates[direction] /= slower
+                return [replace(self.now, rates=rates)]
+        busy = today.worker_seconds(self.now)
+        worker = max(reversed(busy), key=lambda one: float(busy[one][0]))
+        computing = float(today.work[worker][0]) * float(self.now.factors[worker])
+        if computing <= 0.0:
+            return delayed or [self.now]
+        factors = self.now.factors.copy()
+        factors[worker] *= 1.0 + (slower - 1.0) * float(busy[worker][0]) / computing
+        return [replace(self.now, factors=factors), *delayed]
