@@ -15,11 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import moved_bits, runs_of
+from shared.planning.cost import loads_of, moved_bits, runs_of
 from shared.planning.engine import Decision, Engine, Observation
-from shared.planning.families.pair import pairs
 from shared.planning.layout import Layout
-from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
 from shared.planning.traces import LinkTrace
 
@@ -73,9 +71,7 @@ class SimulatedPipeline:
 
     def change(self, layout: Layout) -> None:
         """Run from the next batch on under another layout."""
-        cut = layout.cuts[0] if layout.cuts else len(self._profile)
-        bits = layout.bits[0] if layout.bits else FLOAT32_BITS
-        loads = pairs(self._profile, *(np.array([each]) for each in (cut, bits, layout.staleness))).loads
+        loads = loads_of(self._profile, [layout])
         if not loads.measured()[0]:
             raise PlanError(f"the profile has nothing measured for {layout}; choose another deployment")
         computing, self._cloud_seconds = (float(loads.work[place][0]) for place in (0, 1))
@@ -85,7 +81,9 @@ class SimulatedPipeline:
         self._edge_seconds = computing + float(loads.ways.waited[0])
         self._busy_seconds = computing + (float(loads.host[0][0]) if 0 in loads.host else 0.0)
         self._uplink_bits, self._downlink_bits = float(loads.bits[0, 1][0]), float(loads.bits[1, 0][0])
-        self._one_way_seconds = float(loads.ways.halves[0, 1][0]) * self._link.round_trip_seconds / 4
+        self._one_way_seconds = (
+            sum(float(halves[0]) for halves in loads.ways.halves.values()) * self._link.round_trip_seconds / 4
+        )
 
     def next_start(self) -> float:
         """When the next batch may start: the edge is free and the batch K + 1 before it is settled."""
