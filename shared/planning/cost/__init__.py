@@ -2,7 +2,7 @@
 
 from shared.planning.cost.conditions import Conditions, Direction, conditions_of
 from shared.planning.cost.layouts import is_stacked, loads_of
-from shared.planning.cost.loads import Loads, Times, Ways, joined, pipeline_seconds, steady_seconds
+from shared.planning.cost.loads import Loads, Slower, Times, Ways, joined, pipeline_seconds, steady_seconds
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
 
@@ -11,6 +11,7 @@ __all__ = [
     "Direction",
     "Loads",
     "Runs",
+    "Slower",
     "Times",
     "Ways",
     "bits_between",

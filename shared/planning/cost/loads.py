@@ -19,6 +19,8 @@ from shared.planning.cost.conditions import Conditions, Direction
 from shared.planning.measurements import Bools, Floats, Ints
 
 Key = TypeVar("Key", int, Direction)
+Slower = Mapping[int | Direction, float]
+"""By worker or direction of a link."""
 
 
 class Times(NamedTuple):
@@ -63,17 +65,19 @@ class Loads:
         """n."""
         return len(self.ahead)
 
-    def at(self, conditions: Conditions) -> Times:
-        """What a step takes under some conditions."""
-        computing = _computing(self.work, conditions)
-        carrying = _carrying(self.bits, conditions)
+    def at(self, conditions: Conditions, slower: Slower | None = None) -> Times:
+        """What a step takes under some conditions. slower: how many times as long some of its parts take."""
+        slower = slower or {}
+        computing = _slowed(_computing(self.work, conditions), slower)
+        carrying = _slowed(_carrying(self.bits, conditions), slower)
         busy = [
             seconds + self.host[worker] if worker in self.host else seconds for worker, seconds in computing.items()
         ]
         longest = reduce(np.maximum, [*busy, *carrying.values()])
         ways = self.ways
         if ways.starts is not None:
-            computing, carrying = _computing(ways.work, conditions), _carrying(ways.bits, conditions)
+            computing = _slowed(_computing(ways.work, conditions), slower)
+            carrying = _slowed(_carrying(ways.bits, conditions), slower)
         parts = [computing[key] if isinstance(key, int) else carrying[key] for key in self._order]
         total = parts[0] + ways.waited
         for part in parts[1:]:
@@ -84,9 +88,9 @@ class Loads:
             total = np.maximum.reduceat(total, ways.starts, axis=-1)
         return Times(longest, total)
 
-    def seconds(self, conditions: Conditions) -> Floats:
+    def seconds(self, conditions: Conditions, slower: Slower | None = None) -> Floats:
         """A step with a full pipeline, shape (n,)."""
-        return steady_seconds(*self.at(conditions), self.ahead)
+        return steady_seconds(*self.at(conditions, slower), self.ahead)
 
     def worker_seconds(self, conditions: Conditions) -> dict[int, Floats]:
         """How long a step keeps each worker busy."""
@@ -197,6 +201,10 @@ def _carrying(bits: Mapping[Direction, Floats], at: Conditions) -> dict[Directio
     return {
         (sender, receiver): each / at.rates[..., sender, receiver, None] for (sender, receiver), each in bits.items()
     }
+
+
+def _slowed(parts: dict[Key, Floats], slower: Slower) -> dict[Key, Floats]:
+    return {key: seconds * slower[key] if key in slower else seconds for key, seconds in parts.items()}
 
 
 def _picked(columns: Mapping[Key, Floats], rows: Ints) -> dict[Key, Floats]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shared.planning.cost import Conditions, Direction
+from shared.planning.cost import Conditions, Direction, Slower
 from shared.planning.engine.pool import Pool
 from shared.planning.layout import Layout
 from shared.planning.measurements import Floats
@@ -144,35 +144,26 @@ class Beliefs:
         if done_part >= 1.0:
             return np.ones(len(self._pool))
         loads = self._pool.loads
-        explanations = [loads.seconds(at) for at in self._explanations(current, 1.0 / done_part)]
+        explanations = [loads.seconds(*explanation) for explanation in self._explanations(current, 1.0 / done_part)]
         ratio: Floats = loads.seconds(self.now) / np.min(explanations, axis=0)
         return ratio
 
-    def _explanations(self, current: int, slower: float) -> list[Conditions]:
+    def _explanations(self, current: int, slower: float) -> list[tuple[Conditions, Slower]]:
         today = self._pool.loads.take([current])
         times = today.at(self.now)
         longest, total = float(times.longest[0]), float(times.total[0])
         windows = int(self._pool.staleness[current]) + 1
         step_seconds = max(longest, total / windows)
         links = {direction: halves for direction, halves in today.ways.halves.items() if halves[0] > 0.0}
-        delayed = []
-        if links:
-            trips, delay_seconds = self.now.trips.copy(), slower * step_seconds * windows - total
-            for direction, halves in links.items():
-                trips[direction] += delay_seconds / len(links) * 2.0 / float(halves[0])
-            delayed = [replace(self.now, trips=trips)]
+        trips, delay_seconds = self.now.trips.copy(), slower * step_seconds * windows - total
+        for direction, halves in links.items():
+            trips[direction] += delay_seconds / len(links) * 2.0 / float(halves[0])
+        delayed: list[tuple[Conditions, Slower]] = [(replace(self.now, trips=trips), {})] if links else []
         if links and step_seconds > longest:
             return delayed
         for direction, seconds in today.direction_seconds(self.now).items():
             if seconds[0] == longest:
-                rates = self.now.rates.copy()
-                rates[direction] /= slower
-                return [replace(self.now, rates=rates)]
+                return [(self.now, {direction: slower})]
         busy = today.worker_seconds(self.now)
         worker = max(reversed(busy), key=lambda one: float(busy[one][0]))
-        computing = float(today.work[worker][0]) * float(self.now.factors[worker])
-        if computing <= 0.0:
-            return delayed or [self.now]
-        factors = self.now.factors.copy()
-        factors[worker] *= 1.0 + (slower - 1.0) * float(busy[worker][0]) / computing
-        return [replace(self.now, factors=factors), *delayed]
+        return [(self.now, {worker: slower}), *delayed]
