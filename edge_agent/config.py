@@ -117,11 +117,10 @@ class TrainingConfig(Section):
 
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
-    """What `edge-agent profile` measured on this pair. With it, the engine moves the cut, the bit width and K while
-    training goes on, as the devices and the link change. Left out, they stay as they are."""
+    """What `edge-agent profile` measured, of two workers or of a chain. With it, the engine moves blocks and changes the bit
+    widths, with two workers K too, while training goes on, as devices and links change. Left out, they stay as they are."""
     chain: Path | None = Field(default=None, examples=["chain.json"])
-    """What `edge-agent profile` measured of the model on a chain of workers. With it, the engine moves blocks among them while
-    training goes on, and changes the bit width of each link; K stays as it is."""
+    """The former name of `engine.profile` for a chain. It will be gone in the next release."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
@@ -136,6 +135,17 @@ class EngineSection(Section):
     allow_edge_only: bool = True
     """Whether all blocks may be put here where that is fastest. Then nothing crosses the link, so the agent probes it
     about once a minute, with up to 6 MB each way."""
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Self:
+        if self.profile is not None and self.chain is not None:
+            raise ValueError("profile and chain are both set, and one engine decides; leave chain out")
+        return self
+
+    @property
+    def file(self) -> Path | None:
+        """What the engine plans with."""
+        return self.profile or self.chain
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):

@@ -14,15 +14,15 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.contextvars import unbind_contextvars
 
-from edge_agent.adaptation.chain_decisions import ChainDecisions, load_run_chain, make_chain_decisions
-from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
+from edge_agent.adaptation.chooser import Decisions, make_decisions
+from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.experiment.workers import Workers
@@ -155,7 +155,6 @@ class _Prepared(NamedTuple):
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
-    chain: Profile | None
     start: Deployment | None
     """What a new session begins with, where that was planned."""
     folder: LocalFiles | None
@@ -173,13 +172,13 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, listener: Training
     bind_run(experiment.run_id)
     listener.prepared(experiment.run_id)
     profile = await asyncio.to_thread(load_run_profile, experiment)
-    chain = await asyncio.to_thread(load_run_chain, experiment)
-    start = await planned_start(experiment, profile) if profile is not None and stored is None else None
+    plans = profile is not None and stored is None and has_one_cut(experiment.placement)
+    start = await planned_start(experiment, profile) if profile is not None and plans else None
     if start is not None:
         experiment.begin_with(start)
     elif stored is None:
         await asyncio.to_thread(warn_of_small_share, experiment)
-    return _Prepared(config, experiment, profile, chain, start, folder, stored)
+    return _Prepared(config, experiment, profile, start, folder, stored)
 
 
 async def _train_or_deliver(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
@@ -285,16 +284,11 @@ class _Runs:
         began_again = False
         while True:
             self._controlled.shutdown.cancel_on_request()
-            decisions = await asyncio.to_thread(
-                make_decision_loop, experiment, prepared.profile, statistics, self._metrics
-            )
-            chain_decisions = await asyncio.to_thread(
-                make_chain_decisions, experiment, prepared.chain, statistics, self._metrics
-            )
+            decisions = await asyncio.to_thread(make_decisions, experiment, prepared.profile, statistics, self._metrics)
             run = await self._open(experiment, stored, prepared.folder)
             newest.stored = run.session.stored
             try:
-                return await self._train_in(run, experiment, decisions, chain_decisions, resumed=stored is not None)
+                return await self._train_in(run, experiment, decisions, resumed=stored is not None)
             except GoneError as gone:
                 self._controlled.leave()
                 if run.session.stored.shared is not None:
@@ -341,23 +335,22 @@ class _Runs:
         self,
         run: TrainingRun,
         experiment: Experiment,
-        decisions: DecisionLoop | None,
-        chain_decisions: ChainDecisions | None,
+        decisions: Decisions | None,
         *,
         resumed: bool,
     ) -> TrainingResult:
         controlled = self._controlled
         self._observer.opened(run)
-        controlled.begin(run, decisions, chain_decisions)
+        controlled.begin(run, decisions)
         self._listener.session_opened(run.deployer)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, experiment.close)
-            if decisions is not None:
+            if isinstance(decisions, DecisionLoop):
                 self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))
-            if chain_decisions is not None:
+            elif decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
-                await stack.enter_async_context(chain_decisions.running(run.deployer, measure))
+                await stack.enter_async_context(decisions.running(run.deployer, measure))
             return await run.run(self._listener.finished, resumed=resumed)
 
 

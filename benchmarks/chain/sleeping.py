@@ -73,7 +73,7 @@ class SleepingChain:
         """Begin a run whose engine knows what there is now."""
         path = self._folder / "chain.json"
         path.write_text(json.dumps(self._document()))
-        return self._train(f"engine.chain={path}", f"engine.bits={[*BITS]}")
+        return self._train(f"engine.profile={path}", f"engine.bits={[*BITS]}")
 
     def keep(self) -> LiveRun:
         """Begin a run with the best for what there is now, which it keeps."""

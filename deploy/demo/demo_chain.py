@@ -57,13 +57,13 @@ def main() -> int:
             listed = ", ".join(f'{{name = "{name}", address = "{address}"}}' for name, (_, address) in trainers.items())
             chain = scratch / "chain.json"
             _agent("profile", f"--config={CONFIG}", f"--set=trainers=[{listed}]", f"--out={chain}", "--repeats=3")
-            plan = ("plan", f"--stages={chain}", "--staleness=2", "--bits=8,32")
+            plan = ("plan", f"--profile={chain}", "--staleness=2", "--bits=8,32")
             _agent(*plan)
             runs = pairwise((0, *json.loads(_agent(*plan, "--json", show=False))["cuts"], ""))
             placed = [
                 f'placement.{name}="{first}:{stop}"' for name, (first, stop) in zip((AGENT, *NAMES), runs, strict=True)
             ]
-            flags = [f"trainers=[{listed}]", *placed, f"engine.chain={chain}", *sys.argv[1:]]
+            flags = [f"trainers=[{listed}]", *placed, f"engine.profile={chain}", *sys.argv[1:]]
             _train(load_config(EdgeConfig, CONFIG, flags, environ={}), trainers[SLOW][0].pid)
             return 0
     except KeyboardInterrupt:

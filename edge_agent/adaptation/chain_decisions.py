@@ -19,10 +19,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import structlog
 
-from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.adaptation.looking import looking
 from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
 from edge_agent.config import EngineSection
@@ -32,8 +30,8 @@ from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.concurrency.tasks import meanwhile
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError
-from shared.placement import AGENT, Cargo, Placement, Route, chain_workers, cuts_of, document_of
-from shared.planning import EngineConfig, Profile, load_profile
+from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of, document_of
+from shared.planning import EngineConfig, Profile
 from shared.planning.chain import (
     ChainDecision,
     ChainEngine,
@@ -271,48 +269,10 @@ class ChainDecisions:
         return Partition(cuts, tuple(codec_bits(placement.codecs[route]) for route in routes))
 
 
-def load_run_chain(experiment: Experiment) -> Profile | None:
-    """The chain that `engine.chain` names, checked against the experiment; None where it names none.
-
-    Raises PlanError for a file that cannot be read or is of something else, and ConfigError where a schedule would change K, or
-    the placement is no chain.
-    """
-    config, path = experiment.config, experiment.config.engine.chain
-    if path is None:
-        return None
-    if not isinstance(config.deployment.staleness, int):
-        raise ConfigError("deployment.staleness is a schedule and engine.chain is set; give one K for the whole run")
-    placement = experiment.placement
-    if config.deployment.follows_codecs:
-        raise ConfigError(
-            "deployment.codec is a schedule and engine.chain is set, which would both change the bits; leave one out"
-        )
-    workers = chain_workers(placement)
-    if workers is None or len(workers) < 2:
-        raise ConfigError(
-            "engine.chain is set and the placement is not of workers that each run the next blocks; leave one of them out"
-        )
-    chain = load_profile(path)
-    check_measured(chain, tuple(block.name for block in experiment.chain.blocks), config.data.batch_size, str(path))
-    names = chain.names
-    if names != workers:
-        raise PlanError(
-            f"{path}: the stages are {', '.join(names)}, and the placement's workers are {', '.join(workers)}; they "
-            "must have the same names in the same order"
-        )
-    chain = chain.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
-    # It may have been measured where raw samples may cross; what is not measured is never chosen.
-    first = chain.worker(AGENT).replayed.copy()
-    first[0, : experiment.chain.first_boundary] = np.nan
-    return chain.with_worker(replace(chain.worker(AGENT), replayed=first))
-
-
 def make_chain_decisions(
-    experiment: Experiment, chain: Profile | None, statistics: Statistics, metrics: EngineMetrics
-) -> ChainDecisions | None:
-    """The decisions of a run; None without a chain to decide by. Raises PlanError where nothing was measured of its start."""
-    if chain is None:
-        return None
+    experiment: Experiment, chain: Profile, statistics: Statistics, metrics: EngineMetrics
+) -> ChainDecisions:
+    """The decisions of a run on a chain. Raises PlanError where nothing was measured of its start."""
     config = experiment.config
     codec = config.deployment.first_codec
     return ChainDecisions(chain, config.engine, experiment.placement, codec, experiment.steps, statistics, metrics)

@@ -254,11 +254,9 @@ class DecisionLoop:
 
 
 def make_decision_loop(
-    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
-) -> DecisionLoop | None:
-    """The decision loop of a run; None without a profile to decide by. Raises PlanError when that leaves nothing to choose."""
-    if profile is None:
-        return None
+    experiment: Experiment, profile: Profile, statistics: Statistics, metrics: EngineMetrics
+) -> DecisionLoop:
+    """The decision loop of a run of two workers. Raises PlanError when the profile leaves nothing to choose."""
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
     probe = make_link_probe(config)
     space = search_space(experiment, profile)

@@ -9,6 +9,7 @@ from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, at_cut, has_one_cut
 from edge_agent.experiment.placing import configured_codecs
 from shared.errors import ConfigError, DataError, ModelError, PlanError
+from shared.placement import AGENT, chain_workers
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
 
@@ -20,12 +21,14 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
 
     Warns where the profile was measured with other codecs than those that the engine may choose.
     Raises PlanError for a profile that cannot be read or is of something else, and ConfigError where a schedule would change
-    K or the bits as well, or where there is no one cut to move.
+    K or the bits as well, or where the placement is neither of two workers on one cut nor a chain.
     """
     config = experiment.config
-    path = config.engine.profile
+    path = config.engine.file
     if path is None:
         return None
+    if config.engine.chain is not None:
+        _log.warning("engine.chain is called engine.profile now, and will be gone in the next release")
     if not isinstance(config.deployment.staleness, int):
         raise ConfigError(
             "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "
@@ -36,14 +39,27 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             "deployment.codec is a schedule and engine.profile is set, which would both change the bits; set engine.bits "
             "instead of the schedule"
         )
-    if not has_one_cut(experiment.placement):
+    workers = chain_workers(experiment.placement)
+    if not has_one_cut(experiment.placement) and (workers is None or len(workers) < 2):
         raise ConfigError(
-            "engine.profile is set and the placement is not of two workers on one cut, so there is no cut for the engine to "
-            "move; leave one of them out"
+            "engine.profile is set and the placement is not of workers that each run the next blocks, so there is no cut for "
+            "the engine to move; leave one of them out"
         )
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_measured(profile, names, config.data.batch_size, str(path))
+    if has_one_cut(experiment.placement):
+        return _of_two(profile, experiment, str(path))
+    return _of_a_chain(profile, experiment, workers or (), str(path))
+
+
+def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
+    config = experiment.config
+    if len(profile.workers) != 2:
+        raise PlanError(
+            f"{where}: the workers are {', '.join(profile.names)}, and the placement has two; measure those two with "
+            "edge-agent profile"
+        )
     others = [bits for bits in uncalibrated_bits(profile, config.deployment.first_codec) if bits in config.engine.bits]
     if others:
         _log.warning(
@@ -58,7 +74,22 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
     for cut in range(1, len(profile) + 1):
         if not _is_permitted(experiment, cut):
             permitted[0, cut] = math.nan
+    if profile.max_staleness is None:
+        profile = replace(profile, max_staleness=config.deployment.first_staleness)
     return profile.with_worker(replace(edge, replayed=permitted))
+
+
+def _of_a_chain(profile: Profile, experiment: Experiment, workers: tuple[str, ...], where: str) -> Profile:
+    if profile.names != workers:
+        raise PlanError(
+            f"{where}: the stages are {', '.join(profile.names)}, and the placement's workers are {', '.join(workers)}; they "
+            "must have the same names in the same order"
+        )
+    profile = profile.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
+    # It may have been measured where raw samples may cross; what is not measured is never chosen.
+    first = profile.worker(AGENT).replayed.copy()
+    first[0, : experiment.chain.first_boundary] = math.nan
+    return profile.with_worker(replace(profile.worker(AGENT), replayed=first))
 
 
 def _is_permitted(experiment: Experiment, cut: int) -> bool:

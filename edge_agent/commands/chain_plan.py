@@ -1,19 +1,19 @@
-"""`edge-agent plan --stages`: the partition of a chain of workers on the command line."""
+"""`edge-agent plan` of a chain: the partition of a chain of workers on the command line."""
 
 import json
 from itertools import pairwise
-from pathlib import Path
 
 import typer
 
 from edge_agent.commands.plan_options import ANY
-from shared.planning import FLOAT32_BITS, Profile, load_profile
+from shared.planning import FLOAT32_BITS, Profile
 from shared.planning.chain import ChainPlan, plan_any_order, plan_chain_accurately
 
 
-def print_chain_plan(path: Path, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool) -> None:
-    """Plan and print. PlanError for a file that cannot be planned with."""
-    chain = load_profile(path)
+def print_chain_plan(
+    chain: Profile, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool
+) -> None:
+    """Plan and print. PlanError for what cannot be planned."""
     ordered = chain.ordered(plan_any_order(chain, bits, staleness).order) if order == ANY else chain
     chosen = plan_chain_accurately(ordered, bits, staleness)
     notes = notes_on(chain, chosen)

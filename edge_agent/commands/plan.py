@@ -18,7 +18,9 @@ from edge_agent.commands.plan_options import (
     RoundTrip,
     StagesFile,
     Staleness,
+    is_pair,
     parse_bits,
+    read_profile,
     refuse_forbidden,
     refuse_others,
 )
@@ -50,24 +52,24 @@ def plan(
     allow_edge_only: AllowEdgeOnly = True,
     order: Annotated[
         str,
-        typer.Option(help="With --stages: whether the trainers may stand in another order.", **one_of([GIVEN, ANY])),
+        typer.Option(help="Of a chain: whether the trainers may stand in another order.", **one_of([GIVEN, ANY])),
     ] = GIVEN,
     as_json: AsJson = False,
 ) -> None:
-    """Choose cut, staleness and bit width for a link, or the cuts and bit widths of a chain (--stages)."""
+    """Choose cut, staleness and bit width for a link, or the cuts and bit widths of a chain."""
     with importing("edge-agent"):
         from edge_agent.commands.chain_plan import print_chain_plan
         from edge_agent.commands.link_plan import print_link_plan, read_link
-        from shared.planning import SearchSpace, load_profile
+        from shared.planning import SearchSpace
 
-    if stages is not None:
-        refuse_others(context, {"stages", "staleness", "bits", "order", "as_json"})
-        print_chain_plan(stages, parse_bits(bits), staleness, order, as_json=as_json)
+    loaded = read_profile(profile, stages)
+    if not is_pair(loaded):
+        refuse_others(context, {"staleness", "bits", "order", "as_json"})
+        print_chain_plan(loaded, parse_bits(bits), staleness, order, as_json=as_json)
         return
-    if profile is None or uplink is None or downlink is None:
-        raise typer.BadParameter("give --profile with --uplink and --downlink, or --stages")
+    if uplink is None or downlink is None:
+        raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
     refuse_forbidden([planner], allow_edge_only=allow_edge_only)
-    loaded = load_profile(profile)
     rates = read_link(uplink, downlink, round_trip, loaded)
     space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only)
     print_link_plan(planner, loaded, rates, space, horizon, from_cut, as_json=as_json)

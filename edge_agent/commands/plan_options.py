@@ -2,18 +2,24 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from isthmus import importing
 from shared.errors import PlanError
 from shared.planner_names import DEFAULT_BITS, EDGE_ONLY
 from shared.registry import bit_widths
 
-ProfileFile = Annotated[Path | None, typer.Option("--profile", help="Profile of the model on the pair, a JSON file.")]
+if TYPE_CHECKING:
+    from shared.planning import Profile
+
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", help="What was measured of two workers or of a chain, a JSON file.")
+]
 StagesFile = Annotated[
     Path | None,
-    typer.Option("--stages", help="The model on a chain of workers, a JSON file, in the place of a profile."),
+    typer.Option("--stages", help="The former name of --profile for a chain. It will be gone in the next release."),
 ]
 AllowEdgeOnly = Annotated[
     bool, typer.Option("--allow-edge-only/--no-edge-only", help="Whether all blocks may be on the edge.")
@@ -33,12 +39,36 @@ GIVEN, ANY = "given", "any"
 BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 
 
+def read_profile(profile: Path | None, stages: Path | None) -> "Profile":
+    """The profile in the file that one of the two options names. Raises PlanError."""
+    if profile is None and stages is None:
+        raise typer.BadParameter("give --profile")
+    if profile is not None and stages is not None:
+        raise typer.BadParameter("give --profile or --stages, which is its former name, and not both")
+    if stages is not None:
+        typer.echo("warning: --stages is called --profile now, and will be gone in the next release", err=True)
+    path = profile or stages
+    assert path is not None
+    with importing("edge-agent"):
+        from shared.planning import load_profile
+    return load_profile(path)
+
+
+def is_pair(profile: "Profile") -> bool:
+    """Whether the planners of two workers can choose from it: there are two, and how large K may be is known."""
+    return len(profile.workers) == 2 and profile.max_staleness is not None
+
+
 def refuse_others(context: typer.Context, allowed: set[str]) -> None:
     """Refuse the options that say nothing about a chain."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
-            raise PlanError(f"{parameter.opts[0]} goes with --profile and says nothing about a chain; leave it out")
+        if (
+            source is not None
+            and source.name == "COMMANDLINE"
+            and parameter.name not in {*allowed, "profile", "stages"}
+        ):
+            raise PlanError(f"{parameter.opts[0]} is for two workers and says nothing about a chain; leave it out")
 
 
 def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> None:

@@ -18,7 +18,9 @@ from edge_agent.commands.plan_options import (
     RoundTrip,
     StagesFile,
     Staleness,
+    is_pair,
     parse_bits,
+    read_profile,
     refuse_forbidden,
     refuse_others,
 )
@@ -39,13 +41,13 @@ def simulate_command(
     trace: Annotated[
         list[Path],
         typer.Option(
-            help="Trace of the uplink, and of the downlink where none is given for it; with --stages one for each link."
+            help="Trace of the uplink, and of the downlink where none is given for it; of a chain one for each link."
         ),
     ],
     profile: ProfileFile = None,
     stages: StagesFile = None,
     downlink_trace: Annotated[
-        list[Path] | None, typer.Option(help="Trace of the downlink; with --stages one for each link.")
+        list[Path] | None, typer.Option(help="Trace of the downlink; of a chain one for each link.")
     ] = None,
     downlink: Annotated[str | None, typer.Option(help="Constant rate of the downlink, as 50mbit.")] = None,
     trace_run: Annotated[int | None, typer.Option(help="Which run of a list of 5G runs.")] = None,
@@ -58,7 +60,7 @@ def simulate_command(
         list[str] | None,
         typer.Option(
             help=f"Planner to run; may be repeated. All of them when absent: {', '.join(CONTESTANT_NAMES)}; "
-            f"with --stages {', '.join(CHAIN_CONTESTANT_NAMES)}."
+            f"of a chain {', '.join(CHAIN_CONTESTANT_NAMES)}."
         ),
     ] = None,
     staleness: Staleness = None,
@@ -73,25 +75,20 @@ def simulate_command(
     with importing("edge-agent"):
         from edge_agent.commands.link_plan import round_trip_seconds
         from edge_agent.commands.simulation import open_links, print_results, runnable
-        from shared.planning import SearchSpace, compare, load_profile
+        from shared.planning import SearchSpace, compare
         from shared.planning.chain import ChainSetting, compare_chain
 
     widths = parse_bits(bits)
-    if stages is not None:
-        refuse_others(
-            context, {"stages", "trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON
-        )
-        chain = load_profile(stages)
-        round_trips = [chain.rates(*hop).round_trip_seconds for hop in pairwise(chain.names)]
+    loaded = read_profile(profile, stages)
+    if not is_pair(loaded):
+        refuse_others(context, {"trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON)
+        round_trips = [loaded.rates(*hop).round_trip_seconds for hop in pairwise(loaded.names)]
         links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
         duration = max(link.duration_seconds for link in links) if seconds is None else seconds
-        setting = ChainSetting(chain, links, widths, staleness, duration)
+        setting = ChainSetting(loaded, links, widths, staleness, duration)
         print_results(compare_chain(setting, planner or CHAIN_CONTESTANT_NAMES), as_json=as_json)
         return
-    if profile is None:
-        raise typer.BadParameter("give --profile or --stages")
     refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
-    loaded = load_profile(profile)
     (link,) = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])
     space = SearchSpace(widths, staleness, allow_edge_only=allow_edge_only)
     duration = link.duration_seconds if seconds is None else seconds

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from edge_agent.adaptation.chain_decisions import ChainDecisions
+from edge_agent.adaptation.chooser import Decisions
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
@@ -37,17 +37,16 @@ class Controlled:
         self.run: OpenRun | None = None
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
-        """None where nobody changes the deployment by himself."""
+        """Of two workers, whose planner can be set; None where there is none such."""
         self.ended = asyncio.Event()
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    def begin(
-        self, run: OpenRun, decisions: DecisionLoop | None, chain_decisions: ChainDecisions | None = None
-    ) -> None:
+    def begin(self, run: OpenRun, decisions: Decisions | None) -> None:
         """This run is it from now on; what was pinned is pinned in it too."""
-        self.run, self.decisions = run, decisions
-        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions, chain_decisions)
+        self.run = run
+        self.decisions = decisions if isinstance(decisions, DecisionLoop) else None
+        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)
 
     def leave(self) -> None:
         """The run has ended; another may begin."""

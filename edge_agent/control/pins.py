@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import grpc
 
 from edge_agent.adaptation.chain_decisions import ChainDecisions
-from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.chooser import Decisions
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.training.open_run import Deploys
 from shared.errors import ConfigError, IsthmusError
@@ -34,20 +34,12 @@ class Pinning:
         self._configured = configured
         self.now = Pins()
         self._deployer: Deploys | None = None
-        self._decisions: DecisionLoop | None = None
-        self._chain_decisions: ChainDecisions | None = None
+        self._decisions: Decisions | None = None
         self._chain: Chain | None = None
 
-    def begin(
-        self,
-        chain: Chain,
-        deployer: Deploys,
-        decisions: DecisionLoop | None,
-        chain_decisions: ChainDecisions | None = None,
-    ) -> None:
+    def begin(self, chain: Chain, deployer: Deploys, decisions: Decisions | None) -> None:
         """Pin in this run from now on."""
         self._chain, self._deployer, self._decisions = chain, deployer, decisions
-        self._chain_decisions = chain_decisions
         if self.now != Pins():
             self._set(self.now)
 
@@ -121,10 +113,10 @@ class Pinning:
             raise
 
     def _tell_engine(self, pins: Pins) -> None:
-        if self._decisions is not None:
+        if isinstance(self._decisions, ChainDecisions):
+            self._decisions.pin(cuts=pins.cuts, bits=pins.bits)
+        elif self._decisions is not None:
             self._decisions.pin(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)
-        if self._chain_decisions is not None:
-            self._chain_decisions.pin(cuts=pins.cuts, bits=pins.bits)
 
     def _check_cuts(self, cuts: tuple[int, ...], deployer: Deploys) -> None:
         """Raises StatusError for cuts that the chain cannot have, ModelError for one where the model cannot be cut."""

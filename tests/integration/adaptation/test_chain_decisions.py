@@ -11,7 +11,7 @@ import pytest
 import edge_agent.run
 from edge_agent import run_training
 from edge_agent.adaptation import looking
-from edge_agent.adaptation.chain_decisions import load_run_chain
+from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.timers import measure_meanwhile
 from shared.errors import ConfigError, ExitCode, PlanError
@@ -65,7 +65,7 @@ def chain_file(path, quick_cuts, **changes):
         "links": [{"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}] * 2,
     }
     path.write_text(json.dumps(document | changes))
-    return f'engine.chain="{path}"'
+    return f'engine.profile="{path}"'
 
 
 def block_names():
@@ -176,12 +176,12 @@ def test_what_may_not_be_and_what_gradients_take_is_known_before_anything_is_cho
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
     chosen = [*flags("cnn", "sgd"), *nowhere((1, 2)), engine]
     experiments = [Experiment(edge_config(*chosen, *more)) for more in ([], ['deployment.downlink_codec="uniform8"'])]
-    chains = [load_run_chain(experiment) for experiment in experiments]
+    chains = [load_run_profile(experiment) for experiment in experiments]
     assert chains[1].gradient_bytes[1] == chains[0].gradient_bytes[1] / 4
     # As where words can be read off what the first two blocks make.
     experiment = experiments[0]
     experiment.chain = replace(experiment.chain, readable=(1.0, 1.0))
-    masked = load_run_chain(experiment).worker("edge").replayed
+    masked = load_run_profile(experiment).worker("edge").replayed
     assert experiment.chain.first_boundary == 3
     assert np.isnan(masked[0, :3]).all()
     assert np.isfinite(masked[0, 3:]).all()
@@ -206,7 +206,7 @@ async def test_a_chain_file_needs_a_chain(tmp_path):
         'placement.edge=["0:1", "3:"]',
         'placement.near="1:3"',
     ]
-    with pytest.raises(ConfigError, match=r"engine\.chain is set and the placement is not of workers that each run"):
+    with pytest.raises(ConfigError, match=r"engine.profile is set and the placement is not of workers that each run"):
         await run_training(edge_config(*flags("cnn", "sgd"), *labels_stay, engine))
 
 

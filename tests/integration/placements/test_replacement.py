@@ -241,7 +241,7 @@ async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp
             far_enough.set()
 
     with Chain(tmp_path) as chain:
-        engine = f'engine.chain="{chain_file(tmp_path / "chain.json")}"'
+        engine = f'engine.profile="{chain_file(tmp_path / "chain.json")}"'
         run = asyncio.create_task(run_training(edge_config(*chain.flags(), engine), Listening(progressed)))
         await far_enough.wait()
         await chain.command("pause")

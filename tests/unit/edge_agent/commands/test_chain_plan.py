@@ -1,4 +1,4 @@
-"""`edge-agent plan --stages` as a user meets it: what it prints, and how it refuses."""
+"""`edge-agent plan` of a chain as a user meets it: what it prints, and how it refuses."""
 
 import json
 
@@ -22,7 +22,7 @@ def chain_path(tmp_path):
 
 
 def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
-    code, out, err = edge_agent("plan", "--stages", chain_path, "--staleness", 2, "--bits", "2,4,32", "--json")
+    code, out, err = edge_agent("plan", "--profile", chain_path, "--staleness", 2, "--bits", "2,4,32", "--json")
     assert (code, err) == (0, "")
     printed, expected = json.loads(out), plan_chain_accurately(CHAIN, (2, 4, 32), 2)
     assert printed == {
@@ -37,14 +37,14 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
 
 
 def test_without_staleness_the_slowest_part_alone_counts(edge_agent, chain_path):
-    _, out, _ = edge_agent("plan", "--stages", chain_path, "--json")
+    _, out, _ = edge_agent("plan", "--profile", chain_path, "--json")
     printed = json.loads(out)
     links = [seconds for both in printed["link_seconds"] for seconds in both]
     assert printed["seconds_per_step"] == max(printed["stage_seconds"] + links)
 
 
 def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
-    code, out, _ = edge_agent("plan", "--stages", chain_path, "--staleness", 1, "--order", "any", "--json")
+    code, out, _ = edge_agent("plan", "--profile", chain_path, "--staleness", 1, "--order", "any", "--json")
     expected = plan_any_order(CHAIN, (8, 32), 1)
     assert code == 0
     assert json.loads(out)["order"] == list(expected.order)
@@ -54,7 +54,7 @@ def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
 
 
 def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
-    code, out, _ = edge_agent("plan", "--stages", chain_path, "--staleness", 2)
+    code, out, _ = edge_agent("plan", "--profile", chain_path, "--staleness", 2)
     planned = plan_chain_accurately(CHAIN, (8, 32), 2)
     first, second = planned.partition.cuts
     assert code == 0
@@ -65,14 +65,14 @@ def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--uplink", "10mbit"), "--uplink goes with --profile and says nothing about a chain"),
-        (("--cut", "2"), "--cut goes with --profile"),
+        (("--uplink", "10mbit"), "--uplink is for two workers and says nothing about a chain"),
+        (("--cut", "2"), "--cut is for two workers"),
         (("--bits", "2,x"), '--bits is "2,x"'),
         (("--staleness", "-1"), "the staleness is -1"),
     ],
 )
 def test_what_says_nothing_about_a_chain_is_refused(edge_agent, chain_path, arguments, sentence):
-    code, out, err = edge_agent("plan", "--stages", chain_path, *arguments)
+    code, out, err = edge_agent("plan", "--profile", chain_path, *arguments)
     assert (code, out) == (ExitCode.PLAN, "")
     assert sentence in err
 
@@ -80,17 +80,33 @@ def test_what_says_nothing_about_a_chain_is_refused(edge_agent, chain_path, argu
 def test_more_stages_than_blocks_are_refused(edge_agent, tmp_path):
     path = tmp_path / "short.json"
     path.write_text(json.dumps(chain_document(2, 3)))
-    code, _, err = edge_agent("plan", "--stages", path)
+    code, _, err = edge_agent("plan", "--profile", path)
     assert code == ExitCode.PLAN
     assert err.count("\n") == 1
     assert f"{path}: there are 3 stages and 2 blocks" in err
 
 
-def test_a_plan_needs_a_profile_and_its_link_or_a_chain(edge_agent, profile_path):
-    for arguments in ((), ("--profile", profile_path), ("--uplink", "10mbit", "--downlink", "10mbit")):
-        code, _, err = edge_agent("plan", *arguments)
-        assert code == ExitCode.USAGE
-        assert "give --profile with --uplink and --downlink, or --stages" in err
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ((), "give --profile"),
+        (("--profile",), "give --uplink and --downlink"),
+        (("--profile", "--stages"), "give --profile or --stages, which is its former name"),
+    ],
+)
+def test_a_plan_needs_one_profile_and_of_two_workers_their_link(edge_agent, profile_path, names, sentence):
+    code, _, err = edge_agent("plan", *(part for name in names for part in (name, profile_path)))
+    assert code == ExitCode.USAGE
+    assert sentence in err
+
+
+@pytest.mark.parametrize("command", [("plan",), ("simulate", "--trace", "t.csv", "--trace", "t.csv")])
+def test_the_former_name_of_the_file_still_does_and_says_so(edge_agent, chain_path, trace_path, command):
+    asked = [trace_path if each == "t.csv" else each for each in command]
+    code, out, err = edge_agent(*asked, "--stages", chain_path)
+    assert code == 0
+    assert err == "warning: --stages is called --profile now, and will be gone in the next release\n"
+    assert edge_agent(*asked, "--profile", chain_path) == (0, out, "")
 
 
 @pytest.fixture
@@ -102,13 +118,13 @@ def trace_path(tmp_path):
 
 def test_a_simulation_takes_a_trace_a_link(edge_agent, chain_path, trace_path):
     traces = ("--trace", trace_path, "--trace", trace_path)
-    code, out, err = edge_agent("simulate", "--stages", chain_path, *traces, "--staleness", 2, "--json")
+    code, out, err = edge_agent("simulate", "--profile", chain_path, *traces, "--staleness", 2, "--json")
     assert (code, err) == (0, "")
     planned, even = json.loads(out)
     assert (planned["planner"], even["planner"]) == ("partition", "even")
     assert planned["start"].keys() == {"cuts", "staleness", "bits"}
     assert 0.0 < planned["seconds_per_100_steps"] < even["seconds_per_100_steps"]
-    _, table, _ = edge_agent("simulate", "--stages", chain_path, *traces, "--planner", "even")
+    _, table, _ = edge_agent("simulate", "--profile", chain_path, *traces, "--planner", "even")
     assert "even" in table
     assert "partition" not in table
 
@@ -118,11 +134,11 @@ def test_a_simulation_takes_a_trace_a_link(edge_agent, chain_path, trace_path):
     [
         ((), "--trace is given 1 times; there must be one for each of the links, 2"),
         (("--trace", "t.csv", "--seconds", "0"), "the run lasts 0.0 s; it must be above 0 and finite"),
-        (("--round-trip", "1ms"), "--round-trip goes with --profile"),
+        (("--round-trip", "1ms"), "--round-trip is for two workers"),
     ],
 )
 def test_a_simulation_refuses_what_does_not_fit_the_chain(edge_agent, chain_path, trace_path, arguments, sentence):
     more = [trace_path if each == "t.csv" else each for each in arguments]
-    code, _, err = edge_agent("simulate", "--stages", chain_path, "--trace", trace_path, *more)
+    code, _, err = edge_agent("simulate", "--profile", chain_path, "--trace", trace_path, *more)
     assert code == ExitCode.PLAN
     assert sentence in err
