@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shared.planning.cost import Conditions, conditions_of
+from shared.planning.cost import conditions_of
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision, Observation
