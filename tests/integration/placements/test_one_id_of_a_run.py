@@ -3,15 +3,15 @@
 import json
 import signal
 import subprocess
-import sys
 import urllib.request
 from contextlib import ExitStack
 
 from shared.errors import ExitCode
+from tests.support import forked
 from tests.support.commands import spoken
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
-from tests.support.running import ALLOWED, ROOT, StandardError
+from tests.support.running import ALLOWED, StandardError
 
 ENDLESS = [
     "training.epochs=100000",
@@ -27,8 +27,8 @@ class Process:
 
     def __init__(self, program, *arguments, under):
         set_flags = [f"--set={flag}" for flag in [*COMMON, *under]]
-        command = [sys.executable, "-m", f"{program}.main", *arguments, *set_flags]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        called = [forked.program, f"{program}.main", *arguments, *set_flags]
+        self.process = forked.Forked(*called, stderr=subprocess.PIPE)
         self.said = StandardError(self.process)
 
     def end(self, number=signal.SIGTERM):
@@ -54,15 +54,7 @@ def trainer(name, folder, stack):
 
 
 def shown(program, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", f"{program}.main", *arguments, "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return json.loads(done.stdout)
+    return json.loads(forked.run(f"{program}.main", *arguments, "--json", timeout_seconds=60).stdout)
 
 
 def test_one_id_stands_in_every_line_of_all_processes_and_in_what_they_show(tmp_path):
