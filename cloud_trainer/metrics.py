@@ -1,4 +1,4 @@
-"""What a trainer exports besides what both sides do: how full it is, and one set of series for each open session.
+"""Metrics of a trainer besides those of both sides: its occupancy, and one set of series for each open session.
 
 The series of a session are read from it at each scrape, and are gone once it is closed: there are never more of them than
 the trainer takes sessions.
@@ -42,7 +42,7 @@ class TrainerMetrics(TrainingMetrics):
         self.registry.register(_SessionSeries(sessions))
 
     def waiting(self, queue: str) -> int:
-        """What waits in a queue, of all sessions."""
+        """Return the number of items that wait in a queue, of all sessions."""
         return (
             sum(session.worker.run.waiting[queue] for session in self._registry.built)
             if self._registry is not None

@@ -41,9 +41,9 @@ _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0
 """The time for calls that are under way when the edges have left, and again for what is being computed."""
 TIDY_SECONDS = 3600.0
-"""How often the trainer looks for sessions that nobody has resumed (checkpoints.forget_after_days)."""
+"""Interval at which the trainer looks for sessions that nobody has resumed (checkpoints.forget_after_days)."""
 STATUS_SECONDS = 2.0
-"""How often a service manager is told what goes on, and over how long its rate is taken."""
+"""Interval at which a service manager is told the status. The rate in it is taken over the same time."""
 
 
 class TrainerServer:
@@ -107,7 +107,7 @@ class TrainerServer:
         _log.info("listening", address=self.address)
 
     def counted(self, metric: str) -> float:
-        """What a metric without labels stands at."""
+        """Return the value of a metric without labels."""
         return self.metrics.registry.get_sample_value(metric) or 0.0
 
     async def stop(self) -> bool:
@@ -139,7 +139,7 @@ class TrainerServer:
 
 @contextmanager
 def _refusals_of(key: str, address: str) -> Iterator[None]:
-    """What gRPC raises for an address that cannot be listened on, as a ListenError."""
+    """Turn gRPC's error for an address that cannot be listened on into a ListenError."""
     try:
         yield
     except RuntimeError as cause:

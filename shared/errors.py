@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a process of ours returns to its caller."""
+    """Status that a process of ours returns to its caller."""
 
     OK = 0
     INTERNAL = 1
@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
     BUSY = 12
     """The trainer has no room now; it said when to try again."""
     STORAGE = 13
-    """What must outlive the process cannot be written or read."""
+    """A file that must outlive the process cannot be written or read."""
     UNFIT = 14
     """`edge-agent doctor` has found something that must be fixed."""
     GONE = 15

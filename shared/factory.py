@@ -17,8 +17,8 @@ _MAX_NAME = 200
 _RUNS_ON_IMPORT = "__main__"
 
 Allowed = Sequence[str]
-"""What a peer may name: `package.module:factory` for that factory alone, or `package` for what the package and its modules
-define themselves, without `__main__` and names that begin with an underscore."""
+"""Names that a peer may send: `package.module:factory` for that factory alone, or `package` for the definitions of the
+package and its modules, without `__main__` and names that begin with an underscore."""
 
 
 def load_factory(
@@ -86,7 +86,7 @@ def _imported(name: str, module_name: str, attribute: str, error: type[IsthmusEr
 
 
 def _is_absent(failure: BaseException, module_name: str) -> bool:
-    """Whether it is the named module, or a package around it, that is nowhere, and not one that it imports."""
+    """Tell whether the named module, or a package around it, is absent, and not a module that it imports."""
     return (
         isinstance(failure, ModuleNotFoundError) and failure.name is not None and _is_under(module_name, failure.name)
     )

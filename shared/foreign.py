@@ -12,7 +12,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 _MAX_CAUSES = 20
-"""How far the causes of an exception are followed; they may form a ring."""
+"""Maximum number of an exception's causes that are followed; they may form a ring."""
 
 
 class Interruption(BaseException):
@@ -37,7 +37,8 @@ class foreign_code:
 
 
 def is_ours(cause: BaseException) -> bool:
-    """Whether an exception that came out of foreign code is this process's own: an interruption, or the user's Ctrl-C.
+    """Tell whether an exception that came out of foreign code is this process's own: an interruption, or the user's
+    Ctrl-C.
 
     Python delivers a Ctrl-C to the main thread only, so a KeyboardInterrupt elsewhere was raised by the code itself.
     """

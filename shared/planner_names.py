@@ -1,4 +1,4 @@
-"""What planners are called, and what a plan is made with where nobody says otherwise.
+"""Names of planners, and the default settings of a plan.
 
 Command lines show these; `shared.planning` has what computes, and needs numpy for it.
 """
@@ -6,17 +6,17 @@ Command lines show these; `shared.planning` has what computes, and needs numpy f
 ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED = "accurate", "greedy", "jointdnn", "edge-only", "fixed"
 """`fixed` is no planner, since its deployment is given."""
 PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
-"""What a plan may be made by."""
+"""Planners that can make a plan."""
 RUN_PLANNER_NAMES = (GREEDY, FIXED)
-"""What the engine of a run may follow: the link as it changes, or nothing, so that the deployment is kept."""
+"""Planners that the engine of a run can use: `greedy` follows the link as it changes, `fixed` keeps the deployment."""
 
 BEST_FIXED = "best-fixed"
-"""What planners are judged by."""
+"""Reference that planners are judged by."""
 CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED)
-"""What a simulation of two workers compares."""
+"""Contestants that a simulation of two workers compares."""
 PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANT_NAMES = (PARTITION, EVEN)
-"""What a simulation of a chain compares."""
+"""Contestants that a simulation of a chain compares."""
 
 DEFAULT_BITS = (8, 32)
 """Bit widths that plans and the engine of a run choose from. Fewer than 8 cost accuracy, so they have to be asked for."""

@@ -29,7 +29,7 @@ _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 
 ABSENT = TensorHeader(is_absent=True)
-"""What announces that there is no error gradient."""
+"""Header that announces that there is no error gradient."""
 
 
 def to_wire(encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
@@ -80,7 +80,8 @@ def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
 
 
 def most_bytes(tensor: TensorSpec, codec: Codec) -> int:
-    """What a tensor that is known may take: encoded, of a handful of samples, a codec's ranges may be more than itself."""
+    """Return the largest encoded size of a known tensor. With a handful of samples, a codec's ranges may exceed the
+    tensor itself."""
     return max(most_span_bytes(tensor.bytes), codec.encoded_bytes(tensor.shape, tensor.dtype))
 
 

@@ -1,4 +1,4 @@
-"""What an edge may have trained for its calibration: every part of it judged before a process is started for it."""
+"""Orders of an edge to train for its calibration: every part of one is judged before a process is started for it."""
 
 import math
 from typing import Annotated
@@ -44,9 +44,9 @@ class CopyOrder(Section):
     train: StandInConfig
     test: StandInConfig
     allowed: tuple[str, ...]
-    """What models may be (models.allowed)."""
+    """Names that models may have (models.allowed)."""
     limits: Limits
-    """What its model may take, as a session's."""
+    """Limits on the resources of its model, as for a session."""
     device: str
     threads: NonNegativeInt
     """Threads of torch; 0 leaves the number to torch."""

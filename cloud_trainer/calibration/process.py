@@ -58,7 +58,7 @@ class _StandIn:
         self.judged_batches = -(-len(self._test) // self._batch_size)
 
     def batches(self, first_step: int, stop_step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Those of the steps from one to another; each epoch has an order of its own."""
+        """Yield the batches of the steps from one to another; each epoch has an order of its own."""
         yield from DataLoader(self._train, batch_sampler=self._indices(first_step, stop_step))
 
     def _indices(self, first_step: int, stop_step: int) -> Iterator[list[int]]:

@@ -53,7 +53,7 @@ class CopyTrainings:
 
 
 async def _pass_on(process: asyncio.subprocess.Process, context: Context) -> None:
-    """What the process reports, to the edge. Raises StatusError where it has failed."""
+    """Pass the reports of the process to the edge. Raises StatusError where it has failed."""
     assert process.stdout is not None
     async for line in process.stdout:
         report = json.loads(line)

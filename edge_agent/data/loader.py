@@ -18,18 +18,18 @@ from shared.errors import DataError
 from shared.model.random_state import derive_seed
 
 AT_ONCE_BYTES = 1 << 20
-"""What is copied in less time than a thread takes to wake."""
+"""Largest batch that is copied in less time than a thread takes to wake."""
 
 
 class Reading(Enum):
-    """Where a batch is read: on a thread of its own, ahead of time, or by whoever takes it."""
+    """Place where a batch is read: on a thread of its own, ahead of time, or on the thread that takes it."""
 
     AHEAD = "ahead"
     """Worker processes have it, or will have it soon."""
     AT_ONCE = "at once"
     """A batch is a few rows copied from memory."""
     AS_IT_SHOWS = "as it shows"
-    """What reading a batch takes is only known once some are read."""
+    """The time to read a batch is only known once some are read."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from shared.training.losses import narrowed
 MOST_READY = 2
 """At most so many batches are ready."""
 QUICK_SECONDS, QUICK_SHARE, MOST_SECONDS = 0.0003, 0.1, 0.05
-"""What a batch may usually take that is read on the compute thread, this or this share of a step: of processor time before that
-is tried, and of all time then. And what it may take at most."""
+"""Bounds on the time of a batch that is read on the compute thread. The usual time is at most these seconds or this
+share of a step: processor time before that is tried, all time then. The last bounds every single batch."""
 LONG_SECONDS = 0.001
 """Reading that takes longer is worth half as much processor time to have others hear first of what is done."""
 TRIED = 8
@@ -47,11 +47,11 @@ class Prefetcher:
         self._at_once = reading is Reading.AT_ONCE
         self._may_change = reading is Reading.AS_IT_SHOWS
         self._costs: deque[float] = deque(maxlen=TRIED)
-        """Of the last batches that were read where they are read now, the seconds that count."""
+        """Seconds that count of the last batches that were read where they are read now."""
         self._taken: deque[float] = deque(maxlen=TRIED + 1)
-        """When the last batches were taken, by time.monotonic."""
+        """Times by time.monotonic at which the last batches were taken."""
         self._read_seconds = 0.0
-        """What the last batch took that was read on the compute thread."""
+        """Seconds that the last batch took that was read on the compute thread."""
         self._is_filling = not self._at_once
         if not self._at_once:
             worker.send(self._fill)
@@ -66,7 +66,7 @@ class Prefetcher:
         await self._worker.run(self._close)
 
     def __len__(self) -> int:
-        """How many batches are ready."""
+        """Return the number of ready batches."""
         return len(self._ready)
 
     @property

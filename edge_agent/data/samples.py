@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Dataset(Protocol):
-    """What a dataset factory has to return."""
+    """The interface of the datasets that a dataset factory returns."""
 
     def __len__(self) -> int: ...
 

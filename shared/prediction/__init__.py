@@ -1,4 +1,5 @@
-"""What a device takes for parts of a model, predicted from ten of them. Numbers and files: no torch, no gRPC, no clock.
+"""Prediction of a device's times for parts of a model, from ten of them. Numbers and files: no torch, no gRPC, no
+clock.
 
 table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
 the file of that, and evaluation.py says how good it is. new_samples.py is for a device that has changed since it was measured.

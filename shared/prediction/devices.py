@@ -14,9 +14,10 @@ from shared.prediction.table import LatencyTable, Layers, check_alike
 
 Floats = NDArray[np.float64]
 _WIDEST_RATIO = 1e3
-"""Of a time to a device's typical one, by which it may weigh: one time of nothing must not decide all costs."""
+"""Bounds the ratio of a time to a device's typical one when times are weighed: one time of nothing must not decide all
+costs."""
 _RIDGE = 1e-10
-"""Of the normal equations, so that layers that always run together share what they take."""
+"""Ridge of the normal equations, so that layers that always run together share their time."""
 FEWEST_DEVICES = 2
 MOST_CELLS = 20_000_000
 """Sub-models times devices, or times layers: what a predictor may take of memory."""
@@ -24,7 +25,7 @@ MOST_CELLS = 20_000_000
 
 @dataclass(frozen=True)
 class KnownDevices:
-    """What was measured."""
+    """The measurements of several devices."""
 
     model: str
     batch_size: int

@@ -1,4 +1,5 @@
-"""How well a device that was never seen is predicted: some of its times are told, and the others judge the prediction."""
+"""Accuracy of the prediction of a device that was never seen: some of its times are told, and the others judge the
+prediction."""
 
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from shared.prediction.table import LatencyTable
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of predictions of one device. Errors are relative to what was measured."""
+    """The accuracy of predictions of one device. Errors are relative to the measured times."""
 
     within_5: float
     """Share of sub-models whose error is 5 % at most."""
@@ -73,13 +74,13 @@ def trial(devices: KnownDevices, unseen: LatencyTable, more: int) -> Trial:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well one unseen device is predicted."""
+    """The evaluation of the prediction of one unseen device."""
 
     device: str
     used: int
-    """How many of its samples were used to predict the others."""
+    """Number of its samples that were used to predict the others."""
     judged: int
-    """How many others there are."""
+    """Number of the other samples."""
     predictor: Accuracy
 
 

@@ -1,4 +1,4 @@
-"""How the times of a new device follow from those of known ones and a few of its own: a mixture of Gaussian processes.
+"""Times of a new device, derived from those of known ones and a few of its own: a mixture of Gaussian processes.
 
 Every hypothesis is a Gaussian process on log seconds: around one centre (the mean of the known devices, or one of them), with
 one strength of how far the device goes ways that known devices went, and one amount of noise. Under each, one of the
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from shared.prediction.devices import Floats, KnownDevices, filled, layer_costs
 
 STRENGTHS = (0.0, 0.003, 0.03, 0.3, 1.0, 3.0)
-"""How much of the way between known devices one more device goes, as variances; 0 leaves one factor alone."""
+"""Shares of the way between known devices that one more device goes, as variances; 0 leaves one factor alone."""
 OFFSETS = (1e-3, 9.0)
 """Variance of the factor to the centre: as fast as it, or any."""
 NOISES = (1e-5, 1e-4, 4e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Variance of a measurement: 0.3 % to 17 %."""
 COARSENESS = (0.0, 0.05)
-"""What a clock adds to the noise, as a share of the median measurement: short times are read less exactly."""
+"""Noise that a clock adds, as a share of the median measurement: short times are read less exactly."""
 ACCIDENT_VARIANCE = 0.25
 ACCIDENT_PRIOR = 0.05
 RESIDUAL_WEIGHT = 0.2
-"""What devices have in common beyond their layers, against what the layers say."""
+"""Weight of the traits that devices share beyond their layers, against the prediction by the layers."""
 SHARE_WEIGHT = 0.01
 """Layers that are dearer than on every known device."""
 TEMPERATURE = 0.7
@@ -37,10 +37,10 @@ TEMPERATURE = 0.7
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of the new device."""
+    """The measurements of the new device."""
 
     indices_N: NDArray[np.intp]
-    """Which of the predicted sub-models were measured."""
+    """Indices of the predicted sub-models that were measured."""
     log_seconds_N: Floats
 
 
@@ -52,7 +52,7 @@ class DeviceModel:
         costs = layer_costs(devices.layers_ML, devices.log_seconds_DM)
         known, smooth_DM = len(devices.layers_ML), costs.log_seconds(layers_ML)
         self.log_seconds_DM = smooth_DM.copy()
-        """Of the known devices: measured, and what their layers say elsewhere."""
+        """Log seconds of the known devices: measured where they were, predicted by the layers elsewhere."""
         self.log_seconds_DM[:, :known] = filled(devices, costs)
         level_D1 = self.log_seconds_DM.mean(axis=1, keepdims=True)
         smooth_DM = smooth_DM - smooth_DM.mean(axis=1, keepdims=True)
@@ -84,7 +84,7 @@ class DeviceModel:
         return predicted
 
     def most_telling(self, measured: NDArray[np.intp], candidates: NDArray[np.intp], count: int) -> list[int]:
-        """Which of the candidates to measure next: each time the one whose time would tell most of all others.
+        """List the candidates to measure next: each time the one whose time would tell most of all others.
 
         It depends on which were measured and not on their times. As many as there are, where fewer than `count` are left.
         """

@@ -20,7 +20,7 @@ _SPREAD = 0.5
 _NOISE = 0.03
 """Standard deviation of a measurement, as a share of it."""
 _ANY = 1e3
-"""That of the common multiplier: as good as nothing is known of it."""
+"""Standard deviation of the common multiplier: as good as nothing is known of it."""
 
 
 class ChangedDevice:
@@ -32,7 +32,7 @@ class ChangedDevice:
         parts_MP = np.hstack([np.ones((len(layers_ML), 1)), layers_ML]) * np.append(costs.constant_D, costs.costs_DL)
         self._before_M = seconds_M
         self._shares_MP = parts_MP / parts_MP.sum(axis=1, keepdims=True)
-        """What the constant and each layer take of each time."""
+        """Shares of the constant and of each layer in each time."""
         parts = parts_MP.shape[1]
         self._prior_PP: Floats = _SPREAD**2 * np.eye(parts) + np.full((parts, parts), _ANY**2)
 

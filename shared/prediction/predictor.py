@@ -49,7 +49,7 @@ class NewDevice:
     measured: Measured
     """All that its table has."""
     reference: NDArray[np.intp]
-    """Those that its table calls the reference."""
+    """Indices of the measurements that its table calls the reference."""
     layers_ML: NDArray[np.uint8]
 
 
@@ -140,6 +140,6 @@ def _tensor(tensors: dict[str, NDArray[Any]], name: str, kind: type[np.generic],
 
 
 def _plausible(logs_DM: Floats) -> bool:
-    """Whether each device and sub-model has some time, and each is one that a table may have."""
+    """Tell whether each device and sub-model has some time, and each is one that a table may have."""
     inside = (logs_DM >= np.log(SHORTEST_SECONDS) - 1e-6) & (logs_DM <= np.log(LONGEST_SECONDS) + 1e-6)
     return bool((inside | np.isnan(logs_DM)).all() and inside.any(axis=1).all() and inside.any(axis=0).all())

@@ -44,12 +44,12 @@ class _Part(BaseModel):
 
 
 class Sample(_Part):
-    """What one sub-model takes."""
+    """The measured time of one sub-model."""
 
     layers: Annotated[Layers, Field(min_length=1, max_length=MOST_LAYERS)]
     """For each layer whether it runs."""
     seconds: Annotated[float, Field(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)]
-    """Of a step: forward, backward and update."""
+    """Seconds of a step: forward, backward and update."""
 
 
 class LatencyTable(_Part):
@@ -57,10 +57,10 @@ class LatencyTable(_Part):
 
     schema_name: Annotated[Literal["isthmus.latency/v1"], Field(alias="schema")] = SCHEMA
     model: Annotated[str, Field(min_length=1)]
-    """What is measured: `package.module:factory`, or any name that all tables of it share."""
+    """The measured model: `package.module:factory`, or any name that all tables of it share."""
     batch_size: PositiveInt
     device: Annotated[str, Field(min_length=1)]
-    """How the device is called in what is printed."""
+    """Name of the device in printed text."""
     layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
     """L."""
     reference: tuple[int, ...]
