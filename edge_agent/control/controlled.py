@@ -37,7 +37,7 @@ class Controlled:
         self.run: OpenRun | None = None
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
-        """Of two workers, whose planner can be set; None where there is none such."""
+        """The planner of a run of two workers, which can be set; None where there is none such."""
         self.ended = asyncio.Event()
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
@@ -59,7 +59,7 @@ class Controlled:
 
     @property
     def activity(self) -> Activity:
-        """What the run is doing."""
+        """Return the current activity of the run."""
         if self.ended.is_set():
             return Activity.ENDED
         if self.shutdown.requested:
@@ -68,5 +68,6 @@ class Controlled:
 
     @property
     def running_seconds(self) -> float:
-        """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
+        """Return the seconds that processes have had the run: this one, and those before until the checkpoint that it
+        goes on from."""
         return self.statistics.earlier_seconds + time.monotonic() - self._began_seconds

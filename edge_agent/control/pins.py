@@ -24,7 +24,7 @@ class Pins:
     bits: int | None = None
     staleness: int | None = None
     cuts: tuple[int, ...] | None = None
-    """Of a chain: the blocks before each worker but the first."""
+    """Cuts of a chain: the blocks before each worker but the first."""
 
 
 class Pinning:
@@ -130,5 +130,6 @@ class Pinning:
 
 
 def _are_others(cuts: tuple[int, ...] | None, wanted: tuple[int, ...]) -> bool:
-    """Whether a chain has other cuts than are wanted. With a trainer left out it has fewer, and waits until it is back."""
+    """Tell whether a chain has other cuts than are wanted. With a trainer left out it has fewer, and waits until it is
+    back."""
     return cuts is not None and len(cuts) == len(wanted) and cuts != wanted

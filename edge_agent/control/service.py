@@ -24,7 +24,7 @@ from shared.wire.isthmus.v1 import control_pb2 as pb
 _log = structlog.get_logger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["EdgeControlService"]
 TRAINING = "training"
-"""What health calls the doing of steps."""
+"""Name of the health service for the doing of steps."""
 
 
 class EdgeControl:
@@ -37,7 +37,7 @@ class EdgeControl:
     async def get_status(
         self, _request: pb.EdgeControlServiceGetStatusRequest
     ) -> pb.EdgeControlServiceGetStatusResponse:
-        """What the run is doing now."""
+        """Return the current status of the run."""
         return pb.EdgeControlServiceGetStatusResponse(status=edge_status(self._of))
 
     async def watch(

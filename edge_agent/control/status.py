@@ -16,7 +16,7 @@ from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
 def edge_status(of: Controlled) -> pb.EdgeStatus:
-    """What the run is doing now."""
+    """Build the current status of the run."""
     statistics, config = of.statistics, of.config
     status = pb.EdgeStatus(
         state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
@@ -60,7 +60,7 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
 
 
 def pins_message(pins: Pins) -> pb.Pins:
-    """What is pinned."""
+    """Build the message of the pins."""
     return pb.Pins(cut=pins.cut, bits=pins.bits, staleness=pins.staleness, cuts=pins.cuts)
 
 

@@ -1,4 +1,4 @@
-"""How figures of a run went while somebody watched it, as a row of bars."""
+"""Trend of the figures of a run while a person watches it, as a row of bars."""
 
 import math
 from collections import deque

@@ -68,7 +68,8 @@ def check_torch(version: str, cuda: str | None, *, has_gpu: bool) -> Finding:
 
 
 def check_compute(device: str, threads: int, cores: int) -> Finding:
-    """What torch will compute with. device, threads: of the configuration. cores: that this process may use."""
+    """Find the device and threads that torch will compute with. device, threads: of the configuration. cores: that this
+    process may use."""
     try:
         chosen = choose_device(device)
     except ConfigError as error:
@@ -127,7 +128,7 @@ def _can_be_seen(path: Path) -> bool:
 
 
 def judge_disk(folder: Path, free_bytes: int, *, writable: bool) -> Finding:
-    """Whether checkpoints have room in `folder`."""
+    """Judge the room for checkpoints in `folder`."""
     if not writable:
         return fix("disk", f"{folder} cannot be written to", "give this user the folder, or set checkpoints.location")
     shown = f"{size(free_bytes)} free for {folder}"
@@ -164,7 +165,7 @@ def processor_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def clock_is_synchronised() -> bool | None:
-    """What the kernel has been told by whatever sets the clock (adjtimex(2)); None where there is no such kernel."""
+    """Ask the kernel whether its clock is kept synchronised (adjtimex(2)); None where there is no such kernel."""
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
     if adjtimex is None:
         return None

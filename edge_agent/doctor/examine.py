@@ -99,7 +99,7 @@ async def _as_far_as_it_goes(
 def check_credentials(
     trainer: TrainerAddressConfig, tls: ClientTlsConfig, now: datetime.datetime
 ) -> tuple[Finding, TrainerAccess | None]:
-    """Whether this agent's own files can be used, and for how long; and the access that they make."""
+    """Check that this agent's own files can be used, and for how long. Return also the access that they make."""
     try:
         access = trainer_access(trainer, tls)
     except ConfigError as error:

@@ -1,11 +1,11 @@
-"""What a check has found, and what to do about it."""
+"""Findings of checks, and the advice that goes with them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How good it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     ADVICE = "advice"

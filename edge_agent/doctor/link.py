@@ -1,4 +1,5 @@
-"""What the way to a trainer carries and how long it takes, what that means for a run, and whether trainers can dial each other.
+"""Checks of the way to a trainer: its rate, its round trip, their meaning for a run, and whether trainers can dial each
+other.
 
 A trainer is asked about all those behind it: a placement, or a replacement, may want any such link.
 """
@@ -26,7 +27,7 @@ LONG_ROUND_TRIP_SECONDS = 0.05
 NARROW_BITS_PER_SECOND = 2e6
 """Below it a feature of a megabyte is four seconds under way."""
 _NARROW_CODEC = codec_of_bits(4, like="fp32")
-"""What is recommended there."""
+"""Codec that is recommended below that rate."""
 
 
 async def check_round_trip(calls: ProbeCalls) -> tuple[Finding, float]:
@@ -39,7 +40,7 @@ async def check_round_trip(calls: ProbeCalls) -> tuple[Finding, float]:
 
 
 def judge_round_trip(seconds: float) -> Finding:
-    """What a round trip of so long means for a run."""
+    """Judge a round-trip time by its meaning for a run."""
     shown = f"{seconds * 1000:.1f} ms"
     if seconds >= LONG_ROUND_TRIP_SECONDS:
         remedy = "set deployment.staleness to 1 or more, so that steps need not wait for it"
@@ -66,7 +67,8 @@ async def check_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Findin
 
 
 def judge_rate(direction: str, rate: float, known: str = "at least") -> Finding:
-    """What a rate in bits per second means for a run. known: which kind of bound it is; a busy trainer answers slowly."""
+    """Judge a rate in bits per second by its meaning for a run. known: the kind of bound that it is; a busy trainer
+    answers slowly."""
     shown = f"{known} {rate / 1e6:.3g} Mbit/s" if rate < 1e9 else "1 Gbit/s or more"
     if rate < NARROW_BITS_PER_SECOND:
         key = "deployment.codec" if direction == "uplink" else "deployment.downlink_codec"
@@ -81,7 +83,7 @@ def judge_rate(direction: str, rate: float, known: str = "at least") -> Finding:
 async def check_links(
     calls: ProbeCalls, others: tuple[TrainerAddressConfig, ...], needed: TrainerAddressConfig | None
 ) -> list[Finding]:
-    """Whether a trainer can dial others. needed: the one that it dials by the placement, as far as that is known."""
+    """Check that a trainer can dial others. needed: the one that it dials by the placement, as far as that is known."""
     request = pb.CheckPeersRequest(addresses=[other.address for other in others])
     answer = await calls.ask(method_path("CheckPeers"), request)
     return judge_links(answer, others, needed)

@@ -1,4 +1,5 @@
-"""Which trainers a run asks: those that the placement names. It loads no model, so whether the blocks fit stays open."""
+"""Trainers that a run asks: those that the placement names. No model is loaded, so whether the blocks fit stays
+open."""
 
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, advise, fix
@@ -8,7 +9,7 @@ from shared.placement import load_placement
 
 
 def check_placement(config: EdgeConfig) -> tuple[list[Finding], tuple[TrainerAddressConfig, ...]]:
-    """What there is to do about the placement, if anything, and the trainers that are to be examined."""
+    """Return advice on the placement, if there is any, and the trainers that are to be examined."""
     try:
         asked = _trainers_of_a_run(config)
     except ConfigError as error:

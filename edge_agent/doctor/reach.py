@@ -20,7 +20,7 @@ SOON = datetime.timedelta(days=30)
 
 
 async def check_name(host: str, port: int) -> Finding:
-    """Whether the trainer's name has an address."""
+    """Check that the trainer's name has an address."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter for what cannot be a name at all
@@ -33,7 +33,7 @@ async def check_name(host: str, port: int) -> Finding:
 
 
 async def check_connection(host: str, port: int) -> Finding:
-    """Whether something listens there."""
+    """Check that the trainer's port accepts connections."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)
@@ -51,7 +51,7 @@ async def check_connection(host: str, port: int) -> Finding:
 
 
 async def check_encryption(trainer: TrainerAddressConfig, tls: ClientTlsConfig, host: str, port: int) -> Finding:
-    """Whether both ends agree on TLS, trust each other, and go on doing so for a while."""
+    """Check that both ends agree on TLS, trust each other, and go on doing so for a while."""
     if not tls.used:
         return await _check_clear_text(trainer, host, port)
     try:
@@ -119,12 +119,12 @@ async def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
-    """Whether the other side has said in TLS what it dislikes."""
+    """Tell whether the other side has said in TLS what it dislikes."""
     return "ALERT" in (error.reason or "")
 
 
 def judge_handshake(error: OSError) -> Finding:
-    """Why a handshake failed, and which side must repair it."""
+    """Explain why a handshake failed, and which side must repair it."""
     if isinstance(error, TimeoutError):
         return fix("encryption", "the trainer did not finish the handshake", "does something else listen there?")
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -152,7 +152,7 @@ def judge_handshake(error: OSError) -> Finding:
 
 
 def judge_certificate(ends: datetime.datetime, now: datetime.datetime) -> Finding:
-    """How long a certificate that is trusted will be. ends, now: in UTC."""
+    """Judge how long a certificate will be trusted. ends, now: in UTC."""
     shown = f"TLS; the trainer's certificate is good until {ends:%Y-%m-%d}"
     if ends - now < SOON:
         return advise("encryption", shown, "renew it on the trainer (cloud-trainer certs, run again)")

@@ -17,7 +17,7 @@ Code = grpc.StatusCode
 
 
 async def check_service(calls: ProbeCalls) -> Finding:
-    """Whether what listens is a trainer that serves."""
+    """Check that the server at the address is a trainer that serves."""
     answer = await calls.ask(HEALTH, HealthCheckRequest(service=SERVICE))
     match answer.code:
         case Code.OK:
@@ -39,7 +39,7 @@ def _judge_health(data: bytes) -> Finding:
 
 
 async def check_access(calls: ProbeCalls) -> tuple[Finding, Finding]:
-    """What the token is good for, and whether both speak one version of the protocol.
+    """Check the scopes of the token, and that both sides speak one version of the protocol.
 
     One call for each scope, about a session that is not there, and an opening of one in a version that is none: a trainer
     that lets them in refuses them before they have changed anything, and says which version it speaks.

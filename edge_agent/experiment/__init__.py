@@ -1,1 +1,1 @@
-"""What a configuration means before any trainer is asked: data, model, recipe, first deployment."""
+"""The experiment that a configuration describes, before any trainer is asked: data, model, recipe, first deployment."""

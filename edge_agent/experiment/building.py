@@ -1,4 +1,4 @@
-"""What is trained under a placement, and the blocks of it that are here."""
+"""An experiment: the workload under a placement, and the blocks of it that are here."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Scheduled(NamedTuple):
-    """What schedules set; None is left to others."""
+    """Settings that schedules prescribe; None leaves a setting to others."""
 
     staleness: int | None
     codec: str | None
@@ -57,7 +57,8 @@ class Experiment(Workload):
         """Names the run in the logs of all its processes, and its session on this device; one that is resumed keeps it."""
         self.placement = placement_of(self)
         self._labels_to = self.placement.labels
-        """Who may have labels, as the configuration says, under whatever placement comes later; None where it does not."""
+        """Workers that may have labels by the configuration, under every later placement; None where it does not
+        say."""
         self.facts = facts_of(self.chain)
         _check_source(self.placement)
         device = choose_device(config.compute.device)
@@ -134,7 +135,7 @@ class Experiment(Workload):
         return sorted(set(self.staleness_changes).union(*codecs))
 
     def scheduled_at(self, step: int) -> Scheduled:
-        """What the schedules of the configuration set at a step."""
+        """Return the settings that the schedules of the configuration prescribe for a step."""
         deployment, codecs = self.config.deployment, configured_codecs(self.config)
         return Scheduled(
             _at(step, deployment.first_staleness, self.staleness_changes),
@@ -195,7 +196,8 @@ def _coded_routes(placed: Placement, experiment: Experiment, codecs: Mapping[Car
 
 
 def has_one_cut(placement: Placement) -> bool:
-    """Whether two workers train on one cut: the first blocks are here, and the others, which may be none, on the trainer."""
+    """Tell whether two workers train on one cut: the first blocks are here, and the others, which may be none, on the
+    trainer."""
     if len(placement.workers) != 2:
         return False
     cut = sum(len(tile.blocks) for tile in placement.tiles_of(AGENT))

@@ -1,4 +1,4 @@
-"""What a placement costs and shows: what crosses in a step, what each worker holds in memory, and who sees what.
+"""Report on a placement: the crossings of a step, the memory of each worker, and the data that each worker sees.
 
 Counted from the shapes of the workload's tensors; nothing is measured and nobody is contacted.
 """
@@ -60,9 +60,9 @@ class Memory:
     optimizer: int
     """Optimizer state of the blocks that it owns, after their first update."""
     activations: int
-    """What the backward of one batch needs."""
+    """Bytes that the backward of one batch needs."""
     waiting: int
-    """What is kept of up to K batches more, whose error gradients are still to come."""
+    """Bytes that are kept of up to K batches more, whose error gradients are still to come."""
 
     @property
     def total(self) -> int:
@@ -72,14 +72,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a worker gets to see in training."""
+    """The data that a worker gets to see in training."""
 
     worker: str
     inputs: bool
     """Raw samples, or features off which they can be read."""
     labels: bool
     gradients_tell: tuple[str, ...]
-    """What else the gradients and new weights that it gets can tell it: inputs, labels."""
+    """Further data that the gradients and new weights that it gets can tell it: inputs, labels."""
     outputs: bool
     features: tuple[int, ...]
     """The blocks whose inputs come to it from another worker, raw samples left out."""
@@ -207,7 +207,7 @@ class _Stack(nn.Module):
         self._blocks = nn.ModuleList(block.module for block in blocks)
 
     def forward(self, *features: Tensor) -> Features:
-        """What the last block makes of features."""
+        """Return the output of the last block for these features."""
         for block in self._blocks:
             features = call_module(block, features)
         return features

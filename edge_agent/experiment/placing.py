@@ -37,7 +37,7 @@ from shared.placement import (
 
 
 def placement_of(workload: Workload) -> Placement:
-    """What runs where at the first step, valid and permitted, with the codec of every crossing.
+    """Build the placement of the first step, valid and permitted, with the codec of every crossing.
 
     Its `labels` say who may have labels under any placement that comes later, too. Raises ConfigError for a placement that
     cannot be, ModelError for a `deployment.cut` that cannot, and DataError for labels that may not leave.
@@ -183,7 +183,7 @@ def _check_widths(config: EdgeConfig, chain: Chain, of_file: Iterable[str]) -> N
 
 
 def _narrows_float64(name: str) -> bool:
-    """Whether a codec that nobody would choose to lose something loses part of a float64 tensor."""
+    """Tell whether a codec that is meant to lose nothing loses part of a float64 tensor."""
     codec, elements = codec_by_name(name), 64
     return not codec.spec.lossy and codec.encoded_bytes((elements,), torch.float64) < elements * torch.float64.itemsize
 

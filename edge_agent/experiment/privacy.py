@@ -1,4 +1,5 @@
-"""What would show raw samples to others, and whether the configuration permits it."""
+"""Privacy of raw samples: the ways in which a placement shows them to others, and whether the configuration permits
+these."""
 
 from collections.abc import Iterable
 
@@ -20,7 +21,7 @@ _ALIKE = 0.99
 
 
 def labels_are_inputs(batch: Batch) -> bool:
-    """Whether the labels of a batch give a notable share of its samples, number by number.
+    """Tell whether the labels of a batch give a notable share of its samples, number by number.
 
     Those of an autoencoder do, scaled or not, and those of a model of texts, which are the tokens one place further.
     """
@@ -45,7 +46,7 @@ def _standardised(numbers_BN: Tensor) -> Tensor:
 
 
 def may_keep(block: int, worker: str, model: ModelFacts, privacy: PrivacyConfig) -> bool:
-    """Whether a worker may keep replicas of a block.
+    """Tell whether a worker may keep replicas of a block.
 
     Weights of one checkpoint after the other, with what the optimizer keeps, tell what gradients tell of raw samples.
     """

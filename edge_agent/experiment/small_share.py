@@ -34,5 +34,5 @@ def warn_of_small_share(experiment: Experiment) -> None:
 
 
 def _is_small(amounts: list[float], held: tuple[int, ...]) -> bool:
-    """Whether these blocks have next to nothing of what all have, or all have nothing."""
+    """Tell whether these blocks have next to nothing of the whole, or all blocks have nothing."""
     return sum(amounts[block] for block in held) <= LEAST_SHARE * sum(amounts)

@@ -1,4 +1,4 @@
-"""What a model remembers and what nothing keeps: named before a run begins.
+"""State of a model that nothing keeps: named before a run begins.
 
 Parameters and buffers move with their blocks and are in every checkpoint. The file of the results has what the module's own
 state dict has, so a buffer that is registered with `persistent=False` is not in it. A number in a plain attribute is kept
@@ -20,10 +20,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Unkept(NamedTuple):
-    """What is lost, by names in the whole module."""
+    """Lost state, by names in the whole module."""
 
     buffers: list[str]
-    """Those that are not in the state dict, and that training changes or another seed draws otherwise."""
+    """Buffers that are not in the state dict, and that training changes or another seed draws otherwise."""
     attributes: list[str]
     """The numbers in plain attributes that training changes."""
 

@@ -1,4 +1,4 @@
-"""What is trained and how, wherever it runs: data, model, recipe. What can be wrong in it is found out by building it."""
+"""Workload of a run, wherever it runs: data, model, recipe. Building it finds out its faults."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What a run shows of itself: figures, metrics, its time line, and what it is doing."""
+"""Observation of a run: figures, metrics, its time line, and its current activity."""

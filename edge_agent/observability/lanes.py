@@ -24,11 +24,11 @@ class Lane(NamedTuple):
     """One row of a time line."""
 
     phase: str
-    """What works here: one of `PHASES`, "codec", or `BETWEEN_TRAINERS`."""
+    """Name of the work here: one of `PHASES`, "codec", or `BETWEEN_TRAINERS`."""
     of: str
     """The worker, or "near>far" for what goes from one worker to another. Empty in files that say nothing of it."""
     by_reports: bool = False
-    """Whether a trainer is known by its reports alone, because the device has no link to it."""
+    """True if a trainer is known by its reports alone, because the device has no link to it."""
 
 
 def way(sender: str, receiver: str) -> Lane:
@@ -61,7 +61,7 @@ def lanes_of(placement: Placement, links: Sequence[Link]) -> list[Lane]:
 
 
 def titles_of(lanes: Collection[Lane]) -> dict[Lane, str]:
-    """What lanes are called; phases have their numbers where one trainer at most takes part."""
+    """Return the titles of lanes; phases have their numbers where one trainer at most takes part."""
     phases = _TWO_WORKERS if len({lane.of for lane in lanes if lane.phase == "cloud"}) <= 1 else {}
     return {lane: phases.get(lane.phase) or _title(lane) for lane in lanes}
 

@@ -1,4 +1,4 @@
-"""What an edge exports besides what both sides do. Gauges are read from where the figure is kept, at a scrape."""
+"""Metrics of an edge besides those of both sides. At a scrape, gauges are read from the place that keeps the figure."""
 
 import math
 import time
@@ -47,7 +47,7 @@ class KnownGauge(Collector):
         self._reads = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """What the registry asks at a scrape."""
+        """Return the gauges for the registry, which asks at a scrape."""
         family = GaugeMetricFamily(*self._about, labels=self._labels)
         for values, read in list(self._reads.items()):
             if (figure := read()) is not None:
@@ -56,7 +56,7 @@ class KnownGauge(Collector):
 
 
 class EngineMetrics:
-    """What the decision engine predicts, and beside it what was measured, so that its error shows."""
+    """Predictions of the decision engine beside the measurements, so that its error shows."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.decisions = Counter(
@@ -128,7 +128,7 @@ class EdgeMetrics(TrainingMetrics):
             registry,
         )
         self.replicated_at: float | None = None
-        """When the newest checkpoint became shared whose replicas are on disk, by time.time."""
+        """Time by time.time at which the newest checkpoint became shared whose replicas are on disk."""
         replica_age = KnownGauge(
             "isthmus_replica_age_seconds",
             "Seconds since the newest checkpoint of which replicas are on disk too.",

@@ -111,7 +111,7 @@ class RunObserver(RunListener):
             self._record.placed(placement)
 
     def worker_done(self, done: StepDone, /) -> None:
-        """How long it took, and how fast its links are."""
+        """Take note of the duration of the step, and of the rate of the worker's links."""
         if self._record is not None:
             self._record.done(done.step, done.worker, done.loss if done.samples else None, done.order)
         figures, rates = self._statistics.workers[done.worker], self._statistics.link_rates
@@ -137,7 +137,7 @@ class RunObserver(RunListener):
         self._statistics.edge.add(seconds)
 
     def gradient_applied(self, _step: int, staleness: int, /) -> None:
-        """How stale it was."""
+        """Take note of the staleness of the error gradient."""
         self._metrics.staleness.observe(staleness)
         self._statistics.staleness = staleness
 
@@ -199,7 +199,7 @@ class RunObserver(RunListener):
         statistics.round_trip_seconds = max(trips, default=None)
 
     def drained(self) -> None:
-        """What comes next is no step."""
+        """Take note that the run is drained: the time until its next step belongs to no step."""
         self._step_done_seconds = None
         self._statistics.is_flowing = False
 

@@ -17,8 +17,8 @@ from shared.files.whole_file import write_whole
 MOST_ENTRIES = 250_000
 """The newest that are kept: about 30,000 steps of two workers, and 40 MB of memory."""
 PARTS_TOGETHER = "compute"
-"""What a trainer did that computes a step in several parts and waits in between: it reports when the first began, and how
-long all took together."""
+"""Name of the work of a trainer that computes a step in several parts and waits in between: it reports the begin of the
+first part, and the time of all parts together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RateNews:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a time line holds: its lanes from top to bottom, and what was done in them."""
+    """A time line: its lanes from top to bottom, and the work that was done in them."""
 
     lanes: tuple[Lane, ...]
     spans: tuple[Span, ...]
@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def titles(self) -> dict[Lane, str]:
-        """What the lanes are called, from top to bottom."""
+        """Return the titles of the lanes, from top to bottom."""
         return titles_of(self.lanes)
 
 
@@ -112,7 +112,8 @@ def _event(entry: Span | RateNews, number: int, begin: float) -> dict[str, Any]:
 
 
 def load(path: Path) -> Trace:
-    """What `Timeline.write` wrote, in its order; seconds from the first span. Raises ConfigError for other files.
+    """Load the spans that `Timeline.write` wrote, in its order; seconds from the first span. Raises ConfigError for
+    other files.
 
     Files of versions whose lanes were the phases of two workers are read too.
     """

@@ -27,7 +27,8 @@ class ReportedClock:
         self._observed_seconds = 0.0
 
     def observe(self, sent_nanoseconds: int, arrived_seconds: float) -> None:
-        """What was sent at this moment of the worker's clock, or later, has come at this one of time.monotonic."""
+        """Take note that a message, sent at this moment of the worker's clock or later, has come at this one of
+        time.monotonic."""
         loosened = self._lead_seconds + DRIFT * (arrived_seconds - self._observed_seconds)
         self._lead_seconds = min(loosened, arrived_seconds - sent_nanoseconds / 1e9)
         self._observed_seconds = arrived_seconds
@@ -43,9 +44,9 @@ class _Sent(NamedTuple):
     key: TensorKey
     began: float
     soonest: float
-    """When it was there if nothing was in its way."""
+    """Time of its arrival if nothing was in its way."""
     arrived: float
-    """When all was there that the acknowledgement covers."""
+    """Time at which all was there that the acknowledgement covers."""
     acknowledged_nanoseconds: int
     """The same moment by the peer's clock, which is of this acknowledgement alone."""
 
@@ -56,14 +57,14 @@ class TimelineRecorder:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._trainers: dict[str, tuple[Lane, str]] = {}
-        """Of each trainer of the placement, its lane and what it does in a step."""
+        """Lane of each trainer of the placement, and its work in a step."""
         self._reported: dict[str, ReportedClock] = {}
         self._streams: dict[str, Duplex[Any, Any]] = {}
-        """Those of which a tensor was acknowledged, so that the clock at the other end is known from both ways."""
+        """Streams on which a tensor was acknowledged, so that the clock at the other end is known from both ways."""
         self._newest: dict[str, _Sent] = {}
-        """What each peer has acknowledged last, drawn when it is known what that acknowledgement covers."""
+        """Newest acknowledgement of each peer, drawn when it is known what that acknowledgement covers."""
         self._encoded: dict[int, float] = {}
-        """When the first of what leaves in a step was encoded, of the steps that the device is at."""
+        """Time at which the first load of a step was encoded, of the steps that the device is at."""
 
     def placed(self, placement: Placement, links: Sequence[Link]) -> None:
         """A placement is in force. Trainers may have been started again, so nothing is known of their clocks."""
@@ -134,12 +135,12 @@ class TimelineRecorder:
 
 
 def tensor_name(key: TensorKey) -> str:
-    """What a tensor is called in a time line: a part is one worker's of the gradient of a shared block."""
+    """Return the title of a tensor in a time line: a part is one worker's of the gradient of a shared block."""
     return "part" if key.role == Role.ROLE_WEIGHT_GRADIENT else role_name(key.role)
 
 
 def _work(placement: Placement, name: str) -> str:
-    """What a trainer does in a step. It does that without a pause where it computes the loss and shares no block."""
+    """Name the work of a trainer in a step. It works without a pause where it computes the loss and shares no block."""
     tiles = stages(placement, name)
     shares = any(len(placement.holders(block)) > 1 for block in held_blocks(placement, name))
     in_one_go = len(tiles) == 1 and loss_rows(placement, name) is not None and not shares

@@ -15,14 +15,14 @@ _IN_TURN = ("uplink", "downlink")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened from the start of one step's forward to that of another, `steps` later; `spans` are clipped to it."""
+    """The spans from the start of one step's forward to that of another, `steps` later; `spans` are clipped to it."""
 
     first_step: int
     steps: int
     start: float
     end: float
     titles: Mapping[Lane, str]
-    """What the lanes of the whole time line are called, from top to bottom."""
+    """Titles of the lanes of the whole time line, from top to bottom."""
     spans: tuple[Span, ...]
     rates: Mapping[Lane, float]
     """Bits per second between trainers, as they were heard last."""
@@ -51,17 +51,17 @@ class Window:
 
     @property
     def overlap(self) -> float:
-        """How many of the phases were at work at once, on average: 1 where each waits for the others."""
+        """Return the average number of phases that were at work at once: 1 where each waits for the others."""
         return sum(map(self.busy, self.phases))
 
     @property
     def pace(self) -> str:
-        """How many steps were started a second, and how far the phases overlapped."""
+        """Describe the number of steps that were started a second, and the overlap of the phases."""
         of = "1 phase" if len(self.phases) == 1 else f"{len(self.phases)} phases"
         return f"{self.steps_per_second:.1f} steps/s, {self.overlap:.1f} of {of} at work at once"
 
     def figure(self, lane: Lane) -> str:
-        """What is known of a lane: the share of the time in which it was at work, or its rate; empty where nothing is."""
+        """Describe a lane: the share of the time in which it was at work, or its rate; empty where nothing is known."""
         if lane in self.phases:
             return f"{self.busy(lane):.0%}"
         return f"{self.rates[lane] / 1e6:.1f} Mbit/s" if lane in self.rates else ""
@@ -95,7 +95,8 @@ def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> Wi
 
 
 def _starts(spans: Sequence[Span]) -> dict[int, float]:
-    """When each step began: with its first forward on the edge, or, where the edge has none, with anything. Spans in order."""
+    """Return the start of each step: its first forward on the edge, or, where the edge has none, its first span. Spans
+    in order."""
     forwards = [span for span in spans if span.lane.phase == "edge" and span.what.startswith("forward")]
     starts: dict[int, float] = {}
     for span in forwards or spans:

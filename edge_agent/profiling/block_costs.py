@@ -1,4 +1,5 @@
-"""What blocks of a model cost: the bytes that cross each cut and that moving a block carries, and the times of a table."""
+"""Costs of the blocks of a model: the bytes that cross each cut and that moving a block carries, and the times of a
+table."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,9 +20,10 @@ class TriedBlock(NamedTuple):
     """A block that was run alone."""
 
     seconds: float
-    """Of one step on this device."""
+    """Seconds of one step on this device."""
     bytes: int
-    """What moving it carries: parameters, buffers and the optimizer's state after an update; 0 where it is static."""
+    """Bytes that moving it carries: parameters, buffers and the optimizer's state after an update; 0 where it is
+    static."""
 
 
 def try_blocks(experiment: Experiment) -> list[TriedBlock]:

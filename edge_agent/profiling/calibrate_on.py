@@ -1,10 +1,10 @@
-"""Who trains the copies of a calibration, as a command is told."""
+"""Choice of the side that trains the copies of a calibration, as a command is told."""
 
 from enum import StrEnum
 
 
 class CalibrateOn(StrEnum):
-    """Who trains what is asked for."""
+    """The side that trains the copies."""
 
     DEVICE = "device"
     TRAINER = "trainer"

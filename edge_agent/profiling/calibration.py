@@ -1,4 +1,4 @@
-"""What a model bears: the largest K, and at each cut the least bit width, that keep its accuracy within a budget.
+"""Tolerance of a model: the largest K, and at each cut the least bit width, that keep its accuracy within a budget.
 
 Every question is a training or several, so few are asked, and most of them short. Assumed is that harm is monotone: what
 holds at some K holds at every smaller one, and what holds at some width holds at every larger one. So candidates are halved:
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is trained: the fields of a deployment that decide accuracy."""
+    """A candidate to train: the fields of a deployment that decide accuracy."""
 
     cut: int
     staleness: int
@@ -75,7 +75,7 @@ async def calibrate(
 
 
 class _Judge:
-    """Whether candidates hold."""
+    """The judge of whether candidates hold."""
 
     def __init__(self, accuracies: Accuracies, serial: Candidate, budget: float) -> None:
         self._accuracies, self._serial, self._budget = accuracies, serial, budget

@@ -1,4 +1,5 @@
-"""Who trains the copies of a calibration: this device, on the user's own samples, or the trainer, on its operator's stand-in.
+"""Trainers of the copies of a calibration: this device, on the user's own samples, or the trainer, on its operator's
+stand-in.
 
 Both compare against samples that are neither trained on nor tested on.
 """
@@ -35,7 +36,7 @@ class Copies(Protocol):
     """Trains copies of one experiment's model."""
 
     where: str
-    """Who does it, for a sentence."""
+    """The side that trains, as words in a sentence."""
 
     async def time(self, candidate: Candidate) -> Timing:
         """A few steps of it. Raises IsthmusError."""
@@ -150,7 +151,7 @@ class TrainerCopies:
 
 
 def scheme_of(config: EdgeConfig, candidate: Candidate) -> Scheme:
-    """How a candidate's batches cross the cut; error gradients in float32."""
+    """Return the scheme in which a candidate's batches cross the cut; error gradients in float32."""
     deployment = config.deployment
     return Scheme(
         candidate.staleness,

@@ -37,7 +37,7 @@ _TIMED_BITS = 8
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """What is asked, and how much may be spent on the answer."""
+    """The questions of a calibration, and the effort that may be spent on the answers."""
 
     budget_points: float = 1.0
     """Accuracy that may be lost, in points of 100."""
@@ -52,7 +52,7 @@ class CalibrationSettings:
     bits: tuple[int, ...] = (2, 4, 8, 32)
     """Widths to try; float32 is taken where none of them holds."""
     on: CalibrateOn = CalibrateOn.DEVICE
-    """Who trains the copies, and so on which samples."""
+    """Side that trains the copies, and so the samples that it trains on."""
 
 
 class Training(Section):
@@ -69,14 +69,14 @@ class Training(Section):
 
 
 class Trainings(Part):
-    """Those of an unfinished calibration."""
+    """The trainings of an unfinished calibration."""
 
     done: tuple[Training, ...] = ()
 
 
 @dataclass(frozen=True)
 class Watching:
-    """Who is told how a calibration goes."""
+    """The callbacks that are told of the progress of a calibration."""
 
     on_estimate: Callable[[str], None] = lambda _sentence: None
     """Told, before anything is trained, how long it will take and how that was found."""
@@ -123,7 +123,7 @@ class Calibration:
         return calibrated(profile, found, settings, self._trainings.done)
 
     def _identity(self) -> str:
-        """What the trainings belong to, beside what each of them says itself."""
+        """Name the experiment that the trainings belong to, beside the fields that each of them has itself."""
         config = self._config
         sections = (config.model, config.data, config.training, config.compute)
         deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.first_codec)
@@ -171,7 +171,8 @@ def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
 def estimate(
     timing: Timing, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
 ) -> str:
-    """How long a calibration will take, and how that was found, as one sentence for a person who may change their mind."""
+    """Say how long a calibration will take, and how that was found, in one sentence for a person who may change their
+    mind."""
     seconds = settings.seeds * sum(timing.seconds(share * settings.epochs) for share in shares)
     whole = settings.seeds * sum(share == WHOLE for share in shares)
     around = timing.start_seconds + timing.judged_batches * timing.seconds_per_judged_batch

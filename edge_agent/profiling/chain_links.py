@@ -17,7 +17,8 @@ _log = structlog.get_logger(__name__)
 
 
 async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLink:
-    """What the link between two workers carries. near: who dials. Where trainers measure it, the session is joined.
+    """Measure the link between two workers. near: the worker that dials. Where trainers measure it, the session is
+    joined.
 
     Raises IsthmusError: RefusedError for a trainer that may not dial the other one, UnreachableError where it cannot.
     """

@@ -1,4 +1,5 @@
-"""What is done of an unfinished profile of a chain, in a file beside it, and whether it is of the chain of today."""
+"""Finished parts of an unfinished profile of a chain, in a file beside it, and the check that they are of the chain of
+today."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ Run = tuple[int, int]
 
 
 class MeasuredLink(Section):
-    """What a link carries in bit/s, away from the device and towards it, and how long it takes there and back."""
+    """The rates of a link in bit/s, away from the device and towards it, and its round-trip time."""
 
     uplink: PositiveFloat
     downlink: PositiveFloat
@@ -23,11 +24,11 @@ class MeasuredLink(Section):
 
 
 class ChainMeasurements(Part):
-    """What was measured."""
+    """The measurements of a chain."""
 
     of: str = "chain"
     settings: dict[str, str] = Field(default={})
-    """What decided the figures, by the name of each in a sentence."""
+    """Settings that decided the figures, by the name of each in a sentence."""
     seconds: dict[str, dict[str, tuple[PositiveFloat, ...]]] = Field(default={})
     """By worker and by run, as "0:2": the mean seconds of a step, one a round; none at all where the worker has no room."""
     links: dict[str, MeasuredLink] = Field(default={})
@@ -47,7 +48,7 @@ class ChainPartFile:
         self._settings = dict(settings)
         self._check_whole(out)
         self.done = self._stored()
-        """What is measured."""
+        """The measurements so far."""
 
     def add(self, worker: str, run: Run, means: tuple[float, ...]) -> None:
         """Take in what a run takes on a worker; `save` writes it down."""
@@ -59,11 +60,12 @@ class ChainPartFile:
         self.done = self.done.model_copy(update={"links": self.done.links | {f"{near}-{far}": link}})
 
     def means(self, worker: str, run: Run) -> tuple[float, ...] | None:
-        """What a run takes on a worker, one a round; none at all where there is no room, None where that is not known."""
+        """Return the mean seconds of a run on a worker, one a round; none at all where there is no room, None where
+        that is not known."""
         return self.done.seconds.get(worker, {}).get(_key(run))
 
     def link(self, near: str, far: str) -> MeasuredLink | None:
-        """What a link carries."""
+        """Return the measurement of a link, or None."""
         return self.done.links.get(f"{near}-{far}")
 
     def save(self) -> None:

@@ -44,21 +44,21 @@ from shared.training.device import prepare_process
 _log = structlog.get_logger(__name__)
 ROUNDS = 3
 _SAVED_EVERY_SECONDS = 1.0
-"""What a profile that is killed has to measure again."""
+"""Maximum time of measurements that a profile that is killed has to repeat."""
 OnDone = Callable[[int, int], None]
 """Told how many of how many measurements are done."""
 
 
 @dataclass(frozen=True)
 class ChainSettings:
-    """What is measured, and how often."""
+    """The measurements to make, and their number."""
 
     repeats: int = 10
     """Steps that each run of blocks is timed for, at least; they are spread over the rounds."""
     any_order: bool = False
-    """Whether the trainers may stand in another order."""
+    """True if the trainers may stand in another order."""
     tables: Mapping[str, LatencyTable] = field(default_factory=dict)
-    """Of workers whose times are known, by name."""
+    """Tables of workers whose times are known, by name."""
 
     @property
     def steps(self) -> int:
@@ -147,7 +147,7 @@ class ChainMeasuring:
             name: times_in_table(name, settings.tables[name], runs, experiment) if name in settings.tables else {}
             for name, runs in self._runs.items()
         }
-        """Of each worker, the seconds of the runs that are not measured."""
+        """Seconds of the runs that are not measured, by worker."""
         self._links = list(combinations(names, 2) if settings.any_order else pairwise(names))
 
     def _runs_of(self, place: int) -> list[Run]:
@@ -171,7 +171,7 @@ class ChainMeasuring:
         return [(first, stop) for first in firsts for stop in stops if first < stop]
 
     def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
-        """What is still to be measured, in words."""
+        """List in words the measurements that are still to be made."""
         steps = self._settings.steps
         lines, seconds = [], 0.0
         for name, runs in self._runs.items():
@@ -264,7 +264,8 @@ class ChainMeasuring:
 
 
 def _experiment(config: EdgeConfig) -> Experiment:
-    """What the configuration says, with a chain of all its trainers where it names no placement. Raises IsthmusError."""
+    """Build the experiment of a configuration, with a chain of all its trainers where it names no placement. Raises
+    IsthmusError."""
     if config.placement.given:
         return Experiment(config)
     if config.deployment.cut is not None:
@@ -289,7 +290,7 @@ def _experiment(config: EdgeConfig) -> Experiment:
 
 
 def _identity(experiment: Experiment, names: Sequence[str], settings: ChainSettings) -> dict[str, str]:
-    """What decides the figures, by the name of each in a sentence."""
+    """Return the settings that decide the figures, by the name of each in a sentence."""
     config, placement = experiment.config, experiment.placement
     return {
         "model": config.model.factory,

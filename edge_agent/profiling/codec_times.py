@@ -1,4 +1,4 @@
-"""How long a device takes to encode and to decode: a line over the bytes of a tensor (paper 000, Fig. 11)."""
+"""Times that a device takes to encode and to decode: a line over the bytes of a tensor (paper 000, Fig. 11)."""
 
 import statistics
 from collections.abc import Sequence

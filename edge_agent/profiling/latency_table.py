@@ -43,11 +43,11 @@ OnDone = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """What is measured, and how often."""
+    """The measurements to make, and their number."""
 
     worker: str = AGENT
     device: str | None = None
-    """What the table calls it; the worker's name where None."""
+    """Name of the device in the table; the worker's name where None."""
     representative: bool = False
     """The reference alone, from which a predictor tells the others."""
     rounds: int = 5

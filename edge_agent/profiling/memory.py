@@ -1,4 +1,4 @@
-"""How much memory this device has left, and how much blocks take at least."""
+"""Memory that this device has left, and the least that blocks take."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,8 @@ from shared.model.features import specs_bytes
 
 
 def available_bytes() -> int:
-    """What can be taken without swapping, by the kernel's own estimate; no bound where it gives none."""
+    """Return the bytes that can be taken without swapping, by the kernel's own estimate; no bound where it gives
+    none."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

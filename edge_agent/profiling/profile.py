@@ -49,7 +49,8 @@ from shared.training.stage import Stage, lone_stage
 _log = structlog.get_logger(__name__)
 
 DEFAULT_MAX_STALENESS = 5
-"""What paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration finds it out instead."""
+"""Largest staleness that paper 000 finds harmless for its models (Fig. 3, Table 4); a calibration finds it out
+instead."""
 MOST_TRIALS = 3
 """Cuts at which the overhead is measured."""
 TRIAL_STEPS = 3
@@ -131,7 +132,8 @@ class Profiler:
     async def _overheads(
         self, client: TrainerClient, done: dict[int, MeasuredCut], encode: Fit
     ) -> tuple[LinearSeconds, float]:
-        """What a real step takes of the edge beyond T1: with late gradients, and at K = 0, where it idles in between.
+        """Measure the edge's time in a real step beyond T1: with late gradients, and at K = 0, where it idles in
+        between.
 
         From the last cut that is split, where the edge computes most, up to the first at which it does not bound a step.
         Each with and without compression: what its bytes cost, a cut cannot tell from what else is different there.
@@ -205,7 +207,8 @@ class Profiler:
         )
 
     def _identity(self) -> str:
-        """What the parts belong to: with another model, batch size, first cut or number of repeats nothing of them counts."""
+        """Name the experiment that the parts belong to: parts of another model, batch size, first cut or number of
+        repeats do not count."""
         config = self._experiment.config
         parts = (
             config.model.model_dump_json(),

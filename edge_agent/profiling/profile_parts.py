@@ -1,4 +1,4 @@
-"""What is done of an unfinished profile, in files beside it, so that a profile that was interrupted goes on where it was.
+"""Finished parts of an unfinished profile, in files beside it, so that an interrupted profile goes on where it was.
 
 They only save time: what cannot be trusted is measured again.
 """
@@ -18,7 +18,7 @@ Seconds = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
 
 
 class MeasuredCut(Section):
-    """What a step takes at one cut, or why it was skipped."""
+    """The times of a step at one cut, or the reason why the cut was skipped."""
 
     edge: Seconds | None = None
     """T1."""
@@ -36,17 +36,17 @@ class MeasuredCut(Section):
 
 
 class Part(Section):
-    """What is kept in one file. With a profile of other settings it has nothing to do."""
+    """The content of one file. With a profile of other settings it has nothing to do."""
 
     of: str
     """Digest of the settings that it belongs to."""
 
 
 class Measurements(Part):
-    """What was measured."""
+    """The measurements of a profile."""
 
     cuts: dict[str, MeasuredCut] = Field(default={})
-    """What was measured, by the number of the cut."""
+    """Measurements by the number of the cut."""
 
 
 P = TypeVar("P", bound=Part)
@@ -59,7 +59,8 @@ class PartFile(Generic[P]):
         self._files, self._path, self._kind = LocalFiles(path.parent), path, kind
 
     def load(self, of: str) -> P:
-        """What was done under the same settings; nothing, with a warning, when the file cannot be believed."""
+        """Return the parts that were made under the same settings; nothing, with a warning, when the file cannot be
+        believed."""
         part = self.find()
         if part is None:
             return self._kind(of=of)
@@ -69,7 +70,8 @@ class PartFile(Generic[P]):
         return part
 
     def find(self) -> P | None:
-        """What was done under whatever settings; nothing, with a warning, when the file cannot be believed."""
+        """Return the parts that were made under any settings; nothing, with a warning, when the file cannot be
+        believed."""
         data = self._files.read(self._path.name)
         if data is None:
             return None

@@ -1,4 +1,4 @@
-"""What times runs of consecutive blocks: on this device, or on a trainer in a session that nobody trains in."""
+"""Timers of runs of consecutive blocks: on this device, or on a trainer in a session that nobody trains in."""
 
 import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -32,7 +32,7 @@ A step is that of a stage under the experiment's K and backward policy.
 _NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
 """Refusals that say nothing of the blocks that were to be measured."""
 MEANWHILE_STEPS = 4
-"""Of each run of blocks that is measured while training goes on: it waits for them."""
+"""Steps of each run of blocks that is measured while training goes on: it waits for them."""
 
 
 def timer_here(experiment: Experiment, workers: Workers, chain: Chain | None = None) -> Timer:
@@ -62,7 +62,7 @@ def timer_at(trainer: TrainerWorker) -> Timer:
 
 
 def is_of_the_blocks(refused: RefusedError, run: tuple[int, int]) -> bool:
-    """Whether a trainer has refused this run of blocks, and may take a shorter one."""
+    """Tell whether a trainer has refused this run of blocks, and may take a shorter one."""
     return not isinstance(refused, _NOT_OF_THE_BLOCKS) and run[1] - run[0] > 1
 
 

@@ -49,7 +49,8 @@ async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, work
 
 
 class _Watch(RunListener):
-    """When steps were done, how long the edge's turns took, and for how many steps an error gradient waited for it."""
+    """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
+    gradient waited."""
 
     def __init__(self) -> None:
         self.run: WorkerRun | None = None

@@ -25,7 +25,7 @@ SCHEMA = "isthmus.record/v1"
 
 
 def record_path(directory: Path, session: str) -> Path:
-    """Where the record of a session is, in the folder of its results."""
+    """Return the path of the record of a session, in the folder of its results."""
     return directory / f"{session}.record.jsonl"
 
 
@@ -37,7 +37,7 @@ class RunRecorder:
         self._directory = directory
         self._handle: int | None = None
         self._placed: Placement | None = None
-        """What was written last, but for its version."""
+        """Placement that was written last, but for its version."""
 
     def begin(self, session: SessionRecord) -> None:
         """Record this session from now on, from its beginning or where its record ended."""
@@ -113,14 +113,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a file says of a run: only the steps that its weights follow from."""
+    """The record of a run in a file: only the steps that its weights follow from."""
 
     session: SessionRecord
     stretches: list[Stretch]
 
     @property
     def steps(self) -> int:
-        """How many steps were done."""
+        """Return the number of finished steps."""
         return self.stretches[-1].stop_step if self.stretches else 0
 
 
