@@ -3,6 +3,7 @@
 from shared.planning.cost.conditions import Conditions, Direction, conditions_of
 from shared.planning.cost.layouts import is_stacked, loads_of
 from shared.planning.cost.loads import Loads, Slower, Times, Ways, joined, pipeline_seconds, steady_seconds
+from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
 
@@ -19,6 +20,7 @@ __all__ = [
     "is_stacked",
     "joined",
     "loads_of",
+    "loads_of_step",
     "moved_bits",
     "moving_seconds",
     "pipeline_seconds",

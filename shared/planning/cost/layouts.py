@@ -1,15 +1,20 @@
-"""The loads of any layouts: stacked ones from the tables of the profile."""
+"""The loads of any layouts: of stacked ones at once, from the tables of the profile, of others from the tasks of a step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
+from shared.placement import BlockFacts, ModelFacts, StepPlan
 from shared.planning.cost.loads import Loads, joined
+from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
+from shared.planning.profile_operations import ProfileOperations
+from shared.planning.rates import Rates
+from shared.planning.tasks import step_tasks
 
 
 def is_stacked(layout: Layout) -> bool:
@@ -18,14 +23,32 @@ def is_stacked(layout: Layout) -> bool:
 
 
 def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
-    """What a step of each asks of workers and links, in this order. KeyError for a worker that the profile does not have."""
+    """What a step of each asks of workers and links, in this order. KeyError for a worker that the profile does not have.
+
+    PlanError for one that is not stacked and of which something was not measured.
+    """
     places = {name: place for place, name in enumerate(profile.names)}
     by_workers: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    others: list[int] = []
     for row, layout in enumerate(layouts):
-        by_workers[tuple(places[worker] for worker in layout.workers)].append(row)
+        if is_stacked(layout):
+            by_workers[tuple(places[worker] for worker in layout.workers)].append(row)
+        else:
+            others.append(row)
     found = [_stacked(profile, workers, [layouts[row] for row in rows]) for workers, rows in by_workers.items()]
-    order = np.argsort([row for rows in by_workers.values() for row in rows])
+    found += [_by_tasks(profile, layouts[row]) for row in others]
+    order = np.argsort([*(row for rows in by_workers.values() for row in rows), *others])
     return joined(found).take(order)
+
+
+def _by_tasks(profile: Profile, layout: Layout) -> Loads:
+    placement = layout.placement(profile.names)
+    model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
+    links = dict.fromkeys(
+        StepPlan(placement, model).links, Rates(1.0, 1.0, 1.0)
+    )  # any will do: loads are without rates
+    costs = ProfileOperations(profile, layout)
+    return loads_of_step(step_tasks(placement, model, costs, links, replays=False), profile.names)
 
 
 def _stacked(profile: Profile, workers: tuple[int, ...], layouts: Sequence[Layout]) -> Loads:

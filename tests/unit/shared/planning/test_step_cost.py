@@ -15,6 +15,8 @@ from shared.planning import (
     BlockCosts,
     BlockSeconds,
     CodecCosts,
+    Conditions,
+    Layout,
     Linear,
     Rates,
     loads_of,
@@ -22,9 +24,10 @@ from shared.planning import (
     step_cost,
     step_tasks,
 )
+from shared.planning.cost import loads_of_step
 from shared.planning.planners.plan import over
 from tests.support.placements import WORKERS, models, placements
-from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates
+from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
 
 TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)
@@ -154,6 +157,47 @@ def test_two_workers_cost_what_the_model_of_two_workers_says(profile, link, cut,
     cost = step_cost(edge_and_trainer(profile, layout, link))
     assert (cost.longest(), cost.total()) == pytest.approx([float(each[0]) for each in loads.at(at)])
     assert cost.bound() == pytest.approx(float(loads.seconds(at)[0]))
+
+
+@given(data=st.data())
+def test_loads_cost_any_placement_at_any_rates_what_the_tasks_of_its_step_do(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    costs = data.draw(block_costs(model, WORKERS))
+    links = StepPlan(placement, model).links
+    loads = loads_of_step(step_tasks(placement, model, costs, dict.fromkeys(links, Rates(1.0, 1.0, 1.0))), WORKERS)
+    for _ in range(2):
+        carried = {link: data.draw(rates) for link in links}
+        cost = step_cost(step_tasks(placement, model, costs, carried))
+        at = conditions_between(carried)
+        assert [float(each[0]) for each in loads.at(at)] == pytest.approx([cost.longest(), cost.total()])
+        assert float(loads.seconds(at)[0]) == pytest.approx(cost.bound())
+
+
+def conditions_between(links):
+    """Links between workers by name, on devices as they were measured."""
+    count = len(WORKERS)
+    rates, trips = np.ones((count, count)), np.zeros((count, count))
+    for link, each in links.items():
+        near, far = WORKERS.index(link.dialer), WORKERS.index(link.listener)
+        rates[near, far], rates[far, near] = each.uplink, each.downlink
+        trips[min(near, far), max(near, far)] = each.round_trip_seconds
+    return Conditions(rates, trips, np.ones(count))
+
+
+def test_labels_that_stay_are_costed_from_a_profile_beside_two_workers_on_one_cut():
+    profile = small_profile()
+    edge, trainer = profile.workers
+    replayed, far = edge.replayed.copy(), trainer.replayed.copy()
+    replayed[3, 4], far[1, 3] = 0.5, 0.25
+    profile = profile.with_worker(replace(edge, replayed=replayed)).with_worker(replace(trainer, replayed=far))
+    whole = Rows(0, profile.batch_size)
+    stays = Layout((Tile("edge", 0, 1, whole), Tile("trainer", 1, 3, whole), Tile("edge", 3, 4, whole)), staleness=1)
+    loads, at = loads_of(profile, [pair(1, 1, 32), stays]), over(profile, Rates(8e6, 8e6, 0.5))
+    alone = loads_of(profile, [pair(1, 1, 32)])
+    assert loads.seconds(at)[0] == alone.seconds(at)[0]
+    # Features and gradients of 4 and 1 MB cross, at a microsecond a byte; the edge works 1.5 s, the trainer 0.25 s.
+    assert [float(each[1]) for each in loads.at(at)] == pytest.approx([5.0, 1.5 + 0.25 + 2 * 5.0 + 2 * 0.5])
 
 
 @given(data=st.data())

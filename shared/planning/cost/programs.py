@@ -1,0 +1,102 @@
+"""Loads of any placement, from the tasks of its step: every way through it that can be the longest under some conditions.
+
+What `step_cost` finds for given rates, this finds for all rates at once.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from shared.planning.cost.conditions import Direction
+from shared.planning.cost.loads import Loads, Ways
+from shared.planning.measurements import Floats
+from shared.planning.tasks import StepTasks
+
+
+def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
+    """The loads of one layout. names: of all workers, in the order of the profile."""
+    places = {name: place for place, name in enumerate(names)}
+    work: dict[int, Floats] = {}
+    bits: dict[Direction, Floats] = {}
+    for name, tasks in step.workers.items():
+        work[places[name]] = np.array([sum(task.seconds + task.tail_seconds for task in tasks)])
+        for each in (each for task in tasks for each in task.deliveries):
+            direction = places[each.direction[0]], places[each.direction[1]]
+            bits[direction] = bits.get(direction, np.zeros(1)) + each.bits
+    table = _Table(len(names))
+    found = table.most(*(_ways_of(step, beginner, places, table) for beginner in sorted(step.bounded)))
+    count = len(names)
+    pairs = [(near, far) for near in range(count) for far in range(count) if near != far]
+    return Loads(
+        np.array([step.ahead]),
+        work,
+        {},
+        bits,
+        Ways(
+            np.array([0]),
+            {place: found[:, place] for place in work},
+            np.zeros(len(found)),
+            {direction: found[:, table.bits(direction)] for direction in bits},
+            {
+                pair: found[:, table.half(pair)]
+                for pair in pairs
+                if pair[0] < pair[1] and found[:, table.half(pair)].any()
+            },
+        ),
+    )
+
+
+class _Table:
+    """Ways as rows: work by worker, bits by direction, halves of round trips by pair. No rows at all were long ago."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self.columns = workers * (1 + 2 * workers)
+
+    def bits(self, direction: Direction) -> int:
+        """The column of a direction."""
+        return self._workers * (1 + direction[0]) + direction[1]
+
+    def half(self, direction: Direction) -> int:
+        """The column of the way between two workers, whichever sends."""
+        return self._workers * (1 + self._workers + min(direction)) + max(direction)
+
+    def most(self, *ways: Floats) -> Floats:
+        """All ways of these but those that another one is as long as, whatever the conditions."""
+        rows = np.unique(np.concatenate([np.empty((0, self.columns)), *ways]), axis=0)
+        kept: list[Floats] = []
+        for row in rows[::-1]:
+            if not any((other >= row).all() for other in kept):
+                kept = [other for other in kept if not (row >= other).all()] + [row]
+        return np.array(kept).reshape(-1, self.columns)
+
+
+def _ways_of(step: StepTasks, beginner: str, places: dict[str, int], table: _Table) -> Floats:
+    """The ways from a worker's beginning of a step to its end, where all that does not wait for it was ready long before."""
+    left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
+    long_ago = np.empty((0, table.columns))
+    free = dict.fromkeys(step.workers, long_ago) | {beginner: np.zeros((1, table.columns))}
+    carried = defaultdict[Direction, Floats](lambda: long_ago)
+    arrivals = defaultdict[tuple[str, int], list[Floats]](list)
+    while left[beginner]:
+        for worker, tasks in left.items():
+            while tasks and len(arrivals[worker, tasks[0][0]]) == tasks[0][1].awaited:
+                index, task = tasks.popleft()
+                begin = table.most(free[worker], *arrivals[worker, index])
+                free[worker] = _later(begin, places[worker], task.seconds)
+                for each in task.deliveries:
+                    direction = places[each.direction[0]], places[each.direction[1]]
+                    moment = _later(begin, places[worker], each.after_seconds)
+                    if each.bits > 0.0:
+                        moment = _later(table.most(moment, carried[direction]), table.bits(direction), each.bits)
+                        carried[direction] = moment
+                    halves = 1.0 if each.travel_seconds > 0.0 else 0.0
+                    arrivals[each.direction[1], each.task].append(_later(moment, table.half(direction), halves))
+    return free[beginner]
+
+
+def _later(ways: Floats, column: int, amount: float) -> Floats:
+    later = ways.copy()
+    later[:, column] += amount
+    return later

@@ -1,0 +1,71 @@
+"""What a profile says of any layout, as `OperationCosts`: a stage takes what its run of blocks was measured to take.
+
+A replay is in those seconds where they were measured with one.
+"""
+
+from dataclasses import dataclass
+
+from shared.errors import PlanError
+from shared.placement import Backward, Cargo, Crossing, Forward, Operation, Tile
+from shared.planning.layout import Layout
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.operation_costs import Message
+from shared.planning.profile import Profile
+
+FORWARD_SHARE = 1 / 3
+"""What the forward takes of a stage's seconds, where only all of them together were measured."""
+
+
+@dataclass(frozen=True)
+class ProfileOperations:
+    """The figures for one layout. Work that goes by bytes counts to each message by half."""
+
+    profile: Profile
+    layout: Layout
+
+    def seconds(self, worker: str, operation: Operation) -> float:
+        """See `OperationCosts`. PlanError for what was not measured."""
+        match operation:
+            case Forward(tile):
+                return FORWARD_SHARE * self._stage_seconds(worker, tile)
+            case Backward(tile):
+                return (1.0 - FORWARD_SHARE) * self._stage_seconds(worker, tile)
+        return 0.0
+
+    def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the layout has the widths
+        """See `OperationCosts`. PlanError for what was not measured."""
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            size, encoding = _measured(self.profile.gradient_bytes[crossing.index]), 0.0
+        elif crossing.cargo is Cargo.FEATURE:
+            size, encoding = self._feature(crossing)
+        else:
+            return Message(0.0)
+        sent, received = (
+            self.profile.worker(name).message.seconds / 2 + self.profile.worker(name).message.seconds_per_byte * size
+            for name in (crossing.sender, crossing.receiver)
+        )
+        return Message(8 * size, send_seconds=encoding + sent, receive_seconds=received)
+
+    def _feature(self, crossing: Crossing) -> tuple[float, float]:
+        """Bytes on the link, and seconds of encoding them."""
+        size = _measured(self.profile.feature_bytes[crossing.index])
+        bits = self.layout.width(crossing.sender, crossing.receiver)
+        if bits == FLOAT32_BITS:
+            return size, 0.0
+        encode = self.profile.encode
+        return size * bits / FLOAT32_BITS, _measured(
+            None if encode is None else encode.seconds + encode.seconds_per_byte * size
+        )
+
+    def _stage_seconds(self, worker: str, tile: Tile) -> float:
+        if tile.rows.count != self.profile.batch_size:
+            raise PlanError("the profile says what whole batches take, and not what parts of them do")
+        known = self.profile.worker(worker)
+        seconds = float((known.replayed if self.layout.staleness else known.at_once)[tile.first, tile.stop])
+        return _measured(None if seconds != seconds else seconds)
+
+
+def _measured(number: float | None) -> float:
+    if number is None:
+        raise PlanError("the profile has something of this layout that was not measured; choose other cuts or bits")
+    return number
