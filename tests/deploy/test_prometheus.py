@@ -20,7 +20,7 @@ from deploy.grafana.questions import Prometheus, Question, load, other_questions
 from deploy.grafana.server import SCRAPE_SECONDS, running_prometheus
 from edge_agent import run_training
 from tests.conftest import ROOT
-from tests.support.running import Listening, agent_process, edge_config, trainer_process
+from tests.support.running import Listening, agent_process, edge_config, run_agent, trainer_process
 
 PATIENT_SCRAPES, PATIENT_STEPS = 120, 4000
 """A question without an answer fails after as many scrapes of each side and as many steps, however long they take."""
@@ -42,7 +42,7 @@ CHAIN = [
     "checkpoints.replicas=1",
     "checkpoints.every_seconds=5",
 ]
-"""A second run, for what only a chain has: links between trainers, and replicas."""
+"""A second run, for what only a chain has: links between trainers, replicas, and stages held against their prediction."""
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
 
@@ -98,16 +98,20 @@ class Watched:
 
 
 @contextmanager
-def chain(edge_metrics, trainer_metrics):
-    """Three workers that train; each shows its metrics at one of these addresses."""
+def chain(edge_metrics, trainer_metrics, folder):
+    """Three workers that are profiled and train; each shows its metrics at one of these addresses. folder: for the profile."""
     with ExitStack() as stack:
         trainers = []
         for name, address in zip(("near", "far"), trainer_metrics, strict=True):
             flags = [f'metrics.listen="{address}"', "compute.threads=1", 'peers.allowed=["127.0.0.1:*"]']
             _, there = stack.enter_context(trainer_process(*flags))
             trainers.append(f'{{name="{name}",address="{there}"}}')
-        flags = [*CHAIN, f'metrics.listen="{edge_metrics}"', f"trainers=[{','.join(trainers)}]", "compute.threads=1"]
-        stack.enter_context(agent_process(*flags))
+        flags = [*CHAIN, f"trainers=[{','.join(trainers)}]", "compute.threads=1"]
+        profile = folder / "chain.json"
+        chosen = [f"--set={flag}" for flag in flags]
+        done = run_agent("profile", *chosen, f"--out={profile}", "--repeats=2")
+        assert done.returncode == 0, done.stderr
+        stack.enter_context(agent_process(*flags, f'metrics.listen="{edge_metrics}"', f"engine.profile={profile}"))
         yield
 
 
@@ -120,7 +124,7 @@ def watched(tmp_path_factory, unused_tcp_port_factory):
         flags = [f'metrics.listen="{trainers[0]}"', "compute.threads=1"]
         _, address = stack.enter_context(trainer_process(*flags))
         url = stack.enter_context(running_prometheus(tmp_path_factory.mktemp("prometheus") / "etc", port, targets))
-        stack.enter_context(chain(edges[1], trainers[1:]))
+        stack.enter_context(chain(edges[1], trainers[1:], tmp_path_factory.mktemp("chain")))
         flags = [*RUN, f'metrics.listen="{edges[0]}"', f"trainer.address={address}"]
         deployers, stoppers = [], []
 
