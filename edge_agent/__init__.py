@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a notebook completes to: the names of `__all__` too, though they are not imported yet."""
+    """List the names that a notebook completes to: those of `__all__` too, though they are not imported yet."""
     return sorted({*globals(), *__all__})

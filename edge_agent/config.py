@@ -37,17 +37,17 @@ _DIGITS = "edge_agent.data:digits"
 
 class ModelConfig(Section):
     factory: FactoryName = "shared.model.zoo:residual_cnn"
-    """What builds the network. Both sides must be able to import it, and the trainer's operator must allow it."""
+    """Factory of the network. Both sides must be able to import it, and the trainer's operator must allow it."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. They go to the trainer as JSON."""
     frozen: tuple[str, ...] = Field(default=(), examples=[["stem", "layers.0"]])
-    """What does not learn: every parameter whose qualified name begins with one of these, up to a dot. When all blocks
-    of the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""
+    """Parameters that do not learn: all whose qualified name begins with one of these, up to a dot. When all blocks of
+    the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""
 
 
 class DatasetConfig(Section):
     factory: FactoryName
-    """What builds the dataset: it returns something with a length whose items are (input tensor, label)."""
+    """Factory of the dataset: it returns an object with a length whose items are (input tensor, label)."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. Neither they nor the data leave this machine."""
 
@@ -65,7 +65,7 @@ class DataConfig(Section):
     batch_size: PositiveInt = 32
     """Samples of one step."""
     drop_last: bool = True
-    """Whether the samples at the end of an epoch that do not fill a batch are left out."""
+    """True if the samples at the end of an epoch that do not fill a batch are left out."""
     workers: NonNegativeInt = 0
     """Processes that load and augment samples ahead, and as many again for the test set; they live as long as the run. With 0
     the agent does it itself; the samples are the same."""
@@ -92,7 +92,7 @@ class PrivacyConfig(Section):
 
 class TrainingConfig(Section):
     epochs: PositiveInt = 10
-    """How often each sample is trained on."""
+    """Number of times that each sample is trained on."""
     max_steps: PositiveInt | None = Field(default=None, examples=[1000])
     """Stops earlier, after this many steps. It does not shorten the schedule."""
     seed: int = 0
@@ -103,22 +103,23 @@ class TrainingConfig(Section):
     loss: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
     ] = "cross_entropy"
-    """What is minimised. A function of the user's own must be allowed by the trainer's operator too."""
+    """Loss that is minimised. A function of the user's own must be allowed by the trainer's operator too."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only."""
     on_nan: Literal["stop", "warn"] = "stop"
-    """What happens when the loss of a step is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last good
-    weights; "warn" says it once in the log and goes on."""
+    """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
+    good weights; "warn" says it once in the log and goes on."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """How weights follow gradients. Each block has its own state, on whichever side it is."""
+    """Optimizer: the rule by which weights follow gradients. Each block has its own state, on whichever side it is."""
     schedule: ScheduleConfig = ScheduleConfig()
-    """How the learning rate follows the step."""
+    """Schedule of the learning rate over the steps."""
 
 
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
-    """What `edge-agent profile` measured, of two workers or of a chain. With it, the engine moves blocks and changes the bit
-    widths, with two workers K too, while training goes on, as devices and links change. Left out, they stay as they are."""
+    """Profile of two workers or of a chain, as `edge-agent profile` measured it. With it, the engine moves blocks and
+    changes the bit widths, with two workers K too, while training goes on, as devices and links change. Left out, they
+    stay as they are."""
     chain: Path | None = Field(default=None, examples=["chain.json"])
     """The former name of `engine.profile` for a chain. It will be gone in the next release."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
@@ -133,7 +134,7 @@ class EngineSection(Section):
     dwell_seconds: PositiveFloat = 5.0
     """Shortest time between two changes."""
     allow_edge_only: bool = True
-    """Whether all blocks may be put here where that is fastest. Then nothing crosses the link, so the agent probes it
+    """True if all blocks may be put here where that is fastest. Then nothing crosses the link, so the agent probes it
     about once a minute, with up to 6 MB each way."""
 
     @model_validator(mode="after")
@@ -144,7 +145,7 @@ class EngineSection(Section):
 
     @property
     def file(self) -> Path | None:
-        """What the engine plans with."""
+        """The profile that the engine plans with."""
         return self.profile or self.chain
 
 
@@ -155,22 +156,22 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     """Seconds between checkpoints. Before each, the batches in flight are settled, so with a large K fewer checkpoints are
     cheaper."""
     replicas: Literal[0, 1] = 0
-    """How many other workers keep each trainer's part of a checkpoint on their disks too: with 1 the next trainer down the
-    chain, for the last one the one before it, and this device where a trainer is alone. It costs what the parts take, on each
-    disk and on the way there, while training goes on."""
+    """Number of other workers that keep each trainer's part of a checkpoint on their disks too: with 1 the next trainer
+    down the chain, for the last one the one before it, and this device where a trainer is alone. A replica costs the
+    bytes of its part, on the disk and on the way there, while training goes on."""
     stop_seconds: PositiveFloat = 20.0
-    """How long a run that is told to stop may take to settle its batches and to write its last checkpoint."""
+    """Maximum time in which a run that is told to stop settles its batches and writes its last checkpoint."""
 
 
 class OutputConfig(Section):
     directory: Path | None = Field(default=None, examples=["runs/first"])
-    """Where results are written. Left out, no results are written."""
+    """Folder of the results. Left out, no results are written."""
     trace: Path | None = Field(default=None, examples=["runs/first/trace.json"])
-    """Where the time line of all workers is written, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
+    """File of the time line of all workers, for Perfetto, chrome://tracing or `edge-agent timeline`. It holds the
     newest 250,000 entries, which are about 30,000 steps of two workers."""
     record: bool = False
-    """Whether all that decides the bits of the weights is written into `output.directory` while the run trains, some 50 bytes a
-    step, so that `edge-agent replay` repeats it."""
+    """True if a record of all that decides the bits of the weights is written into `output.directory` while the run
+    trains, some 50 bytes a step, so that `edge-agent replay` repeats it."""
 
     @model_validator(mode="after")
     def _a_record_has_a_folder(self) -> Self:
@@ -190,36 +191,36 @@ class EdgeConfig(Config):
     """Several trainers, each a table `[[trainers]]` with a name, an address and any other key of `[trainer]`, which is left
     out then. Nearest to this device first: of two trainers that are linked, the earlier one dials. An empty list is none."""
     tls: ClientTlsConfig = ClientTlsConfig()
-    """How the connection to the trainer is encrypted, and who has to prove their identity."""
+    """Encryption of the connection to the trainer, and the proofs of identity that it asks for."""
     model: ModelConfig = ModelConfig()
     """The network."""
     data: DataConfig = DataConfig()
     """The samples, which stay here."""
     privacy: PrivacyConfig = PrivacyConfig()
-    """Who may see what of the samples."""
+    """Permissions to see the samples, or data that tells of them."""
     training: TrainingConfig = TrainingConfig()
-    """How long and how to train."""
+    """Length and recipe of the training."""
     deployment: DeploymentConfig = DeploymentConfig()
-    """Where the network is cut, how late gradients may be, and how tensors are packed."""
+    """Cut of the network, staleness of gradients, and codecs of tensors."""
     placement: PlacementSection = PlacementSection()
-    """Which worker runs which blocks, where one cut does not say it. Beside the keys below there is one for each worker that
-    has blocks: `edge = ["0:2", "6:"]` for this device, and `gpu = "2:6"` for the trainer of that name."""
+    """Blocks of each worker, where one cut does not say it. Beside the keys below there is one for each worker that has
+    blocks: `edge = ["0:2", "6:"]` for this device, and `gpu = "2:6"` for the trainer of that name."""
     engine: EngineSection = EngineSection()
-    """Whether and how the decision engine changes the deployment while training goes on."""
+    """Decision engine, which changes the deployment while training goes on."""
     compute: ComputeConfig = ComputeConfig()
-    """What this side computes with."""
+    """Hardware that this side computes with."""
     link: LinkConfig = LinkConfig()
-    """How tensors are sent."""
+    """Transfer of tensors over the link."""
     checkpoints: EdgeCheckpointsConfig = EdgeCheckpointsConfig()
-    """What outlives this process, and how often it is written."""
+    """Checkpoints: the state that outlives this process, and how often it is written."""
     control: ControlConfig = ControlConfig()
-    """Where this agent is watched and steered from."""
+    """Control: the address at which this agent is watched and steered."""
     metrics: MetricsConfig = MetricsConfig()
-    """What can be watched from outside."""
+    """Metrics that can be watched from outside."""
     log: LogConfig = LogConfig()
-    """What is written to standard error."""
+    """Log that is written to standard error."""
     output: OutputConfig = OutputConfig()
-    """What is left on disk."""
+    """Files that a run leaves on disk."""
 
     @property
     def all_trainers(self) -> tuple[TrainerAddressConfig, ...]:

@@ -39,7 +39,7 @@ class Schedule(NamedTuple, Generic[T]):
     pairs: tuple[tuple[int, T], ...]
     """From when on which value holds; begins with 0 and rises."""
     every: Unit
-    """What the positions count in."""
+    """Unit of the positions."""
 
     @property
     def values(self) -> tuple[T, ...]:
@@ -93,30 +93,31 @@ GradientCodec = Annotated[
 
 class DeploymentConfig(Section):
     cut: PositiveInt | None = Field(default=None, examples=[2])
-    """How many blocks run here. At least one, so that no raw input leaves this machine; where all blocks run here, so does the
-    loss, and nothing crosses the link. Left out, half of them run here, or more where samples could be read off behind fewer,
-    or with `engine.profile` as many as the plan for the measured link says."""
+    """Number of blocks that run here. At least one does, so that no raw input leaves this machine; where all blocks run
+    here, so does the loss, and nothing crosses the link. Left out, half of them run here, or more where samples could
+    be read off behind fewer, or with `engine.profile` as many as the plan for the measured link says."""
     staleness: Staleness = 0
-    """How many steps a gradient may be late (K). 0 is exact, as if one process trained; more hides the link's delay. A
-    list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5 from then."""
+    """Maximum number of steps that a gradient may be late (K). 0 is exact, as if one process trained; more hides the
+    link's delay. A list of [from, K] pairs changes it as training goes on: [[0, 4], [8, 5]] is 4 before epoch 8 and 5
+    from then."""
     staleness_every: Unit = "epoch"
-    """What a list in `staleness` counts in; both count from 0. A change does not drain the pipeline: batches in flight stay in
-    flight."""
+    """Unit of the positions in a list in `staleness`; both units count from 0. A change does not drain the pipeline:
+    batches in flight stay in flight."""
     backward: Annotated[str, OneOf(POLICIES)] = "replay"
-    """What happens to a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
+    """Treatment of a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
     feedback: Literal["batch", "literal", "off"] = "batch"
-    """How the error of a lossy codec is compensated in the error gradient: with the batch size in the second-order term,
+    """Compensation of the error of a lossy codec in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""
     codec: FeatureCodec = _UNSAID
-    """How features are packed for the uplink. A model of float64 needs "raw": "fp32" would narrow its features. A list of
-    [from, codec] pairs changes it as training goes on, on every link: [[0, "mbq2"], [8, "mbq4"]] is mbq2 before epoch 8.
-    "mbq-adaptive" begins with mbq2 and takes a bit more at each of the first two milestones of a multistep learning rate. With
-    it, unless `downlink_codec` names one, error gradients have 8 bits, and 4 from the first milestone on."""
+    """Codec of features on the uplink. A model of float64 needs "raw": "fp32" would narrow its features. A list of
+    [from, codec] pairs changes it as training goes on, on every link: [[0, "mbq2"], [8, "mbq4"]] is mbq2 before epoch
+    8. "mbq-adaptive" begins with mbq2 and takes a bit more at each of the first two milestones of a multistep learning
+    rate. With it, unless `downlink_codec` names one, error gradients have 8 bits, and 4 from the first milestone on."""
     downlink_codec: GradientCodec = _UNSAID
-    """How error gradients are packed for the downlink; a list as in `codec`."""
+    """Codec of error gradients on the downlink; a list as in `codec`."""
     codec_every: Unit = "epoch"
-    """What lists in `codec` and `downlink_codec` count in; both count from 0."""
+    """Unit of the positions in lists in `codec` and `downlink_codec`; both units count from 0."""
 
     @property
     def staleness_schedule(self) -> Schedule[int]:
@@ -147,7 +148,7 @@ class DeploymentConfig(Section):
 
     @property
     def follows_codecs(self) -> bool:
-        """Whether the codec of features is not one for the whole run."""
+        """True if the codec of features is not one for the whole run."""
         return self.codec == MBQ_ADAPTIVE or not isinstance(self.codec, str)
 
     @model_validator(mode="after")

@@ -183,7 +183,7 @@ def _gone_on_with(
 
 
 def _resume_command(loaded: EdgeConfig, config: Path | None, flags: list[str]) -> str:
-    """What a user types to go on with this run; a token is not shown."""
+    """Return the command that a user types to go on with this run; a token is not shown."""
     file = [] if config is None else ["--config", str(config)]
     shown = [f"--set={flag}" for flag in flags if not flag.strip().startswith("trainer.token=")]
     if (

@@ -37,8 +37,8 @@ class PlacementSection(Section):
     __pydantic_extra__: dict[str, BlockRanges] = Field(init=False)
 
     labels: str | None = Field(default=None, examples=["edge"])
-    """Who computes the loss, which must be who has the last block. Nobody else may have labels under any placement that comes
-    later: with "edge", no label and no output leaves this device."""
+    """Worker that computes the loss, which must be the worker with the last block. Nobody else may have labels under
+    any placement that comes later: with "edge", no label and no output leaves this device."""
     file: Path | None = Field(default=None, examples=["placement.json"])
     """A placement as a JSON document (schema isthmus.placement/v1), for what ranges of blocks cannot say: samples that are
     divided among workers, owners of shared blocks, codecs of single links. It takes the place of all other keys here."""
@@ -50,7 +50,7 @@ class PlacementSection(Section):
 
     @property
     def given(self) -> bool:
-        """Whether this section says anything."""
+        """True if this section says anything."""
         return self != PlacementSection()
 
     @model_validator(mode="after")

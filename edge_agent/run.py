@@ -65,7 +65,7 @@ class TrainingListener:
     """Hears nothing; a caller of `run_training` overrides what it wants to hear, on the event loop but for `finished`."""
 
     def prepared(self, run_id: str) -> None:
-        """What is to be trained is known; `run_id` names the run in the logs of all its processes."""
+        """Take note that the workload is known; `run_id` names the run in the logs of all its processes."""
 
     def progressed(self, progress: Statistics) -> None:
         """A step is done, or something else has changed that a progress bar shows."""
@@ -150,15 +150,15 @@ async def run_training(
 
 
 class _Prepared(NamedTuple):
-    """What is known before the trainer is asked."""
+    """The preparation of a run, before the trainer is asked."""
 
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
     start: Deployment | None
-    """What a new session begins with, where that was planned."""
+    """Deployment that a new session begins with, where that was planned."""
     folder: LocalFiles | None
-    """Where this agent keeps its sessions."""
+    """Folder in which this agent keeps its sessions."""
     stored: StoredSession | None
     """The session to go on with."""
 

@@ -1,1 +1,1 @@
-"""What a person calls: a run as a service and on a terminal, plans, time lines, models, and what is kept."""
+"""Commands of the edge agent: a run as a service and on a terminal, plans, time lines, models, and kept files."""

@@ -21,7 +21,7 @@ def print_chain_plan(
 
 
 def notes_on(chain: Profile, chosen: ChainPlan) -> list[str]:
-    """What the plan takes for granted."""
+    """List the assumptions of the plan."""
     notes = []
     if chain.links_stay and chosen.order != chain.names:
         notes.append(

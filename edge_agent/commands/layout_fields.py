@@ -4,7 +4,8 @@ from shared.planning import FLOAT32_BITS, Layout
 
 
 def layout_fields(layout: Layout) -> dict[str, object]:
-    """Of two workers and of one: cut, staleness and bits; of a chain: cuts, staleness and bits, a list."""
+    """Return the fields of a layout. Of two workers and of one: cut, staleness and bits; of a chain: cuts, staleness
+    and bits, a list."""
     if len(layout.tiles) > 2:
         return {"cuts": list(layout.cuts), "staleness": layout.staleness, "bits": list(layout.bits)}
     bits = (*layout.bits, FLOAT32_BITS)[0]

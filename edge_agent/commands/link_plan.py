@@ -47,7 +47,8 @@ def uncalibrated(profile: Profile, plan: Plan) -> list[str]:
 def not_taken(
     profile: Profile, rates: Rates, space: SearchSpace, horizon_steps: int, from_cut: int | None, plan: Plan
 ) -> list[str]:
-    """Why `accurate` took `plan`, and not what takes less time a step once one of its rules is left out; a sentence a rule."""
+    """Explain why `accurate` took `plan`, and not a plan that is faster once one of its rules is left out; a sentence a
+    rule."""
 
     def faster(searched: Profile = profile, within: SearchSpace = space, start: int | None = from_cut) -> Plan | None:
         return quicker(accurate(searched, rates, within, horizon_steps, start))
@@ -84,7 +85,8 @@ def not_taken(
 
 
 def begun_with(profile: Profile, rates: Rates, space: SearchSpace, plan: Plan) -> list[str]:
-    """What a run with an engine begins with over such a link, where that is another; none begins with a plan at a given cut."""
+    """Name the deployment that a run with an engine begins with over such a link, if it is another; none where the cut
+    is given."""
     begun = first_deployment(profile, rates, space)
     if space.cuts is not None or begun == plan.layout:
         return []
@@ -114,13 +116,13 @@ def print_link_plan(
 
 
 def read_link(uplink: str, downlink: str, round_trip: str | None, profile: Profile) -> Rates:
-    """What the options of these names say; PlanError."""
+    """Return the rates that the options of these names say; PlanError."""
     seconds = round_trip_seconds(round_trip, profile)
     return Rates(parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), seconds)
 
 
 def round_trip_seconds(text: str | None, profile: Profile) -> float:
-    """What --round-trip says, or the profile where it says nothing."""
+    """Return the round-trip time of --round-trip, or of the profile where the option says nothing."""
     return profile.round_trip_seconds(*profile.names) if text is None else parse_seconds(text, "--round-trip")
 
 

@@ -1,4 +1,4 @@
-"""How a model's blocks are shown to a person and to a program. Measures nothing and computes next to nothing."""
+"""Presentation of a model's blocks to a person and to a program. Measures nothing and computes next to nothing."""
 
 import json
 from collections.abc import Sequence

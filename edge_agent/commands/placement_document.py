@@ -1,4 +1,4 @@
-"""What `edge-agent placement --json` prints."""
+"""Document that `edge-agent placement --json` prints."""
 
 from typing import Any
 

@@ -55,7 +55,7 @@ def _field(tile: Tile, placement: Placement) -> str:
 
 
 def transfers_table(report: PlacementReport) -> Table:
-    """What crosses in a step of a whole batch, by the pair and the direction that it goes in."""
+    """Tabulate the crossings of a step of a whole batch, by their pair of workers and their direction."""
     names, rank = report.block_names, report.placement.workers.index
     ordered = sorted(report.transfers, key=lambda one: tuple(map(rank, _direction(one))))
     table = Table(
@@ -85,7 +85,7 @@ def _direction(transfer: Transfer) -> tuple[str, str]:
 
 
 def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
-    """What each worker holds, in KiB."""
+    """Tabulate the memory of each worker, in KiB."""
     columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "in all")
     table = Table("worker", title=f"KiB that each worker holds at K = {staleness}")
     for column in columns:
@@ -97,7 +97,7 @@ def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
 
 
 def sights_table(sights: Sequence[Sight], blocks: int) -> Table:
-    """What each worker gets to see."""
+    """Tabulate the data that each worker gets to see."""
     table = Table(
         *("worker", "inputs", "labels", "outputs", "gradients tell", "features before", "weights of"),
         title="who sees what in training",

@@ -35,7 +35,7 @@ Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 GIVEN, ANY = "given", "any"
-"""What --order may be."""
+"""Values of --order."""
 BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 
 
@@ -55,7 +55,8 @@ def read_profile(profile: Path | None, stages: Path | None) -> "Profile":
 
 
 def is_pair(profile: "Profile") -> bool:
-    """Whether the planners of two workers can choose from it: there are two, and how large K may be is known."""
+    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is
+    known."""
     return len(profile.workers) == 2 and profile.max_staleness is not None
 
 

@@ -21,7 +21,7 @@ Tables = Annotated[
     typer.Option("--tables", help="Latency tables of known devices (edge-agent measure), one after the other."),
 ]
 MoreTables = Annotated[list[Path] | None, typer.Argument(metavar="[T2.json ...]", hidden=True)]
-"""Those behind the first: an option of the command line takes one value."""
+"""Tables behind the first: an option of the command line takes one value."""
 predictor = typer.Typer(
     help="Predict what parts of the model take on a device of which only ten were measured.", no_args_is_help=True
 )

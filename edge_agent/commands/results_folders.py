@@ -56,7 +56,7 @@ def _alone_in(folder: Path | None) -> Iterator[None]:
 
 
 def _is_locked_now(handle: int) -> bool:
-    """Whether this process has the lock. Raises OSError where there are none."""
+    """Tell whether this process has the lock. Raises OSError where there are no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

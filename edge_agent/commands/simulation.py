@@ -1,4 +1,4 @@
-"""What `edge-agent simulate` runs over, and how it shows what came out."""
+"""Links that `edge-agent simulate` runs over, and the presentation of its results."""
 
 import json
 from collections.abc import Sequence

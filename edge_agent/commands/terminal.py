@@ -60,14 +60,14 @@ class LiveBar:
 
 
 class LogLines(io.TextIOBase):
-    """Where logs go that share a terminal with a bar: each line is written above it. For `configure_logs`."""
+    """A stream for logs that share a terminal with a bar: each line is written above it. For `configure_logs`."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Tell whether it is a terminal."""
         return self._console.is_terminal
 
     def write(self, text: str) -> int:

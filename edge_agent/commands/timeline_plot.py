@@ -104,5 +104,5 @@ def _draw_span(axes: "Axes", span: Span, row: int, window: Window) -> None:
 
 
 def _is_pale(lane: Lane, what: str) -> bool:
-    """Whether a span says how long a trainer computed, and not exactly when."""
+    """Tell whether a span says how long a trainer computed, and not exactly when."""
     return lane.by_reports or what == PARTS_TOGETHER
