@@ -37,7 +37,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What agents and trainers keep, in this process and in those that it starts, is not the developer's.
+    """Keep the state of agents and trainers, in this process and in those that it starts, apart from the developer's.
 
     Nor are they controlled from anywhere, unless a test says so.
     """

@@ -40,7 +40,7 @@ ALONE = tuple(
         "training/test_fair_compute",
     )
 )
-"""What measures rates, delays or shares of a core: beside another suite it would measure that one."""
+"""Suites that measure rates, delays or shares of a core: beside another suite they would measure that one."""
 FIRST = (
     *(
         INTEGRATION / f"{name}.py"
@@ -54,12 +54,12 @@ FIRST = (
     Path("tests/chaos"),
     UNIT / "edge_agent",
 )
-"""What takes longest begins first, so that no core waits for it at the end."""
+"""Suites that take longest, which begin first, so that no core waits for them at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
 QUICK = ("-m", "not slow")
 SLOW = ("-m", "slow or hypothesis", MANY_EXAMPLES)
 WHOLE = (MANY_EXAMPLES,)
-"""What pytest is told of which tests to run, and on how many examples."""
+"""Arguments of pytest for the tests to run, and for the number of examples."""
 SLOWEST = 20
 """So many suites are in the closing table."""
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -70,7 +70,7 @@ _FAILURES = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a suite printed, how it ended, and the seconds it took."""
+    """The output of a suite, its exit status, and the seconds it took."""
 
     suite: Path
     output: str
@@ -85,7 +85,7 @@ class Outcome:
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong: tests by their names, or the suite itself. Nothing did where none of its tests was to run."""
+        """List the failures: tests by their names, or the suite itself. Empty where none of its tests was to run."""
         if self.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return []
         return _FAILURES.findall(self.output) or [f"{self.suite} ended with status {self.status}"]

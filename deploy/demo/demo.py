@@ -18,7 +18,7 @@ START_TIMEOUT_SECONDS = 60.0
 
 
 def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> str:
-    """What the trainer listens on, once it does. Exits with its code when it ends first."""
+    """Wait until the trainer listens, and return its address. Exits with the trainer's code when it ends first."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         if address_file.exists():
@@ -30,7 +30,7 @@ def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> st
 
 
 def trainer_command(address_file: Path, *flags: str) -> list[str | Path]:
-    """What starts a trainer of the demo, which writes its address to `address_file`."""
+    """Return the command that starts a trainer of the demo, which writes its address to `address_file`."""
     given = [f"--config={HERE / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
     return [SCRIPTS / "cloud-trainer", "serve", *given, *(f"--set={flag}" for flag in flags)]
 

@@ -37,10 +37,10 @@ SLOW = "near"
 SLOW_FROM = 1 / 3
 """The part of the steps after which it becomes slow."""
 SLOW_SHARE = 0.25
-"""How much of the time its process computes then."""
+"""Share of the time in which its process computes then."""
 FOLDER = Path("run/demo-chain")
 SEEN_SECONDS = 0.05
-"""How often a step is kept for the picture."""
+"""Interval at which a step is kept for the picture."""
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def _agent(*arguments: str, show: bool = True) -> str:
-    """What a command of the agent prints, also on the terminal. Raises CalledProcessError."""
+    """Run a command of the agent and return its output, which also goes to the terminal. Raises CalledProcessError."""
     done = subprocess.run(
         [demo.SCRIPTS / "edge-agent", *arguments], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
@@ -103,7 +103,7 @@ def _train(config: EdgeConfig, slow_process: int) -> None:
 
 
 def _gained(run: Run, slow_seconds: float) -> str:
-    """What the moves after the worker became slow have gained, as they were measured."""
+    """Describe the measured gain of the moves after the worker became slow."""
     after = [move.seconds for move in run.moves if move.seconds > slow_seconds]
     if not after:
         return f"no blocks moved after {SLOW} became slow"
@@ -126,7 +126,7 @@ class _Showing(TrainingListener):
         self._shown: tuple[int, ...] | None = None
         self._began_seconds = time.monotonic()
         self.slow_seconds = 0.0
-        """When the worker became slow; the beginning is the first step."""
+        """Time at which the worker became slow; the beginning is the first step."""
         self.moments: list[Moment] = []
 
     def session_opened(self, deployer: Deploys) -> None:

@@ -6,7 +6,7 @@ import threading
 from typing import Self
 
 _SLICE_SECONDS = 0.04
-"""How long a process runs and stands still once."""
+"""Length of one cycle in which a process runs and stands still."""
 
 
 class Pace:

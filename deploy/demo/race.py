@@ -10,12 +10,12 @@ SETTLED_SECONDS = 2.0
 
 
 class Phase(NamedTuple):
-    """What links and devices are from a moment on."""
+    """The state of links and devices from a moment on."""
 
     begin_seconds: float
     bits_per_second: float
     slower: float
-    """How many times as long as at first the devices take."""
+    """Factor by which the devices are slower than at first."""
     words: str
 
 
@@ -27,7 +27,7 @@ class Moment(NamedTuple):
     steps: int
     """Done by then."""
     loss: float
-    """Of that step."""
+    """Loss of that step."""
     cut: int
     """Blocks on the device."""
 
@@ -45,7 +45,8 @@ class Racer:
         return [*self.moments[:1], *(after for before, after in pairwise(self.moments) if before.cut != after.cut)]
 
     def seconds_to(self, steps: int, steady_since: float) -> float:
-        """When it had done so many steps, or would have: at the pace that it had from `steady_since` on."""
+        """Return the time at which it had done so many steps, or would have: at the pace that it had from
+        `steady_since` on."""
         reached = next((moment.seconds for moment in self.moments if moment.steps >= steps), None)
         if reached is not None:
             return reached
@@ -64,20 +65,20 @@ class Race:
 
     @property
     def steps(self) -> int:
-        """How many the engine's run did."""
+        """Number of steps that the engine's run did."""
         return self.engine.moments[-1].steps
 
     def seconds_of(self, racer: Racer) -> float:
-        """What a run took for these steps, or would have taken."""
+        """Return the time that a run took for these steps, or would have taken."""
         return racer.seconds_to(self.steps, self.phases[-1].begin_seconds + SETTLED_SECONDS)
 
     def times_as_fast(self, racer: Racer) -> float:
-        """How many times as fast the engine's run was as another one."""
+        """Return the ratio by which the engine's run was faster than another one."""
         return self.seconds_of(racer) / self.seconds_of(self.engine)
 
     @property
     def verdict(self) -> str:
-        """What the engine's run did, and how much faster than each other run it was, in two lines."""
+        """Describe the engine's run, and its ratio to each other run, in two lines."""
         cuts = ", ".join(str(move.cut) for move in self.engine.moves)
         first, *others = self.kept
         compared = [f"{self.times_as_fast(first):.1f} times as fast as {first.name}"]

@@ -57,7 +57,7 @@ def draw_race(race: Race, *paths: Path) -> None:
 
 
 def _draw_cuts(axes: Any, engine: Racer) -> None:
-    """How many blocks the engine has on the device."""
+    """Draw the number of blocks that the engine has on the device."""
     moves = engine.moves
     edges = [0.0, *(move.seconds for move in moves[1:]), engine.moments[-1].seconds]
     axes.stairs([move.cut for move in moves], edges, fill=True, color="black", alpha=0.3)
@@ -76,7 +76,7 @@ def _draw_run(steps: Any, losses: Any, race: Race, racer: Racer, look: dict[str,
 
 
 def _smoothed(racer: Racer) -> list[float]:
-    """Of each moment, the mean loss in the time before it."""
+    """Return the mean loss in the time before each moment."""
     means, first = [], 0
     for last, moment in enumerate(racer.moments):
         while racer.moments[first].seconds < moment.seconds - _SMOOTH_SECONDS:

@@ -28,7 +28,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class Run:
-    """What a run did, from its first step on."""
+    """The course of a run, from its first step on."""
 
     workers: Sequence[str]
     blocks: int
@@ -48,7 +48,7 @@ class Run:
         return (inside[-1].steps - inside[0].steps) / (inside[-1].seconds - inside[0].seconds)
 
     def smooth(self) -> tuple[list[float], list[float]]:
-        """Of each moment, the steps a second and the mean loss in the time before it."""
+        """Return the steps a second and the mean loss in the time before each moment."""
         rates, losses, first = [], [], 0
         for last, moment in enumerate(self.moments):
             while first < last and self.moments[first].seconds < moment.seconds - _SMOOTH_SECONDS:

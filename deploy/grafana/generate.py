@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent / "dashboards"
 
 
 def dashboards() -> dict[Path, str]:
-    """What each file has to hold."""
+    """Return the text of each file."""
     boards = {"edge.json": edge_dashboard(), "trainer.json": trainer_dashboard()}
     return {FOLDER / name: json.dumps(board, cls=JSONEncoder, indent=1) + "\n" for name, board in boards.items()}
 

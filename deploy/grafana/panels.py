@@ -1,4 +1,4 @@
-"""What our dashboards are built of: a panel is a title, a question to Prometheus for each of its curves, and a unit."""
+"""Panels of our dashboards: a panel is a title, a question to Prometheus for each of its curves, and a unit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def figure(title: str, description: str, unit: str, curve: Curve, span: int = 3)
 
 
 def histogram(title: str, description: str, unit: str, span: int, query: str) -> heatmap.Panel:
-    """How often each bucket was hit, over time. query: rates by `le`."""
+    """Build a panel of the hits of each bucket over time. query: rates by `le`."""
     return (
         heatmap.Panel()
         .title(title)
@@ -115,7 +115,7 @@ def histogram(title: str, description: str, unit: str, span: int, query: str) ->
 
 
 def health(side: Side) -> Panels:
-    """What every process has: errors, processor, memory, and a file of tokens that is in order or not."""
+    """Build the panels of every process: errors, processor, memory, and a file of tokens that is in order or not."""
     errors, name = side.of("isthmus_errors_total"), "{{instance}}"
     failed = Curve(f"{errors} > 0 or sum by (instance) ({errors})", "{{code}} " + name)
     broken = Curve(side.of("isthmus_token_file_broken"), name)

@@ -18,11 +18,11 @@ class Side:
         return f"rate({self.of(counter, *labels)}[$__rate_interval])"
 
     def mean(self, histogram: str, *labels: str) -> str:
-        """What one observation was, on average."""
+        """Ask for the average of the observations."""
         return f"{self.rate(f'{histogram}_sum', *labels)} / {self.rate(f'{histogram}_count', *labels)}"
 
     def quantile(self, share: float, histogram: str, *labels: str) -> str:
-        """What this share of the observations did not exceed."""
+        """Ask for the value that this share of the observations did not exceed."""
         return f"histogram_quantile({share}, {self.rate(f'{histogram}_bucket', *labels)})"
 
     def spared(self, direction: str) -> str:
@@ -32,7 +32,7 @@ class Side:
         return f"{saved} / ({saved} + {sent})"
 
     def changed(self, gauge: str) -> str:
-        """Where a setting took another value."""
+        """Ask for the moments at which a setting took another value."""
         return f"changes({self.of(gauge)}[$__rate_interval]) > 0"
 
 

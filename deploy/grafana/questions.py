@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RATE_INTERVAL_SCRAPES = 4
-"""What Grafana takes $__rate_interval to be, in scrape intervals."""
+"""Value that Grafana gives $__rate_interval, in scrape intervals."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def panel_questions(panel: dict[str, Any], scrape_seconds: int) -> list[Question]:
-    """What a panel asks."""
+    """List the questions of a panel."""
     return [
         Question(
             panel["title"],
@@ -53,7 +53,7 @@ def panel_questions(panel: dict[str, Any], scrape_seconds: int) -> list[Question
 
 
 def other_questions(board: dict[str, Any], scrape_seconds: int) -> Iterator[Question]:
-    """What annotations and variables ask; of a variable, the series whose label it lists."""
+    """Yield the questions of annotations and variables; of a variable, the series whose label it lists."""
     for annotation in board["annotations"]["list"]:
         yield Question(annotation["name"], filled_in(annotation["expr"], scrape_seconds))
     for variable in board["templating"]["list"]:

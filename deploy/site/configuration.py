@@ -37,7 +37,7 @@ def _section(table: Table) -> Iterator[str]:
 
 
 def _default(key: Key) -> str:
-    """What holds when nobody says; of a key that is left out then, an example."""
+    """Return the default of a key; of a key that is left out then, an example."""
     if key.default is None:
         return f"left out; `{toml_value(key.example)}`, say"
     return f"`{toml_value(key.default)}`"

@@ -17,7 +17,7 @@ TOP, TIMELINE = ASSETS / "top.svg", ASSETS / "timeline.png"
 SIMULATION, DASHBOARD = ASSETS / "simulate.png", ASSETS / "dashboard.png"
 RACE = ASSETS / "demo-engine.svg"
 WIDTH = 84
-"""Of a terminal, in characters."""
+"""Width of a terminal, in characters."""
 
 
 def draw_step() -> None:
@@ -68,7 +68,7 @@ COMMANDS = {
     "race": (draw_race_of_the_demo, (RACE,)),
     "dashboard": (draw_dashboard, (DASHBOARD,)),
 }
-"""What draws, and the pictures that it makes."""
+"""Functions that draw, and the pictures that each makes."""
 WITHOUT_PROMETHEUS = [name for name in COMMANDS if name != "dashboard"]
 
 

@@ -1,4 +1,4 @@
-"""What a command shows on a terminal, as a picture."""
+"""Pictures of the output of commands on a terminal."""
 
 import io
 import os
@@ -12,17 +12,17 @@ from rich.text import Text
 
 AS_ON_A_TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
 BETWEEN_FRAMES = re.compile(r"\r?(?:\x1b\[2K)?(?:\x1b\[1A\x1b\[2K)+|\x1b\[\?25[lh]")
-"""What a live table prints before it is printed anew, and what hides and shows the cursor."""
+"""Codes that a live table prints before it is printed anew, and codes that hide and show the cursor."""
 
 
 def printed_by(command: Sequence[str | Path], width: int) -> str:
-    """What a command prints on a terminal of `width` characters, codes of colours included."""
+    """Return the output of a command on a terminal of `width` characters, codes of colours included."""
     variables = {**os.environ, **AS_ON_A_TERMINAL, "COLUMNS": str(width)}
     return subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def frames(printed: str) -> list[str]:
-    """What a live table showed, one look after the other."""
+    """Split the output of a live table into its looks, in their order."""
     return [frame.strip("\r\n") for frame in BETWEEN_FRAMES.split(printed) if frame.strip()]
 
 
@@ -35,5 +35,5 @@ def draw(command: str, printed: str, picture: Path, width: int) -> None:
 
 
 def to_svg(console: Console, title: str) -> str:
-    """What a console has recorded, without the typefaces that a browser would fetch from elsewhere."""
+    """Return the recording of a console, without the typefaces that a browser would fetch from elsewhere."""
     return re.sub(r"\s*@font-face {.*?}", "", console.export_svg(title=title), flags=re.DOTALL)

@@ -1,1 +1,1 @@
-"""What several tests need and no test is."""
+"""Helpers that several tests need; none of them is a test."""

@@ -33,7 +33,7 @@ def assert_one_sentence(command: str, done: subprocess.CompletedProcess[str], co
 
 
 def spoken(line: str) -> str:
-    """What a line of standard error says: the event of an entry of the log, or the line itself."""
+    """Return the statement in a line of standard error: the event of an entry of the log, or the line itself."""
     return str(json.loads(line)["event"]) if line.startswith("{") else line
 
 
@@ -58,7 +58,7 @@ def trainer_fails(code: int, *says: str, flags: Sequence[str]) -> None:
 
 
 def command(app: typer.Typer, *arguments: str) -> str:
-    """What a command prints, run in this process; raises what it fails with."""
+    """Run a command in this process and return its output; raises the error that it fails with."""
     done = CliRunner().invoke(app, arguments, standalone_mode=False)
     if done.exception is not None:
         raise done.exception

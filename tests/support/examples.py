@@ -1,9 +1,9 @@
-"""How many examples a property draws: few in `make test`, and as many as it asks for in `make test-slow`."""
+"""Number of examples that a property draws: few in `make test`, and as many as it asks for in `make test-slow`."""
 
 from hypothesis import settings
 
 MOST = 100
-"""What a property draws that does not say how many it wants."""
+"""Examples that a property draws that does not say how many it wants."""
 
 
 def examples(most: int) -> int:

@@ -51,7 +51,7 @@ MOST_OPTIMIZERS_SLOW = [
 """All optimizers, of which `make test` tries two."""
 SCHEDULE = 'training.schedule={name="cosine", every="step", warmup_steps=5}'
 CUTS = {"mlp": 4, "cnn": 4, "lstm": 4, "tied": 4, "fickle": 4}
-"""How many cuts each model has, the last with all blocks on the edge; a test holds this against the chains."""
+"""Number of cuts of each model, the last with all blocks on the edge; a test holds this against the chains."""
 FIRST_CUTS = {"mlp": 1, "cnn": 1, "lstm": 2, "tied": 1, "fickle": 1}
 """The first that may be: behind an embedding alone, tokens could be read."""
 

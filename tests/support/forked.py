@@ -121,7 +121,7 @@ def run(module: str, *arguments: str, timeout_seconds: float) -> subprocess.Comp
 
 
 def _file(what: int) -> tuple[IO[str] | None, int]:
-    """What is read here, if anything, and the descriptor for the process."""
+    """Return the file that is read here, if any, and the descriptor for the process."""
     if what == subprocess.PIPE:
         ours, theirs = os.pipe()
         return os.fdopen(ours), theirs
@@ -129,7 +129,7 @@ def _file(what: int) -> tuple[IO[str] | None, int]:
 
 
 def _umask() -> int:
-    """That of this process, which can only be read by setting it."""
+    """Return the umask of this process, which can only be read by setting it."""
     os.umask(umask := os.umask(0))
     return umask
 

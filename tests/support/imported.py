@@ -1,5 +1,5 @@
-"""What most tests import, in seconds: a process that has imported this, and has talked to nobody, is forked for each suite of
-tests, and for agents and trainers."""
+"""Modules that most tests import, in seconds: a process that has imported this, and has talked to nobody, is forked for
+each suite of tests, and for agents and trainers."""
 # ruff: noqa: F401
 
 import gc

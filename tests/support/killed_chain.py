@@ -27,7 +27,7 @@ CHOSEN = [
 BLOCKS = 4
 PLACED = {"edge": "0:1", "near": "1:2", "far": "2:3", "cloud": "3:"}
 SECONDS = 2
-"""How long a trainer may be away that is to be replaced."""
+"""Time for which a trainer may be away that is to be replaced."""
 
 
 class Chain:
@@ -67,7 +67,7 @@ class Chain:
         self._trainers[name].wait()
 
     def document(self, placed=None):
-        """What places blocks so. placed: as in the beginning, where it is left out."""
+        """Return the document that places blocks so. placed: as in the beginning, where it is left out."""
         tiles = []
         for worker, ranges in (placed or self._placed).items():
             for first, stop in (blocks.split(":") for blocks in ranges.split()):
@@ -117,7 +117,7 @@ class Chain:
         shutil.rmtree(self.folder / name)
 
     def log(self, name):
-        """What a trainer has logged."""
+        """Return the log of a trainer."""
         log = self.folder / f"{name}.log"
         lines = log.read_text().splitlines() if log.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{")]

@@ -39,7 +39,7 @@ class Ends(WorkerListener):
 
 
 class Heard(Ends):
-    """What one worker hears of the steps of all."""
+    """The news that one worker hears of the steps of all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,17 +169,17 @@ class LinkedSession:
 
     @property
     def streams(self) -> int:
-        """How many streams there were, of all links."""
+        """Number of streams that there were, of all links."""
         return self._linking.streams
 
     @property
     def done(self) -> dict[int, list[StepDone]]:
-        """What the first worker has heard of each step."""
+        """Reports that the first worker has heard, by step."""
         return self._heard.done
 
     @property
     def done_seconds(self) -> list[float]:
-        """When all workers had done each step: moments of the loop."""
+        """Moments of the loop at which all workers had done each step."""
         return [max(one.ended_seconds[step] for one in self._listeners) for step in sorted(self._heard.ended_seconds)]
 
     async def train(self, batches: Batches) -> None:

@@ -43,7 +43,7 @@ class Linking:
         self.streams = 0
 
     def keep_all(self, runs: Mapping[str, WorkerRun], linked: Iterable[Link]) -> list[Coroutine[Any, Any, None]]:
-        """What keeps each of the links between these runs up, for as long as it is awaited."""
+        """Return the coroutines that keep the links between these runs up, for as long as they are awaited."""
         return [self._keep(runs[link.dialer], runs[link.listener]) for link in linked]
 
     async def _keep(self, near: WorkerRun, far: WorkerRun) -> None:

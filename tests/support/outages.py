@@ -40,7 +40,7 @@ from tests.support.virtual import InlineWorker, run_virtually
 
 DAY_SECONDS = 86_400.0
 RETRY_SECONDS = 30.0
-"""What a trainer without room says."""
+"""Delay that a trainer without room asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Outage:
 
 @dataclass(slots=True)
 class Absence:
-    """What the agent did in one outage."""
+    """The agent's actions in one outage."""
 
     outage: Outage
     attempts: int = 0
@@ -66,11 +66,11 @@ class Absence:
 
 @dataclass(slots=True)
 class Months:
-    """What came of it."""
+    """The outcome of the outages."""
 
     absences: list[Absence] = field(default_factory=list)
     terms: list[int] = field(default_factory=list)
-    """Those that the trainer was joined with, in order."""
+    """Terms that the trainer was joined with, in order."""
     writes: int = 0
     seconds: float = 0.0
     attached: bool = False
@@ -103,7 +103,7 @@ class _Trainer:
         self._months = months
         self._highest = 0
         self.is_joined = False
-        """Whether it has the session in memory, joined; a process that takes the place of another has not."""
+        """True if it has the session in memory, joined; a process that takes the place of another has not."""
 
     @property
     def _outage(self) -> Outage | None:

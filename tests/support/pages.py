@@ -136,7 +136,7 @@ class Reader:
 
 
 def fetched(url: str) -> str | None:
-    """What is served at `url`, if anything."""
+    """Return the page that is served at `url`, if there is one."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read().decode())

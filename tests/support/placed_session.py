@@ -42,7 +42,7 @@ class PlacedSession:
         self.placement = placement
         self.next_step = 0
         self.turns: list[Turn] = []
-        """What was computed since the last change, in its order."""
+        """Turns that were computed since the last change, in their order."""
         self._linking = Linking(seconds, losses)
         self.heard = {worker: _Noting(worker, self.turns) for worker in placement.workers}
         self._model = facts_of(next(iter(self.chains.values())))
@@ -88,7 +88,7 @@ class PlacedSession:
         self.next_step = steps.stop
 
     def keep_linked(self) -> list[Coroutine[Any, Any, None]]:
-        """What keeps the links of training up, for as long as it is awaited."""
+        """Return the coroutines that keep the links of training up, for as long as they are awaited."""
         return self._linking.keep_all(self.runs, self._plan.training.links)
 
     async def change(self, placement: Placement) -> None:

@@ -26,7 +26,7 @@ RANGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "chain, and labels stay": {"edge": ["0:1", "3:"], "near": ["1:2"], "far": ["2:3"]},
     "there and back": {"edge": ["0:1"], "near": ["1:2", "3:"], "far": ["2:3"]},
 }
-"""Those in which every block has one worker; the lower half of the grid is its trainers'."""
+"""Placements in which every block has one worker; the lower half of the grid is its trainers'."""
 
 
 def _tile(worker: str, blocks: tuple[int, int], samples: tuple[int, int] = (0, BATCH_SIZE)) -> dict[str, Any]:
@@ -66,11 +66,11 @@ SHARED: Mapping[str, dict[str, Any]] = {
         {0: "near", 1: "near"},
     ),
 }
-"""Those in which several workers share a block, as documents."""
+"""Placements in which several workers share a block, as documents."""
 
 
 def flags_of(kind: str, addresses: Mapping[str, str], folder: Path) -> list[str]:
-    """What an agent is configured with for a kind of placement.
+    """Return the flags that configure an agent for a kind of placement.
 
     addresses: of the trainers, by name. folder: where a document is written that no range of blocks can say.
     """
@@ -130,5 +130,5 @@ async def running_trainers(checkpoints: Path | None = None) -> AsyncIterator[dic
 
 
 def addresses_of(servers: Mapping[str, TrainerServer]) -> dict[str, str]:
-    """Where they listen."""
+    """Return the addresses of the servers."""
     return {name: server.address for name, server in servers.items()}

@@ -120,7 +120,8 @@ def chains(draw):
 
 @dataclass
 class Step:
-    """What one step of all workers has done, recorded as it happens. A value is there or it is not; nothing is computed."""
+    """The record of one step of all workers, taken as it happens. A value is there or it is not; nothing is
+    computed."""
 
     placement: Placement
     model: ModelFacts

@@ -139,7 +139,7 @@ class PlainEdge:
 
 
 class Crossing(Protocol):
-    """How a batch crosses the cut: a Deployment, or a Scheme."""
+    """The way of a batch over the cut: a Deployment, or a Scheme."""
 
     staleness: int
     codec: str

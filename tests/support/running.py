@@ -80,7 +80,8 @@ async def train_with(server: TrainerServer, *overrides: str) -> TrainingResult:
 
 
 class StandardError:
-    """What a process writes there, read as it comes: nobody's full pipe may stop the process. Its last lines are kept."""
+    """The standard error of a process, read as it comes: nobody's full pipe may stop the process. Its last lines are
+    kept."""
 
     def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self._process = process

@@ -141,7 +141,7 @@ class Wire:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits in front of the link."""
+        """Bytes that wait in front of the link."""
         return self._held_bytes
 
     async def write(self, packet: Packet[Any]) -> None:

@@ -39,14 +39,14 @@ REFUSALS = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.ABORTED,
 }
-"""How a call ends that says what cannot be."""
+"""Statuses of a call that refuse an impossible request."""
 FENCE = pb.Fence(session_term=2**63)
 """The fence of an agent that joined after all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a call ended: its status, its sentence, and what had come back before."""
+    """The end of a call: its status, its sentence, and the answers before."""
 
     code: grpc.StatusCode
     details: str
@@ -137,7 +137,7 @@ class RawPeer:
         await self.unary("CloseSession", request.SerializeToString())
 
     async def next_step(self, session: str) -> int | None:
-        """What the session waits for; None when there is no such session."""
+        """Return the step that the session waits for; None when there is no such session."""
         end = await self.unary("GetSession", pb.GetSessionRequest(session_id=session).SerializeToString())
         if end.code is grpc.StatusCode.NOT_FOUND:
             return None
@@ -150,7 +150,7 @@ class RawPeer:
                 pass
 
     async def attached(self, session: str) -> bool:
-        """Whether any link of a session is open."""
+        """Tell whether any link of a session is open."""
         end = await self.unary("GetSession", pb.GetSessionRequest(session_id=session).SerializeToString())
         return pb.GetSessionResponse.FromString(end.responses[0]).attached
 
@@ -198,7 +198,7 @@ _PLACED = ("cut", "staleness", "codec", "downlink_codec", "version")
 
 
 def open_request(**changes: Any) -> pb.OpenSessionRequest:
-    """What a right agent sends to open a session; `changes` replace fields, and what `placed` takes."""
+    """Build the request of a right agent to open a session; `changes` replace fields, and what `placed` takes."""
     recipe = Recipe(
         optimizer=OptimizerConfig(learning_rate=0.05),
         schedule=ScheduleConfig(),
@@ -222,7 +222,7 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
 
 
 def joining(session: str, term: int = 1, version: int = PROTOCOL_VERSION) -> bytes:
-    """What an agent says to have a session."""
+    """Build the message of an agent that asks to have a session."""
     return pb.JoinSessionRequest(session_id=session, session_term=term, protocol_version=version).SerializeToString()
 
 
@@ -248,7 +248,7 @@ EVALUATING = serialize(Packet(LinkMessage(position=LinkPosition())))
 
 
 def begin_link(session: str, *, term: int = 1, evaluation: int = 0, position: bytes = b"") -> list[bytes]:
-    """What a link of the agent begins with. position: where it stands, if not at its begin."""
+    """Build the first messages of a link of the agent. position: where it stands, if not at its begin."""
     position = position or (EVALUATING if evaluation else positioned())
     return [opening(session, term, evaluation=evaluation), position]
 

@@ -1,4 +1,5 @@
-"""What processes write: a sandbox in which every change to the file system is written down, and what of it is out of bounds."""
+"""Writes of processes: a sandbox that records every change to the file system, and the check for those out of
+bounds."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ import pytest
 
 WATCHED = Path(__file__).resolve().parent / "watched"
 HARMLESS = (Path("/dev"), Path("/proc/self"))
-"""Where what is written stays nowhere."""
+"""Folders in which writes leave nothing behind."""
 
 
 class Sandbox:
@@ -24,7 +25,7 @@ class Sandbox:
 
     @property
     def state(self) -> Path:
-        """Where the state of this user's programs lies, unless they are told otherwise."""
+        """Return the folder of the state of this user's programs, unless they are told otherwise."""
         return self.folder / "state"
 
     def changed(self) -> set[Path]:

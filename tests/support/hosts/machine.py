@@ -115,11 +115,12 @@ class Machine:
         return done.stdout
 
     def shell(self, **environment: str) -> list[str]:
-        """What takes a line of shell in it, as one more argument, with nothing in the environment but this."""
+        """Return the command that runs a line of shell in it, given as one more argument, with nothing in the
+        environment but this."""
         return [*self._enter, "env", "-i", *(f"{name}={value}" for name, value in environment.items()), "sh", "-c"]
 
     def show(self, unit: str, *properties: str) -> dict[str, str]:
-        """What systemd says of a unit."""
+        """Return the properties that systemd shows of a unit."""
         text = self.run("systemctl", "show", unit, *(f"--property={name}" for name in properties))
         return dict(line.split("=", 1) for line in text.splitlines())
 

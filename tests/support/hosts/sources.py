@@ -1,4 +1,4 @@
-"""What the scripts of deploy/ take from a checkout to install it."""
+"""Sources in a checkout that the scripts of deploy/ install."""
 
 import re
 
@@ -15,6 +15,6 @@ def copied_by_install() -> tuple[str, ...]:
 
 
 def copied_into_images() -> tuple[str, ...]:
-    """Those that an image is built from; it takes requirements.lock by itself before."""
+    """List the sources that an image is built from; it takes requirements.lock by itself before."""
     lines = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
     return tuple(name for line in lines for name in line.split() if name != "requirements.lock")

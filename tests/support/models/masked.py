@@ -11,7 +11,7 @@ class MaskedLayer(nn.Module):
         self.mix, self.out = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Of shape (B, T, width)."""
+        """Return features of shape (B, T, width)."""
         mixed = self.mix(x).relu()
         return self.out(mixed) * mask
 
@@ -26,7 +26,7 @@ class MaskedEncoder(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Of shape (B, classes), for tokens of shape (B, T)."""
+        """Return scores of shape (B, classes), for tokens of shape (B, T)."""
         mask = tokens.ne(0).unsqueeze(-1)
         x = self.embed(tokens)
         for layer in self.layers:

@@ -99,7 +99,7 @@ def tupled(seed: int = 0, *, fickle: bool = False) -> Tupled:
 
 
 def specs_of(features: Features) -> FeatureSpecs:
-    """What each of the tensors looks like."""
+    """Return the shape and the type of each of the tensors."""
     return tuple(map(TensorSpec.of, features))
 
 

@@ -1,4 +1,4 @@
-"""What a peer may claim at worst, call by call: a table to which every call and every field with a size belongs."""
+"""Worst claims of a peer, call by call: a table to which every call and every field with a size belongs."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.support.wire import BATCH, BLOCKS, CUT, FEATURES, FENCE, begin_link, 
 
 LARGEST = 2**31 - 1
 MOST_MESSAGE_BYTES = 8 * 1024 * 1024 - 4096
-"""What fits a message that a trainer takes."""
+"""Size of the largest payload in a message that a trainer takes."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Claim:
     what: str
     messages: Callable[[str], list[bytes]]
     without_blocks: bool = False
-    """Whether the trainer has no block of that session."""
+    """True if the trainer has no block of that session."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ def _tensor(role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]
 
 
 def copy_request(**changes: Any) -> pb.TrainCopyRequest:
-    """What a right edge sends to have a copy trained, but for `changes`."""
+    """Build the request of a right edge to have a copy trained, but for `changes`."""
     right = open_request()
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,

@@ -41,7 +41,7 @@ _BIG = (2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is sent, and what is known of it."""
+    """Messages to send, and the facts that are known of them."""
 
     what: str
     method: str
@@ -50,9 +50,9 @@ class Case:
     codec: str | None = None
     """The codec of a session that the case needs for itself, joined before; None where it needs none."""
     positioned: bool = True
-    """Whether the link of that session has said where it stands, besides which one it is."""
+    """True if the link of that session has said where it stands, besides which one it is."""
     ends: bool = True
-    """Whether the peer ends the stream after these messages, instead of waiting for what comes of them."""
+    """True if the peer ends the stream after these messages, instead of waiting for the answers."""
 
 
 class Damage:
@@ -344,7 +344,7 @@ class Damage:
         )
 
     def _file(self) -> tuple[str, bytes, bool]:
-        """What a block's state may come as: name, bytes, and whether they may be right."""
+        """Draw a file that may come as a block's state: name, bytes, and whether they may be right."""
         draw = self._random
         good = block_state.serialize(self._block)
         header_bytes = 8 + struct.unpack("<Q", good[:8])[0]

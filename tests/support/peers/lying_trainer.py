@@ -59,7 +59,7 @@ class LyingTrainer(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def lying_trainer(address: str) -> AsyncIterator[tuple[LyingTrainer, str]]:
-    """What lies before the real trainer at an address, and its own address."""
+    """Serve a relay before the real trainer at an address, and yield it with its own address."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as real:
         trainer, server = LyingTrainer(real), grpc.aio.server(options=server_options(1 << 23, 30.0))
         server.add_generic_rpc_handlers((trainer,))

@@ -1,4 +1,4 @@
-"""Who may come to a trainer that asks for certificates and tokens: friends of several kinds, and every kind of stranger."""
+"""Peers of a trainer that asks for certificates and tokens: friends of several kinds, and every kind of stranger."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ METHODS = {f"/{service.full_name}/{method.name}": method for service in SERVICES
 
 
 def message(method: str, session: str) -> bytes:
-    """What a right edge would say first to `method`, about `session` where it is about one."""
+    """Build the first message of a right edge to `method`, about `session` where it is about one."""
     streamed = {
         "UploadBlock": lambda: serialize(block_packets(session, 1, b"state")[0]),
         "Link": lambda: opening(session),
@@ -75,13 +75,13 @@ def message(method: str, session: str) -> bytes:
 
 
 def names_a_session(method: str) -> bool:
-    """Whether a call of it is about one session."""
+    """Tell whether a call of it is about one session."""
     return message(method, "one") != message(method, "another")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """How somebody comes: with which certificate and token."""
+    """The credentials of a peer: its certificate and its token."""
 
     credentials: grpc.ChannelCredentials | None
     token: str | None
@@ -98,7 +98,7 @@ class Peer:
             yield channel
 
     async def code(self, address: str, method: str, data: bytes) -> grpc.StatusCode:
-        """How a call that says this much, and then ends, ends; OK as soon as something has been answered."""
+        """Return the status of a call that says this much, and then ends; OK as soon as there is any answer."""
         async with self.channel(address) as channel:
             metadata = None if self.token is None else (("authorization", f"Bearer {self.token}"),)
             call = channel.stream_stream(method)(metadata=metadata, timeout=60)
@@ -172,7 +172,7 @@ class Doorkeeper:
         return Peer(self.credentials(), self.tokens[subject])
 
     def strangers(self, method: str) -> dict[str, Peer]:
-        """Who must not get through to `method`, by what is wrong with them."""
+        """Return the peers that must not get through to `method`, by what is wrong with them."""
         token = self.tokens["ours"]
         without_certificate = grpc.ssl_channel_credentials((self._folder / "ca.pem").read_bytes())
         needed = SCOPES[method]

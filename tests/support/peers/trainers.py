@@ -95,7 +95,7 @@ def position(version=0, next_step=0, roles=(Role.ROLE_FEATURE, Role.ROLE_LABEL),
 
 OPENED = message(opened=LinkOpened())
 LINKED = OPENED, position()
-"""What a right trainer says first on a link."""
+"""First messages of a right trainer on a link."""
 
 
 def gradient(payload=bytes(8192), step=0, role=Role.ROLE_ERROR_GRADIENT, version=0, offset=0, samples=BATCH, **header):

@@ -60,7 +60,7 @@ def pair(cut: int, staleness: int, bits: int, profile: Profile | None = None) ->
 
 
 def measured(profile: Profile, cut: int, *, serial: bool = False) -> tuple[float | None, float | None]:
-    """What the edge and the trainer of a pair take at a cut; None where that was not measured."""
+    """Return the times of the edge and of the trainer of a pair at a cut; None where that was not measured."""
     edge, trainer = profile.workers
     numbers = float((edge.at_once if serial else edge.replayed)[0, cut]), float(trainer.replayed[cut, len(profile)])
     near, far = (None if math.isnan(number) else number for number in numbers)
@@ -127,7 +127,7 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
 
 @dataclass(frozen=True)
 class ProfileCosts:
-    """What a profile says of two workers, as costs of a placement: all that a side computes is in its forward."""
+    """The costs of a placement by a profile of two workers: all that a side computes is in its forward."""
 
     profile: Profile
     layout: Layout

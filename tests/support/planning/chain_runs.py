@@ -77,7 +77,7 @@ class ChainTraining:
         self._still_seconds = 0.0
 
     def true_chain(self) -> Profile:
-        """What devices and links are now."""
+        """Return the current profile of devices and links."""
         workers = [worker.slowed(slow) for worker, slow in zip(self._true_workers, self.slowness, strict=True)]
         return linked(replace(self.chain, workers=tuple(workers)), self.rates(self.seconds))
 

@@ -74,7 +74,7 @@ class Run:
 
     @property
     def decisions(self):
-        """How many the metrics count."""
+        """Number of decisions that the metrics count."""
         return self._registry.get_sample_value("isthmus_decisions_total")
 
     def went_back(self, steps):

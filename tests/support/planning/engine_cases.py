@@ -33,7 +33,7 @@ QUICK = small_profile(
     gradient_bytes=(None, 4e5, 2e5, 1e5, None),
     encode=None,
 )
-"""Which cut is best hangs on the link, and to move takes little."""
+"""A profile whose best cut hangs on the link, and in which a move takes little."""
 HEAVY = small_profile(blocks=tuple(ProfiledBlock(f"b{i}", 1e7) for i in range(4)))
 
 
@@ -54,7 +54,7 @@ def both(profile, link, start, seconds):
 
 
 def between(second, step, rates, work=None):
-    """What two workers and the link between them did in the last second."""
+    """Describe the last second of two workers and of the link between them."""
     return Observation(
         float(second),
         step,

@@ -31,7 +31,7 @@ class LinkServer:
         """losses: after how many packets of the dialler each link is lost, one after the other; then none is."""
         self.tickets = Tickets(SESSION)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
-        """How every further call is refused; None where it is served."""
+        """Status and sentence that refuse every further call; None where calls are served."""
         self.refused = asyncio.Event()
         """Set when a call was refused."""
         self.address = ""
@@ -43,7 +43,7 @@ class LinkServer:
 
     @property
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a gRPC server is given."""
+        """Return the handlers for a gRPC server."""
         link = grpc.stream_stream_rpc_method_handler(self.link, deserializer(LinkMessage), serialize)
         return grpc.method_handlers_generic_handler(SERVICE, {"Link": link})
 

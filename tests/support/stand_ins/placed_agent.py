@@ -73,7 +73,7 @@ class PlacedAgent(TrainersBlocks):
         """The id that each trainer has given the session."""
         self.term = self.lineage = self.evaluations = 0
         self.done: dict[int, list[StepDone]] = defaultdict(list)
-        """What has been heard of each step."""
+        """Reports that have been heard of each step."""
         self.stopping: list[str] = []
         """The workers that are about to stop."""
         self.tickets: dict[str, dict[str, str]] = {}
@@ -99,16 +99,16 @@ class PlacedAgent(TrainersBlocks):
 
     @property
     def placement(self) -> Placement:
-        """What is in force here."""
+        """The placement that is in force here."""
         return self.worker.placement
 
     @property
     def fence(self) -> pb.Fence:
-        """Who asks."""
+        """The fence that names this agent."""
         return pb.Fence(session_term=self.term)
 
     def request(self, trainer: str) -> pb.OpenSessionRequest:
-        """What opens the session on a trainer."""
+        """Build the request that opens the session on a trainer."""
         dtype, shape = wire_dtype(self.example.dtype), self.example.shape
         return pb.OpenSessionRequest(
             protocol_version=PROTOCOL_VERSION,
@@ -279,7 +279,7 @@ class PlacedAgent(TrainersBlocks):
         self._keep_tickets(said)
 
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
-        """What all workers together make of each batch with the weights of now."""
+        """Evaluate each batch with the current weights, on all workers together."""
         self.evaluations += 1
         number, parts = self.evaluations, _Parts(len(batches))
         run = await self.worker.evaluation(parts)

@@ -18,16 +18,16 @@ class Recorder(grpc.GenericRpcHandler):
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.messages: dict[str, list[bytes]] = defaultdict(list)
-        """What went either way, by method, in its order."""
+        """Messages that went either way, by method, in their order."""
         self._channel = channel
 
     @property
     def link_messages(self) -> Iterator[LinkMessage]:
-        """What went over links."""
+        """Yield the messages that went over links."""
         return map(LinkMessage.FromString, self.messages[_LINK])
 
     def heard(self, data: bytes) -> bool:
-        """Whether these bytes have gone by, in whatever call."""
+        """Tell whether these bytes have gone by, in whatever call."""
         return any(data in b"".join(kept) for kept in self.messages.values())
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:

@@ -30,7 +30,7 @@ OUTPUTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What was done in a while."""
+    """The count and the times of the steps in a while."""
 
     steps: int
     seconds: float

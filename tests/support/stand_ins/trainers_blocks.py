@@ -1,4 +1,4 @@
-"""What an agent of a test asks its trainers about blocks: to offer them, fetch them, send them and take them."""
+"""Calls of an agent of a test to its trainers about blocks: to offer them, fetch them, send them and take them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ class TrainersBlocks(ABC):
     @property
     @abstractmethod
     def placement(self) -> Placement:
-        """What is in force."""
+        """The placement in force."""
 
     @property
     @abstractmethod
     def fence(self) -> pb.Fence:
-        """What proves that this agent has the session."""
+        """The fence that proves that this agent has the session."""
 
     async def offer(
         self, trainer: str, worker: str, blocks: Sequence[int], checkpoint: tuple[int, int] | None = None

@@ -20,7 +20,7 @@ _CHANGES = {
     "os.utime": (0, 3),
     "shutil.rmtree": (0, 1),
 }
-"""Of each event, which argument is the path, and which the folder that it is relative to."""
+"""Indices of the arguments of each event: the path, and the folder that it is relative to."""
 
 
 def _absolute(path: object, folder: object = None) -> str | None:
