@@ -60,7 +60,7 @@ class Deployer:
         listener: RunListener,
         may_change: Callable[[], bool],
     ) -> None:
-        """may_change: whether a wish may come into force at the next boundary; where not, a boundary comes by itself."""
+        """may_change: tells whether a wish may come into force at the next boundary; where not, the one after it is soon."""
         self._session = session
         self._device = device
         self._boundary = boundary
@@ -264,7 +264,7 @@ class Deployer:
         self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, give_up_seconds)
         if before is not None:
             before.failed(_superseded(placement))
-        if self._wish is not None and self._may_change():
+        if self._wish is not None:
             self._boundary.request()
 
 

@@ -89,12 +89,13 @@ def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_goi
 
 @pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_wishes_that_never_cease_leave_every_placement_a_step_at_least(tmp_path, times):
-    with steered(tmp_path, NO_HURRY) as (agent, said, service, _flags):
+    no_other_boundary = [*NO_HURRY, "checkpoints.every_seconds=3600"]
+    with steered(tmp_path, no_other_boundary) as (agent, said, service, _flags):
         asked = [place(service, (CUT, LABELS_STAY)[number % 2]) for number in range(times // 4)]
         outcomes = Counter(one.code() for one in asked)
         assert outcomes.keys() <= {grpc.StatusCode.OK, grpc.StatusCode.ABORTED}
         for number in range(times):
-            service.Place(pb.PlaceRequest(document_json=document((CUT, LABELS_STAY)[number % 2])))
+            service.Place(pb.PlaceRequest(document_json=document((CUT, LABELS_STAY)[number % 2])), timeout=60)
         service.Drain(pb.EdgeControlServiceDrainRequest())
         assert agent.wait(60) == ExitCode.TERMINATED
         said.join()
