@@ -1,4 +1,4 @@
-"""What adapting is worth on a real link that changes: `python -m benchmarks.adaptation_link [--data ../shared/data]`.
+"""Gain of adapting on a real link that changes: `python -m benchmarks.adaptation_link [--data ../shared/data]`.
 
 Real agent and trainer in two network namespaces, the agent on a tenth of a core, and the link between them follows a recorded
 trace second by second. Every run over a trace has the same number of steps, and the trace begins when the first of them is
@@ -77,7 +77,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Row:
-    """What a way to train took."""
+    """The time that a way to train took."""
 
     trace: str
     way: str
@@ -118,7 +118,7 @@ def rates_from(trace: Trace, begin: float, seconds: float) -> list[tuple[float, 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is asked of the pair."""
+    """The measurement to make on the pair."""
 
     ready: Bench
     file: Path

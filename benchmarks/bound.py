@@ -1,4 +1,5 @@
-"""How near a step comes to what its slowest part allows: `python -m benchmarks.bound [--compute sleep|matmul] [--json PATH]`.
+"""Distance of a step from the bound that its slowest part sets: `python -m benchmarks.bound [--compute sleep|matmul]
+[--json PATH]`.
 
 Real agent and trainer in two network namespaces; the link is shaped so that a feature takes T2 and an error gradient T4.
 The blocks take T1 and T3: they wait ("sleep", the default: exact on a busy machine, and all but the kernels is real) or
@@ -41,7 +42,7 @@ WARM_UP_STEPS, SEGMENT_STEPS, SEGMENTS = 20, 6, 8
 
 @dataclass(frozen=True)
 class Mix:
-    """What the four phases should take, in seconds per step; T1 without replay."""
+    """The intended times of the four phases, in seconds per step; T1 without replay."""
 
     name: str
     edge: float
@@ -160,7 +161,7 @@ def measure_case(link: Link, address: str, mix: Mix, staleness: int, compute: st
 
 
 def products_in(seconds: float) -> float:
-    """How many of `multiply`'s products take so long here and now."""
+    """Return the number of `multiply`'s products that take so long here and now."""
     multiply(20)
     began = time.perf_counter()
     multiply(100)

@@ -1,4 +1,4 @@
-"""How fast the uniform and the MBQ codecs are, beside torch's own quantiser and a copy of the same memory.
+"""Speed of the uniform and the MBQ codecs, beside torch's own quantiser and a copy of the same memory.
 
     python -m benchmarks.codec [--repeats N] [--json PATH]
 
@@ -39,7 +39,7 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class Rate:
-    """What one operation reached on one feature; rates in 10^9 bytes of float32 a second."""
+    """The rate of one operation on one feature; in 10^9 bytes of float32 a second."""
 
     threads: int
     mebibytes: int
@@ -66,7 +66,7 @@ def torch_encode_channels(feature: Tensor) -> Tensor:
 
 
 def operations(feature: Tensor) -> dict[str, tuple[Callable[[], object], str]]:
-    """What is timed, by name, each with the name of what it is compared to."""
+    """Return the timed operations by name, each with the name of the operation that it is compared to."""
     other = torch.empty_like(feature)
     timed: dict[str, tuple[Callable[[], object], str]] = {"copy": (lambda: other.copy_(feature), "")}
     if hasattr(torch, "quantize_per_tensor"):

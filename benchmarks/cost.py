@@ -1,4 +1,5 @@
-"""What safety costs a step at 4 MB features, K = 0: `python -m benchmarks.cost [--json PATH]`. Goal: less than 3 % each.
+"""Cost of safety in a step at 4 MB features, K = 0: `python -m benchmarks.cost [--json PATH]`. Goal: less than 3 %
+each.
 
 Three trainers run beside each other: one keeps nothing, one writes a step log, one takes checkpoints. A round trains a while
 without, with a step log, without, with checkpoints, and without again; a ratio is taken to the runs just before and after,
@@ -96,7 +97,7 @@ class Round:
 
     @property
     def pauses(self) -> list[float]:
-        """What each step after a checkpoint took longer than the others."""
+        """Time by which each step after a checkpoint was longer than the others."""
         usual = _middle([seconds for number, seconds in enumerate(self.checkpointed) if not _follows(number)])
         return [seconds - usual for number, seconds in enumerate(self.checkpointed) if _follows(number)]
 
@@ -112,7 +113,7 @@ def _whole(seconds: list[float]) -> float:
 
 
 def _follows(number: int) -> bool:
-    """Whether a checkpoint is taken before that step. number: from the first one that counts."""
+    """Tell whether a checkpoint is taken before that step. number: from the first one that counts."""
     return (number + WARM_UP) % CHECKPOINT_STEPS == 0
 
 

@@ -1,4 +1,4 @@
-"""What a step costs in processor time, on the edge and in the cloud, beyond the blocks: `python -m benchmarks.edge_cpu`.
+"""Processor time of a step, on the edge and in the cloud, beyond the blocks: `python -m benchmarks.edge_cpu`.
 
     python -m benchmarks.edge_cpu [--steps N] [--repeats N] [--against FOLDER] [--batch N ...] [--codec NAME ...]
         [--staleness K ...] [--json PATH]
@@ -52,7 +52,7 @@ _COMPUTE = ("compute.threads=1", "compute.device=cpu", "log.format=json", "contr
 
 @dataclass(frozen=True)
 class Cost:
-    """What the edge's process takes, what the other one takes, and the seconds that pass."""
+    """The processor time of the edge's process, that of the other one, and the seconds that pass."""
 
     edge: ProcessUse
     cloud: ProcessUse
@@ -72,7 +72,7 @@ class Row:
     system: str
     batch: int
     edge: Spread
-    """Of processor time."""
+    """Processor time on the edge."""
     cloud: Spread
     step: Spread
     edge_voluntary: Spread
@@ -118,7 +118,7 @@ def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def _agent(tree: Path, address: str, batch: int, codec: str, staleness: int, steps: int) -> tuple[ProcessUse, float]:
-    """What a whole run of an agent takes, and how many seconds it trained."""
+    """Run an agent to its end, and return its use of the processor and the seconds that it trained."""
     with tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
         flags = [
             f"trainer.address={address}",
@@ -138,7 +138,8 @@ def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cos
 
 
 def messages_a_step(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> tuple[float, float]:
-    """How many gRPC messages go up and down in a step: of two lengths of run, so those before and after cancel out."""
+    """Count the gRPC messages that go up and down in a step: of two lengths of run, so those before and after cancel
+    out."""
     counts = []
     for count in (steps, 3 * steps):
         with _trainer(tree) as (trainer, address), CountingRelay(address) as relay:

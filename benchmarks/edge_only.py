@@ -1,4 +1,4 @@
-"""What the device alone costs beyond a plain PyTorch loop: `python -m benchmarks.edge_only`.
+"""Cost of the device alone beyond a plain PyTorch loop: `python -m benchmarks.edge_only`.
 
     python -m benchmarks.edge_only [--pairs N] [--seconds S] [--only CASE] [--json PATH]
 
@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of one step: time that passes, and processor time of all threads."""
+    """The time of one step: time that passes, and processor time of all threads."""
 
     step: float
     processor: float
@@ -122,7 +122,7 @@ class _Clock:
         self._began, self._began_processor = time.perf_counter(), time.process_time()
 
     def seconds(self, steps: int) -> Seconds:
-        """Of each of so many steps since the start."""
+        """Return the mean times of so many steps since the start."""
         passed, used = time.perf_counter() - self._began, time.process_time() - self._began_processor
         return Seconds(passed / steps, used / steps)
 

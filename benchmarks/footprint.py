@@ -1,4 +1,4 @@
-"""What processes have in memory, and what commands take to answer: `python -m benchmarks.footprint`.
+"""Memory of processes, and the time that commands take to answer: `python -m benchmarks.footprint`.
 
     python -m benchmarks.footprint [--repeats N] [--against FOLDER] [--no-memory] [--json PATH]
 
@@ -43,7 +43,7 @@ class Memory:
 
 
 def memory_of(pid: int) -> Memory:
-    """What a process has now, and the most that was ever resident."""
+    """Return the current memory of a process, and the most that was ever resident."""
     now = Path(f"/proc/{pid}/smaps_rollup").read_text()
     ever = Path(f"/proc/{pid}/status").read_text()
     return Memory(_kilobytes("Pss", now), _kilobytes("VmHWM", ever))

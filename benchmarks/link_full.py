@@ -1,4 +1,5 @@
-"""Whether the link is kept full, known, and free for control calls: `python -m benchmarks.link_full [--json PATH]`.
+"""Load of the link: whether it is kept full, known, and free for control calls: `python -m benchmarks.link_full [--json
+PATH]`.
 
 Real agent and trainer in two network namespaces, blocks that cost nothing. Where the uplink is the bottleneck: payload
 bits per second over the shaped rate (goal 0.95; plain TCP, measured in the same run, is the most there is), and what the
@@ -46,7 +47,7 @@ class Full:
     tcp: float
     goodput: Spread
     known_rate: Spread
-    """What the agent measured, over what plain TCP reached."""
+    """Rate that the agent measured, over the rate that plain TCP reached."""
     known_rate_worst: float
     """The look that was farthest off."""
 
@@ -97,7 +98,7 @@ def watch(edge: Namespace, *arguments: str) -> subprocess.Popen[str]:
 
 
 def seen(watching: subprocess.Popen[str]) -> Any:
-    """What it saw."""
+    """Return the observations of a watcher, once it has ended."""
     return json.loads(watching.communicate()[0])
 
 

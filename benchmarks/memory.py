@@ -1,4 +1,4 @@
-"""What staleness costs the edge in memory: `python -m benchmarks.memory [--repeats N] [--json PATH]`.
+"""Cost of staleness in the edge's memory: `python -m benchmarks.memory [--repeats N] [--json PATH]`.
 
 Real agent processes on a network whose edge block keeps large activations: K = 0, K = 5 with feature replay, K = 5 with
 stashing. Replay should grow by K inputs and no activations; stashing by K times the activations and, for each version in
@@ -46,7 +46,8 @@ class Peak:
 
 
 def kept_bytes() -> tuple[int, int]:
-    """What autograd keeps of one forward of the edge block besides weights and inputs, and the weights."""
+    """Return the bytes that autograd keeps of one forward of the edge block besides weights and inputs, and those of
+    the weights."""
     block, inputs = wide_edge(CHANNELS)[0], torch.zeros(BATCH, 3, SIZE, SIZE)
     own = {inputs.data_ptr(), *(parameter.data_ptr() for parameter in block.parameters())}
     kept: dict[int, int] = {}

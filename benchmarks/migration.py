@@ -1,4 +1,4 @@
-"""How long training stands still when the cut moves: `python -m benchmarks.migration [--json PATH]`.
+"""Pause of training when the cut moves: `python -m benchmarks.migration [--json PATH]`.
 
 Real agent and trainer in two network namespaces. In a run the cut moves from behind the first block to before the last and
 back, again and again, which carries blocks down and up. A pause is what the steps around a move took more than as many steps

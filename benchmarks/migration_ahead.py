@@ -1,4 +1,4 @@
-"""Whether a block's state is worth sending before training stands still: `python -m benchmarks.migration_ahead`.
+"""Gain of sending a block's state before training stands still: `python -m benchmarks.migration_ahead`.
 
 What learns has changed when the cut moves a few steps later, and the migration has to be exact: so after the drain the
 difference would have to follow, and only what it is smaller than the state itself shortens the pause. The network of the

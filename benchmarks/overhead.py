@@ -1,4 +1,4 @@
-"""What split training costs beyond its parts: `python -m benchmarks.overhead`.
+"""Cost of split training beyond its parts: `python -m benchmarks.overhead`.
 
 In one run, per feature size: a step of the split system over loopback (K = 0, fp32), T1 and T3 measured alone, and the
 time that a raw TCP socket takes for the same bytes both ways between two processes. Goal: split - (T1 + T3 + socket) is
@@ -101,7 +101,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
 
 @dataclass(frozen=True)
 class Case:
-    """What was measured for one size of feature; all in seconds, hot and at the rhythm of a step."""
+    """The measurements for one size of feature; all in seconds, hot and at the rhythm of a step."""
 
     name: str
     count: int

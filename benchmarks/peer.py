@@ -86,7 +86,7 @@ def our_seconds(address: str, wrapper: list[str], codec: str, staleness: int) ->
 
 
 def link_seconds(link: Link) -> float:
-    """What a feature at 32 bits takes while the other direction is busy too: no lossless system does better."""
+    """Return the time of a feature at 32 bits while the other direction is busy too: no lossless system does better."""
     measure = Measure(link)
     both = [measure.start(direction, 4.0) for direction in ("uplink", "downlink")]
     return FEATURE_BITS / min(measure.wait(started) for started in both)
@@ -94,7 +94,7 @@ def link_seconds(link: Link) -> float:
 
 @contextmanager
 def edge_at(link: Link, place: Place) -> Iterator[list[str]]:
-    """What to start edge processes with."""
+    """Yield the command to start edge processes with."""
     if place.cpu_share is None:
         yield link.edge.command([])
         return

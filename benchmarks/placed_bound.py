@@ -67,7 +67,8 @@ class Shape:
 
 
 class Links(NamedTuple):
-    """What was measured of the shaped link, in seconds: what a step takes of either direction, and a byte there and back."""
+    """The measured times of the shaped link, in seconds: those of a step in either direction, and of a byte there and
+    back."""
 
     uplink: float
     downlink: float

@@ -1,4 +1,4 @@
-"""Whether the cost model foresees what a step takes, and whether its choice is the best: `python -m benchmarks.prediction`.
+"""Accuracy of the cost model on the time of a step, and quality of its choice: `python -m benchmarks.prediction`.
 
 Real agent and trainer in two network namespaces, the agent on a share of a core. `edge-agent profile` measures the pair
 once, over 100 Mbit/s. From that and from what plain TCP carries over the shaped link the cost model
@@ -90,14 +90,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the planner chose on one link, and what was best of all that ran."""
+    """The planner's choice on one link, and the best of all that ran."""
 
     uplink: float
     downlink: float
     chosen: Deployed
     best: Deployed
     loss: Spread
-    """How much longer than the best the choice takes, less 1; of runs soon after each other, for the machine's pace drifts."""
+    """Loss of the choice: its time over that of the best, less 1; of runs soon after each other, for the machine's pace
+    drifts."""
     cases: list[Case]
 
 

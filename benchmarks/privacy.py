@@ -1,4 +1,5 @@
-"""What curious trainers find by attacks, where the product permits what they get by default and where it does not.
+"""Finds of curious trainers by attacks, where the product permits the data that they get by default and where it does
+not.
 
     python -m benchmarks.privacy [--json PATH]
 
@@ -155,14 +156,14 @@ def _of_labels(flat: Tensor, labels: Tensor) -> Iterator[Row]:
 
 
 def _may_own(chain: Chain, block: int) -> bool:
-    """Whether a trainer may own a block by default of which it computes nothing, where labels stay."""
+    """Tell whether a trainer may own a block by default of which it computes nothing, where labels stay."""
     here = two_workers("edge", "trainer", len(chain.blocks), len(chain.blocks), 8)
     owned = replace(here, owners={block: "trainer"})
     return _permitted(owned, chain)
 
 
 def _may_be_in_the_middle(chain: Chain) -> bool:
-    """Whether a trainer may have all blocks but the first and the last by default, where labels stay."""
+    """Tell whether a trainer may have all blocks but the first and the last by default, where labels stay."""
     whole, last = Rows(0, 8), len(chain.blocks) - 1
     tiles = (Tile("edge", 0, 1, whole), Tile("trainer", 1, last, whole), Tile("edge", last, last + 1, whole))
     return _permitted(replace(two_workers("edge", "trainer", 1, last + 1, 8), tiles=tiles), chain)

@@ -20,7 +20,7 @@ TURNS = 2
 
 
 def printed(name: str, tree: Path = HERE) -> str:
-    """What `python -m benchmarks.NAME` of a checkout prints; its log stays on this terminal."""
+    """Return the output of `python -m benchmarks.NAME` of a checkout; its log stays on this terminal."""
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}"],
         stdout=subprocess.PIPE,

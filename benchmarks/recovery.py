@@ -1,4 +1,4 @@
-"""How soon a run goes on after a loss: `python -m benchmarks.recovery [--json PATH]`.
+"""Time until a run goes on after a loss: `python -m benchmarks.recovery [--json PATH]`.
 
 A real agent and a real trainer, K = 0. The link is cut for a few seconds, in three ways: connections are reset and new ones
 refused (a relay that goes away), the devices go down, and packets are lost in silence (the last two between network
@@ -33,10 +33,10 @@ from shared.errors import IsthmusError
 
 LINK_GOAL_SECONDS, TRAINER_GOAL_SECONDS = 1.0, 3.0
 CUT_SECONDS = (2.0, 2.6, 3.2, 3.8, 4.4, 5.0)
-"""How long each cut lasts: different, so that waits which double meet the end of a cut at different points."""
+"""Lengths of the cuts: different, so that waits which double meet the end of a cut at different points."""
 KILLS = 8
 STEP_SECONDS = 0.02
-"""What the blocks take of each step."""
+"""Time that the blocks take of each step."""
 CHECKPOINT_STEPS = 20
 BETWEEN_STEPS = 40
 """Steps between two losses: more than a checkpoint takes to be shared."""
@@ -66,7 +66,8 @@ class Steps:
         self._log.read()
 
     def next(self, count: int = 1) -> float:
-        """When so many more have been applied, on the monotonic clock. Raises IsthmusError after a minute without."""
+        """Return the moment at which so many more have been applied, on the monotonic clock. Raises IsthmusError after
+        a minute without."""
         limit = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < limit:
             count -= sum(line.startswith("applied") for line in self._log)
@@ -208,12 +209,12 @@ def killed(folder: Path) -> list[float]:
 
 
 def nothing_missing() -> str | None:
-    """Why a case cannot run here: never, for one that works everywhere."""
+    """Return the reason that a case cannot run here: None for a case that works everywhere."""
     return None
 
 
 def missing_timeouts() -> str | None:
-    """What is missing for short timeouts, if anything."""
+    """Return the missing prerequisite of short timeouts, or None."""
     return missing() or (None if Path(RTO_MAX).exists() else "needs Linux 6.15")
 
 
@@ -228,7 +229,7 @@ LOSSES: dict[str, tuple[Callable[[Path], list[float]], float, Callable[[], str |
     ),
     "trainer killed": (killed, TRAINER_GOAL_SECONDS, nothing_missing),
 }
-"""How each is measured, its goal, and what tells why it cannot be made here."""
+"""Measurement and goal of each loss, and the function that gives the reason if it cannot be made here."""
 
 
 def measure() -> list[Recovery]:

@@ -31,12 +31,12 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Row:
-    """What one trainer did for so many agents."""
+    """The performance of one trainer for so many agents."""
 
     trainer: str
     agents: int
     samples_per_second: float
-    """Of all agents together."""
+    """Samples a second of all agents together."""
     most_over_least: float
     """Steps of the quickest agent over those of the slowest; infinite where one did none."""
     trainer_cpu_milliseconds: float
@@ -46,7 +46,7 @@ class Row:
 
 
 def row(trainer: str, load: Load) -> Row:
-    """What a window says."""
+    """Compute the row of a window."""
     steps = sum(load.steps)
     return Row(
         trainer,

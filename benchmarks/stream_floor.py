@@ -1,4 +1,4 @@
-"""What a bare gRPC stream costs in each style, and so what no step can cost less than: `python -m benchmarks.stream_floor`.
+"""Cost of a bare gRPC stream in each style, which is the least cost of any step: `python -m benchmarks.stream_floor`.
 
     python -m benchmarks.stream_floor [--rounds N] [--repeats N] [--style NAME ...] [--json PATH]
 
@@ -23,7 +23,7 @@ SIZES, MESSAGES = (50_000, 524_288, 4_000_000), (1, 8)
 
 @dataclass(frozen=True)
 class Floor:
-    """What a round of `count` bytes each way costs in one style."""
+    """The cost of a round of `count` bytes each way in one style."""
 
     style: str
     count: int

@@ -1,4 +1,4 @@
-"""What encryption and a token cost a step at 4 MB features: `python -m benchmarks.tls [ROUNDS]`. Goal: less than 3 %.
+"""Cost of encryption and a token in a step at 4 MB features: `python -m benchmarks.tls [ROUNDS]`. Goal: less than 3 %.
 
 Two trainers run beside each other, one in clear text, one with mutual TLS and a token; on loopback, where nothing hides the
 work, and through a relay of 200 Mbit/s, where the link does. A round trains a while with the plain one, with the secure one,
@@ -40,7 +40,7 @@ LINKS = {"loopback": None, "200 Mbit/s": 200e6}
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step costs: seconds on the clock (median), and of the agent's processor (mean)."""
+    """The cost of one step: seconds on the clock (median), and of the agent's processor (mean)."""
 
     seconds: float
     processor_seconds: float

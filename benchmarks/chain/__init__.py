@@ -1,1 +1,1 @@
-"""What a chain of machines is worth, in live runs."""
+"""Gain of a chain of machines, in live runs."""

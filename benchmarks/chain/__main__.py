@@ -1,4 +1,4 @@
-"""What a chain of machines is worth, in live runs: `python -m benchmarks.chain [CASE ...] [--seconds S] [--repeats N]`.
+"""Gain of a chain of machines, in live runs: `python -m benchmarks.chain [CASE ...] [--seconds S] [--repeats N]`.
 
 speed: three machines with shares of a core, beside one, two, an even split, and PyTorch's own pipeline. paper: few bits
 beside FTPipeHD over slow links. changes: a device takes twice as long, or a link carries a tenth, in the middle of a run.

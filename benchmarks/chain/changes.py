@@ -1,4 +1,5 @@
-"""What happens to a chain while it trains: how soon its engine has made the best of it, and whether it leaves well alone."""
+"""Changes to a chain while it trains: the time until its engine has made the best of one, and whether it leaves well
+alone."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from benchmarks.support.live import Moment
 GOAL, GOAL_SECONDS = 0.9, 60.0
 WARM_UP_STEPS = 40
 SETTLE_SECONDS = 20.0
-"""Of even running before anything happens: the engine has made up its mind by then."""
+"""Time of even running before any change: the engine has made up its mind by then."""
 WINDOW_SECONDS = 10.0
 """Over which a speed is measured."""
 CHANGES: dict[str, Callable[[SleepingChain], None]] = {
@@ -29,7 +30,7 @@ CHANGES: dict[str, Callable[[SleepingChain], None]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """What a run with an engine made of a change, beside the best layout for what there was then, which a run kept."""
+    """The outcome of a change in a run with an engine, beside a run that kept the best layout for the changed chain."""
 
     what: str
     before_speed: float

@@ -1,4 +1,4 @@
-"""How soon a chain of three trainers goes on after its middle is killed, K = 0.
+"""Time until a chain of three trainers goes on after its middle is killed, K = 0.
 
 The middle is killed (SIGKILL) and started again: counted from the moment at which it says that it listens to the next step
 that all have done; goal 2 s and what loading takes. And it is killed for ever, in a new run each time: counted from the end of
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Callable[[Path, int], list[float]], int, float]] = {
         REPLACE_GOAL_SECONDS,
     ),
 }
-"""How each is measured, how often in a repeat, and its goal."""
+"""Measurement, runs in a repeat, and goal of each case."""
 
 
 def killed(options: Options) -> Result:

@@ -1,4 +1,5 @@
-"""What the cases plan with: the file of a chain, made of what runs of its blocks take and of how slow each stage is."""
+"""Profile that the cases plan with: the file of a chain, made of the times of runs of its blocks and of the pace of
+each stage."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +31,12 @@ END_SECONDS = 0.002
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, and what it takes."""
+    """The trained model, and its costs."""
 
     flags: tuple[str, ...]
     """An agent's, of the model, its data and its recipe."""
     names: tuple[str, ...]
-    """Of the blocks."""
+    """Names of the blocks."""
     block_bytes: tuple[float, ...]
     run_seconds: tuple[tuple[float | None, ...], ...]
     """[i][j]: of forward, backward and update of blocks [i, j), on a device at pace 1; None where there are none."""
@@ -45,7 +46,7 @@ class Model:
 
     @property
     def seconds(self) -> float:
-        """Of all blocks."""
+        """Seconds of all blocks."""
         return self.run_seconds[0][-1] or 0.0
 
 
@@ -80,7 +81,7 @@ def measured_model(flags: Sequence[str], block_seconds: Sequence[float] | None =
 
 
 def run_table(blocks: int, seconds: Callable[[int, int], float]) -> tuple[tuple[float | None, ...], ...]:
-    """What each run of so many blocks takes, [i][j] for blocks [i, j)."""
+    """Return the time of each run of so many blocks, [i][j] for blocks [i, j)."""
     cuts = range(blocks + 1)
     return tuple(tuple(seconds(first, stop) if stop > first else None for stop in cuts) for first in cuts)
 

@@ -1,4 +1,4 @@
-"""What every case is told, and what it tells."""
+"""Options of every case, and its result."""
 
 import sys
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Options:
-    """How long and how often a case measures."""
+    """The length and the number of a case's measurements."""
 
     folder: Path
     """Its own, empty."""
     seconds: float | None
-    """Of each measurement; None leaves that to the case."""
+    """Seconds of each measurement; None leaves that to the case."""
     repeats: int
 
     def tell(self, row: object) -> None:
@@ -25,7 +25,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """What a case found."""
+    """The findings of a case."""
 
     tables: Sequence[Table]
     rows: Sequence[object]

@@ -1,4 +1,4 @@
-"""How fast a run was, from the moments at which its steps were done. Calculations only."""
+"""Pace of a run, from the moments at which its steps were done. Calculations only."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,12 +7,12 @@ from benchmarks.support.live import Layout, Moment
 
 
 def steps_per_second(moments: Sequence[Moment], begin: float, end: float) -> float:
-    """Of the steps that were done after `begin` and until `end`, seconds of the moments' clock."""
+    """Return the rate of the steps that were done after `begin` and until `end`, seconds of the moments' clock."""
     return sum(begin < moment.seconds <= end for moment in moments) / (end - begin)
 
 
 def seconds_per_step(moments: Sequence[Moment], segment: int) -> list[float]:
-    """Of each stretch of `segment` steps, the first step being the beginning of the first stretch."""
+    """Return the pace of each stretch of `segment` steps, the first step being the beginning of the first stretch."""
     ends = [moment.seconds for moment in moments]
     return [(ends[last] - ends[last - segment]) / segment for last in range(segment, len(ends), segment)]
 

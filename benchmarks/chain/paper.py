@@ -37,7 +37,7 @@ GOALS = {(0.40, 0.20, 0.20): (3.02, 2.47, 2.05, 1.46, 1.21), (0.45, 0.15, 0.15):
 OUR_BITS, OUR_GRADIENTS, FEATURE_FAMILY = (2, 3, 4, 32), "uniform8-stochastic", "mbq2"
 ENCODE_REPEATS = 50
 PAYLOAD = 0.956
-"""What TCP's headers leave of a rate."""
+"""Share of a rate that TCP's headers leave."""
 WARM_UP_STEPS, SEGMENT_STEPS, SECONDS = 6, 3, 30.0
 
 
@@ -71,7 +71,7 @@ def measured_encode() -> dict[str, float]:
 def measured_chain(
     model: Model, shares: tuple[float, ...], mbit: float, encode: dict[str, float], end_seconds: float
 ) -> Profile:
-    """What is planned with. end_seconds: see `chain_document`."""
+    """Make the profile to plan with. end_seconds: see `chain_document`."""
     paces = {name: 1.0 / share for name, share in zip(NAMES, shares, strict=True)}
     link = Rates(PAYLOAD * mbit * 1e6, PAYLOAD * mbit * 1e6, 0.001)
     slowest = {key: value / min(shares) for key, value in encode.items()}

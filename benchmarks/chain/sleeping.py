@@ -14,11 +14,11 @@ BITS = (8, 32)
 FORWARD_SECONDS, BACKWARD_SECONDS, BLOCKS = 0.010, 0.020, 12
 """So long that what computing takes besides, some milliseconds a step, is little beside it."""
 FEATURE_FLOATS = (1000, 1000, 500, 500, 500, 250, 250, 250, 125, 125, 125)
-"""Of one sample, at each cut: small features lie deep, as in most networks."""
+"""Numbers of one sample at each cut: small features lie deep, as in most networks."""
 BITS_PER_SECOND = 8e6
-"""Of every link; a feature takes 64 ms at the widest cut."""
+"""Rate of every link; a feature takes 64 ms at the widest cut."""
 PAYLOAD = 0.956
-"""What TCP's headers leave of a rate."""
+"""Share of a rate that TCP's headers leave."""
 _FLAGS = (
     'model.factory="benchmarks.networks:timed_blocks"',
     f"model.kwargs={{amounts={[[FORWARD_SECONDS, BACKWARD_SECONDS]] * BLOCKS}, feature_floats={[*FEATURE_FLOATS]}}}",

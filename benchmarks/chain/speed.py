@@ -1,4 +1,4 @@
-"""What a chain is worth beside fewer devices, beside an even split, and beside PyTorch's own pipeline. Blocks compute.
+"""Gain of a chain over fewer devices, over an even split, and over PyTorch's own pipeline. Blocks compute.
 
 MobileNetV2, features and gradients in float32, stashed weights, links that carry what they can. Every machine has a share of a
 core. The ways of one comparison take turns, each a session of its own.
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the other."""
+        """Ratio by which it is faster than the other."""
         return self.other_seconds.median / self.ours_seconds.median
 
 
@@ -65,7 +65,7 @@ class Shares:
         self._paces = {name: 1.0 / share for name, share in zip(NAMES, shares, strict=True)}
 
     def chain(self, stages: int) -> Profile:
-        """What is known of the first stages."""
+        """Return the profile of the first stages."""
         paces = dict(list(self._paces.items())[:stages])
         return parsed(chain_document(self._model, paces, LOOPBACK, end_seconds=END_SECONDS))
 

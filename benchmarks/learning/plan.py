@@ -1,4 +1,4 @@
-"""What is compared: the networks, the ways to train them, and the recipe that all of them share.
+"""Plan of the comparison: the networks, the ways to train them, and the recipe that all of them share.
 
 All configurations of a suite share one recipe. Its learning rate was chosen for serial training alone. Its warm-up is as
 long as it is with late gradients in mind, because a network changes most in its first steps, where they fit worst (paper
@@ -44,7 +44,7 @@ NETWORKS = {
 
 
 class Goal(NamedTuple):
-    """What a configuration has to reach."""
+    """The accuracy that a configuration has to reach."""
 
     config: str
     points: float
@@ -61,7 +61,7 @@ class Suite:
     first."""
     goals: tuple[Goal, ...]
     schedule: Literal["cosine", "multistep"]
-    """How the learning rate goes after its warm-up."""
+    """Course of the learning rate after its warm-up."""
 
 
 _OFF, _LITERAL = FeedbackMode.OFF, FeedbackMode.LITERAL

@@ -9,12 +9,12 @@ from shared.errors import DataError
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 RESULTS = {"pair": _RESULTS / "learning.jsonl", "chain": _RESULTS / "learning_chain.jsonl"}
-"""What the tables of the documentation are made from, by suite."""
+"""Files that the tables of the documentation are made from, by suite."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a trial."""
+    """The outcome of a trial."""
 
     trial: Trial
     accuracy: float

@@ -38,7 +38,7 @@ def run_trials(
 
 
 _opened: dict[str, tuple[Images, Images, torch.device]] = {}
-"""What a worker opens once for all its trainings: the training set, the test set and the device."""
+"""Data that a worker opens once for all its trainings: the training set, the test set and the device."""
 
 
 def _open(data: Path, train_samples: int, device_name: str) -> None:

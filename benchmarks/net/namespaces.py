@@ -139,7 +139,7 @@ class Link:
 
 
 def missing() -> str | None:
-    """Why no link can be made here (the reason to skip a test), or None."""
+    """Return the reason that no link can be made here (to skip a test), or None."""
     return missing_for("ip", "tc")
 
 

@@ -15,7 +15,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 _PORT = 5201
 _BLOCK = bytes(64 * 1024)
 _HEADER = struct.Struct("!cd")
-"""What the client wants: `u`pload, `d`ownload for so many seconds, or `e`cho of messages of so many bytes."""
+"""Request of the client: `u`pload, `d`ownload for so many seconds, or `e`cho of messages of so many bytes."""
 _RESULT = struct.Struct("!d")
 
 

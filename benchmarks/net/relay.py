@@ -14,18 +14,18 @@ from types import TracebackType
 from typing import Self
 
 _BUFFER_BYTES = 128 * 1024
-"""What may wait in one direction besides what is under way; beyond it the sender has to wait."""
+"""Largest backlog in one direction besides the bytes under way; beyond it the sender has to wait."""
 _SOCKET_BUFFER_BYTES = 64 * 1024
 """Asked of the kernel for each of the relay's sockets, which would otherwise take in megabytes by themselves."""
 _CHUNK_SECONDS = 0.002
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1448, 16 * 1024
 _LATENESS_SECONDS = 0.005
-"""How late a timer may fire without lowering the rate; also what may pass at once after a pause."""
+"""Lateness that a timer may have without lowering the rate; it also bounds the burst after a pause."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Fault(enum.Enum):
-    """What can go wrong with a link, by name."""
+    """Faults of a link, by name."""
 
     DROP = "drop"
     """Reset every connection, at both ends; new ones are accepted."""
@@ -38,7 +38,7 @@ class Fault(enum.Enum):
 
 
 class TokenBucket:
-    """When bytes may leave a link of a given rate. Pure: the time is what the caller says it is.
+    """The times at which bytes may leave a link of a given rate. Pure: the time is the one that the caller gives.
 
     Kept as the time at which all that was reserved has left (the virtual scheduling form of the token bucket). Over any
     span of s seconds at most `rate * (s + lateness)` bytes leave, plus one reservation.
@@ -129,7 +129,7 @@ class Lane:
 
 
 class _Cable:
-    """What is under way in one direction of one connection: (time due, bytes), oldest first; bounded in bytes.
+    """The bytes under way in one direction of one connection: (time due, bytes), oldest first; bounded in bytes.
 
     One task puts and one takes, and never do both wait: the one waits for room, the other for something to come.
     """
@@ -187,7 +187,7 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where the client connects to, on 127.0.0.1."""
+        """Port that the client connects to, on 127.0.0.1."""
         return int(self._listener.getsockname()[1])
 
     @property

@@ -1,4 +1,4 @@
-"""What the shaped link of this machine is worth, as a table: the ratio of plain TCP's payload to the nominal rate."""
+"""Quality of the shaped link of this machine, as a table: the ratio of plain TCP's payload to the nominal rate."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What one end of a link does to the packets that leave or reach it: rate and loss.
+"""Shaping of the packets that leave or reach one end of a link: rate and loss.
 
 Rate is `tc tbf`, loss is an nft rule. Knows device and namespace by name, nothing of what runs inside.
 """
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from benchmarks.net.tools import LinkError, run_tool
 
 BURST_BYTES = 8 * 1024
-"""What may pass at once after a pause. A large burst lets a whole feature through for nothing: with 128 KiB, 100 kB
-after an idle 0.2 s took 0.2 ms on a 10 Mbit/s link instead of 80 ms. 8 KiB costs no throughput up to 500 Mbit/s."""
+"""Largest burst after a pause. A large burst lets a whole feature through for nothing: with 128 KiB, 100 kB after an
+idle 0.2 s took 0.2 ms on a 10 Mbit/s link instead of 80 ms. 8 KiB costs no throughput up to 500 Mbit/s."""
 
 QUEUE_BYTES = 128 * 1024
 """Longest queue ahead of the link: 0.1 s at 10 Mbit/s. Both stay constant when the rate changes: a burst that shrinks

@@ -24,7 +24,7 @@ _serial = itertools.count()
 
 
 class SlowDevice:
-    """Where slow processes are started."""
+    """A device on which slow processes are started."""
 
     def __init__(self, group: Path, cores: Collection[int]) -> None:
         self.group = group
@@ -51,7 +51,7 @@ class SlowDevice:
 
     @property
     def throttled_periods(self) -> int:
-        """How many periods of 10 ms have ended with the quota used up."""
+        """Return the number of periods of 10 ms that have ended with the quota used up."""
         statistics = dict(line.split() for line in (self.group / "cpu.stat").read_text().splitlines())
         return int(statistics["nr_throttled"])
 
@@ -83,7 +83,7 @@ class SlowDevice:
 
 
 def missing() -> str | None:
-    """Why no device can be slowed down here (the reason to skip a test), or None."""
+    """Return the reason that no device can be slowed down here (to skip a test), or None."""
     if reason := missing_for("taskset", "chrt", "setpriv"):
         return reason
     return (

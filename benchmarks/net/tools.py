@@ -1,4 +1,4 @@
-"""What links and slow devices need from the machine: root, the tools, and a clean end.
+"""Needs of links and slow devices on the machine: root, the tools, and a clean end.
 
 Knows nothing of what the tools are used for.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from shared.errors import ExitCode, IsthmusError
 
 _STOP_SECONDS = 5.0
-"""How long a process may take to end."""
+"""Time that a process has to end."""
 
 
 class LinkError(IsthmusError):
@@ -27,7 +27,7 @@ class LinkError(IsthmusError):
 
 
 def missing_for(*tools: str) -> str | None:
-    """Why this process cannot use `tools` as root, in a few words, or None when it can."""
+    """Return the reason that this process cannot use `tools` as root, in a few words, or None when it can."""
     if os.geteuid() != 0:
         return "needs root"
     absent = [tool for tool in tools if shutil.which(tool) is None]

@@ -1,1 +1,1 @@
-"""What planning and adapting are worth, computed in the simulator and not timed on a link."""
+"""Gains of planning and adapting, computed in the simulator and not timed on a link."""

@@ -1,4 +1,5 @@
-"""What adapting is worth on recorded links: the engine against every fixed deployment, JointDNN and the lower bound of any run.
+"""Gain of adapting on recorded links: the engine against every fixed deployment, JointDNN and the lower bound of any
+run.
 
     python -m benchmarks.planning.adaptation --data ../shared/data [--minutes N] [--round-trip 40ms] [--profile FILE[:BITS] ...]
         [--json PATH]
@@ -56,7 +57,7 @@ class Row:
     seconds: dict[str, float]
     start: str
     start_seconds: float
-    """Of the deployment that the engine began with, kept."""
+    """Seconds of the deployment that the engine began with, kept."""
     best_fixed: str
     least_seconds: float
     """The lower bound of any run."""

@@ -31,7 +31,7 @@ from shared.planning import (
 
 WORKERS, STALENESS = (3, 4), (0, 1, 2, 3, 5)
 PERIODS = 12
-"""Of K + 1 steps each, so that the beginning does not count."""
+"""Number of periods of K + 1 steps each, so that the beginning does not count."""
 
 
 def chain_step(

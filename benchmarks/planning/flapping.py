@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it."""
+    """The outcome of one run."""
 
     seed: int
     period_seconds: float

@@ -49,5 +49,5 @@ def mixes(workers: int) -> Iterator[Mix]:
 
 
 def most_over_the_bound(workers: int, staleness: int, name: str) -> float:
-    """Of a step's seconds over the bound on them."""
+    """Return the largest permitted ratio of a step's seconds to the bound on them."""
     return SHORT_OF_THE_BOUND.get((workers, staleness, name), NEAR_THE_BOUND)

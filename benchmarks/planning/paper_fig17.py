@@ -33,7 +33,7 @@ class Row:
     network: str
     seconds_per_100_steps: dict[str, float]
     start: str
-    """What our planner began with."""
+    """Deployment that our planner began with."""
 
     @property
     def reduction(self) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""What the engine makes of a long way: its time over that of the best deployment that is kept, edge-only among them.
+"""Performance of the engine over a long way: its time over that of the best deployment that is kept, edge-only among
+them.
 
     python -m benchmarks.planning.round_trips [--minutes N] [--json PATH]
 

@@ -1,1 +1,1 @@
-"""What predictions of a device's times are worth, beside simpler estimates and the network of paper 001."""
+"""Quality of predictions of a device's times, beside simpler estimates and the network of paper 001."""

@@ -1,4 +1,4 @@
-"""How well a kind of device that was never seen is predicted from ten of its times: `python -m benchmarks.predictor`.
+"""Accuracy of predictions of an unseen kind of device from ten of its times: `python -m benchmarks.predictor`.
 
     python -m benchmarks.predictor [--folder FOLDER] [--rounds N] [--repeats N] [--json PATH]
 
@@ -53,7 +53,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """Name of the device in tables."""
         return f"{self.level}-{self.threads}"
 
     def measure(self, out: Path, repeats: int) -> None:
@@ -100,12 +100,12 @@ def least(tables: list[LatencyTable]) -> LatencyTable:
 
 
 def log_seconds(table: LatencyTable) -> np.ndarray:
-    """Of all samples."""
+    """Return the log seconds of all samples."""
     return np.log([sample.seconds for sample in table.samples])
 
 
 def estimates(known: KnownDevices, unseen: LatencyTable, more: int) -> dict[str, Accuracy]:
-    """How good the predictor and each of its rivals are, which are told the same times."""
+    """Judge the predictor and each of its rivals, which are told the same times."""
     one = trial(known, unseen, more)
     model, layers_ML, told = one.device.model, one.device.layers_ML, one.told
     assert unseen.flops is not None, "edge-agent measure counts operations"
@@ -121,7 +121,7 @@ def estimates(known: KnownDevices, unseen: LatencyTable, more: int) -> dict[str,
 
 @dataclass(frozen=True)
 class Result:
-    """Of one device that was predicted by devices of other kernel levels."""
+    """The result of one device that was predicted by devices of other kernel levels."""
 
     again: Accuracy
     """One half of its rounds against the other."""

@@ -1,4 +1,4 @@
-"""What the predictor is compared with: estimates that know less or use less of what is known.
+"""Baselines of the predictor: estimates that know less or use less of the known times.
 
 All get what was told of the new device, beside log seconds of the known devices (D x M) or operations of layers, and give log
 seconds of all M sub-models.

@@ -16,7 +16,7 @@ STEPS = 3000
 BATCH = 256
 LEARNING_RATE = 1e-3
 NEW_WEIGHT = 10.0
-"""How much a sample of the new device counts beside one of a known device."""
+"""Weight of a sample of the new device beside one of a known device."""
 
 
 class _Network(nn.Module):

@@ -1,1 +1,1 @@
-"""What several measurements need: processes, networks to train, and figures as people read them."""
+"""Helpers of several measurements: processes, networks to train, and figures as people read them."""

@@ -1,4 +1,4 @@
-"""What the command lines of all benchmarks share."""
+"""Arguments that the command lines of all benchmarks share."""
 
 import argparse
 from pathlib import Path

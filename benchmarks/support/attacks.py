@@ -1,4 +1,5 @@
-"""What a curious trainer can make of what it gets: simple attacks, each of which returns the share of it that succeeds.
+"""Attacks of a curious trainer on the data that it gets: simple ones, each of which returns the share of it that
+succeeds.
 
 All use what crosses. `nearest_rows`, `labels_in_error_gradients` and `inverted` use the weights besides, which both sides draw
 from one seed.

@@ -32,7 +32,7 @@ _LIMITS = (MOST_BYTES + MESSAGE_OVERHEAD_BYTES, 20.0)  # bytes of a message, sec
 
 @dataclass(frozen=True)
 class StreamCost:
-    """What a round takes: of the end that asks and of the one that echoes, and the seconds that pass."""
+    """The cost of a round: of the end that asks and of the one that echoes, and the seconds that pass."""
 
     client: ProcessUse
     server: ProcessUse
@@ -40,7 +40,8 @@ class StreamCost:
 
 
 def stream_cost(style: str, count: int, messages: int, rounds: int) -> StreamCost:
-    """What a round of `count` bytes each way costs. Two lengths are subtracted, so starting and ending cancel out."""
+    """Measure the cost of a round of `count` bytes each way. Two lengths are subtracted, so starting and ending cancel
+    out."""
     short, long = (_whole_run(style, count, messages, times) for times in (rounds, 3 * rounds))
     more = 2 * rounds
     return StreamCost(

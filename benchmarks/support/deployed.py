@@ -1,4 +1,4 @@
-"""What two workers train with, in the three numbers that the agent's settings have."""
+"""Deployment of two workers, in the three numbers that the agent's settings have."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Deployed:
 
     @classmethod
     def of(cls, layout: Layout) -> "Deployed":
-        """Those of a layout of two workers."""
+        """Return the numbers of a layout of two workers."""
         return cls(layout.tiles[0].stop, layout.staleness, (*layout.bits, FLOAT32_BITS)[0])
 
     def layout(self, profile: Profile) -> Layout:

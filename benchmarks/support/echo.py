@@ -1,4 +1,4 @@
-"""How long bytes take to another process and back: over a plain TCP socket, and over plain gRPC with nothing of ours.
+"""Time of bytes to another process and back: over a plain TCP socket, and over plain gRPC with nothing of ours.
 
 The two bounds that `benchmarks.overhead` stands beside. Where a rhythm is asked for, each end works on a thread before
 it sends, while the other waits, as the two sides of a step do. What an end spent on that is not counted.

@@ -40,7 +40,7 @@ _mallinfo2.restype = _Figures
 
 
 def held_bytes() -> int:
-    """What this process has allocated and not freed, in its heap and in maps of their own."""
+    """Return the bytes that this process has allocated and not freed, in its heap and in maps of their own."""
     figures = _mallinfo2()
     return int(figures.uordblks + figures.hblkhd)
 

@@ -27,12 +27,12 @@ PATIENCE_SECONDS, END_SECONDS = 120.0, 20.0
 
 
 class Layout(NamedTuple):
-    """What runs where on a chain."""
+    """The layout of a chain: its cuts and codecs."""
 
     workers: tuple[str, ...]
     cuts: tuple[int, ...]
     codecs: tuple[str, ...]
-    """Of the features, by link."""
+    """Codecs of the features, by link."""
 
 
 class Moment(NamedTuple):
@@ -52,7 +52,7 @@ class LiveRun:
     def __init__(self, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
         """flags: section.key=value. wrapper: a command to run it under."""
         self.moments: list[Moment] = []
-        """Of each step so far."""
+        """Moments of each step so far."""
         self._news = threading.Condition()
         self._process = subprocess.Popen(
             [*wrapper, sys.executable, "-m", "benchmarks.support.live", *flags], stdout=subprocess.PIPE, text=True
@@ -122,7 +122,7 @@ class _Telling(TrainingListener):
 
 
 def layout_of(placement: Placement) -> Layout:
-    """What a placement is as a chain; nothing where it is none."""
+    """Return the layout of a placement as a chain; an empty one where it is no chain."""
     workers, cuts = chain_workers(placement) or (), cuts_of(placement) or ()
     codecs = tuple(placement.codecs[Route(*hop, Cargo.FEATURE)] for hop in pairwise(workers))
     return Layout(workers, cuts, codecs)

@@ -29,14 +29,14 @@ _MANY_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Load:
-    """What was done in the window."""
+    """The work that was done in the window."""
 
     seconds: float
     steps: list[int]
-    """Of each agent."""
+    """Steps of each agent."""
     trainer_cpu_seconds: float
     agents_cpu_seconds: float
-    """Of all agents together."""
+    """Processor time of all agents together."""
 
 
 class _Counting(TrainingListener):

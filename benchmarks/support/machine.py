@@ -1,4 +1,4 @@
-"""What a figure was measured on; printed beside every table."""
+"""Machine that a figure was measured on; printed beside every table."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""How many gRPC messages two processes send each other, counted on the wire, whatever they are written in.
+"""Count of the gRPC messages that two processes send each other, on the wire, whatever language they are written in.
 
 A relay between them reads the frames of HTTP/2 as they pass (RFC 9113, 4.1) and the lengths that gRPC puts before its messages.
 It takes time of its own, so what it carries is not timed.
@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends before its first frame."""
+"""Bytes that a client sends before its first frame."""
 _FRAME_HEADER_BYTES, _MESSAGE_HEADER_BYTES = 9, 5
 _DATA = 0
 _READ_BYTES = 1 << 18
@@ -25,7 +25,7 @@ class _Stream:
         self._left = 0
 
     def add(self, data: memoryview) -> int:
-        """How many messages begin in this part."""
+        """Return the number of messages that begin in this part."""
         begun = 0
         while data:
             if self._left:

@@ -60,7 +60,7 @@ def mobilenet_flags(batch: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What all ranks share."""
+    """The settings that all ranks share."""
 
     master: str
     microbatches: int
@@ -113,7 +113,8 @@ def command(rank: int, pipeline: Pipeline) -> list[str]:
 
 
 def pipeline_ends(pipeline: Pipeline, wrappers: Sequence[Sequence[str]]) -> list[float]:
-    """When the steps of a whole run ended on rank 0. wrappers: a command for each rank to run under. Raises IsthmusError."""
+    """Return the times at which the steps of a whole run ended on rank 0. wrappers: a command for each rank to run
+    under. Raises IsthmusError."""
     ranks = [
         subprocess.Popen(
             [*wrapper, *command(rank, pipeline)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""What a whole process took of the processors, from the kernel."""
+"""Use of the processors by a whole process, from the kernel."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ from shared.errors import IsthmusError
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """Of a whole process, or a step's part of it."""
+    """The use of a whole process, or a step's part of it."""
 
     seconds: float
     """On processors."""
     voluntary: float
-    """How often a thread gave its processor up, because it waited: each is a wake-up later."""
+    """Number of times that a thread gave its processor up, because it waited: each is a wake-up later."""
     involuntary: float
-    """How often the kernel took the processor from a thread that had work."""
+    """Number of times that the kernel took the processor from a thread that had work."""
 
     def less(self, other: "ProcessUse", steps: int) -> "ProcessUse":
         """A step's part, where this process did so many steps more than `other`."""

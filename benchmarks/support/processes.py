@@ -74,7 +74,7 @@ def trainer_across(link: Link) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Span:
-    """What a phase did in one step; seconds on the edge's clock, from the first span of the run."""
+    """The work of a phase in one step; seconds on the edge's clock, from the first span of the run."""
 
     phase: str
     what: str
@@ -92,7 +92,8 @@ class AgentRun:
     peak_resident_bytes: int
 
     def ends(self, phase: str, what: str) -> list[float]:
-        """When `what` was done in each step, alone or in one go with more, in the order of steps."""
+        """Return the times at which `what` was done in each step, alone or in one go with more, in the order of
+        steps."""
         chosen = sorted(
             (span.step, span.end_seconds)
             for span in self.spans
@@ -101,7 +102,7 @@ class AgentRun:
         return [end for _, end in chosen]
 
     def step_ends(self) -> list[float]:
-        """When this device was done with each step, in the order of steps."""
+        """Return the times at which this device was done with each step, in the order of steps."""
         ends: dict[int, float] = {}
         for span in self.spans:
             if span.phase == "edge":

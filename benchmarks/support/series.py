@@ -34,10 +34,10 @@ class Training:
     """A finished run."""
 
     ends: list[float]
-    """When each step was done in the cloud, as the edge heard of it, or alone; seconds."""
+    """Times at which each step was done in the cloud, as the edge heard of it, or alone; seconds."""
     uplink_bits_per_second: float | None
     downlink_bits_per_second: float | None
-    """What the agent measured last; None where it knew too little."""
+    """Rate that the agent measured last; None where it knew too little."""
 
 
 class Trainings:
@@ -110,7 +110,7 @@ class _Recorder(TrainingListener):
         self._deployer: Deploys | None = None
 
     def session_opened(self, deployer: Deploys) -> None:
-        """What moves the cut."""
+        """Keep the deployer, which moves the cut."""
         self._deployer = deployer
 
     def progressed(self, progress: Statistics) -> None:

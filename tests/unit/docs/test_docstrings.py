@@ -8,7 +8,6 @@ from tests.conftest import ROOT
 REFUSED = "how of that those what whatever when where whether which who whoever whom whose why"
 GENERATED = "shared/wire/"
 NOT_SWEPT = (
-    "benchmarks/",
     "cloud_trainer/peers/",
     "cloud_trainer/sessions/",
     "edge_agent/adaptation/",
