@@ -1,4 +1,5 @@
-"""What can go wrong, by name, and where. A point is a function of the product; a fault happens when it is called.
+"""Faults that can happen, by name, and the points at which they do. A point is a function of the product; a fault
+happens when it is called.
 
 Nothing of the product knows of this: a process that is to suffer has its functions wrapped when it starts.
 """
@@ -37,7 +38,8 @@ class Fault(enum.Enum):
 
 
 LOST_DISKS = 2
-"""How often a disk is lost in a run at most: whoever has lost one has to keep replicas again before the next."""
+"""Maximum number of disks that are lost in a run: a worker that has lost one has to keep replicas again before the next
+loss."""
 LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY, Fault.CORRUPT)
 
 _FSYNC, _RENAME = "os:fsync", "pathlib:Path.replace"
@@ -108,7 +110,7 @@ BETWEEN_TRAINERS = {
 }
 """The points that a run with one trainer never comes to; a fault that is planned there would keep back all after it."""
 MOST_CALLS = {Fault.KILL_IN_MIGRATION: 2, Fault.KILL_IN_CHECKPOINT: 6, Fault.DISK_FULL: 6, Fault.FAILED_FSYNC: 6}
-"""How many calls of its point a fault waits at most; there are fewer of these in a run."""
+"""Maximum calls of its point that a fault waits for; there are fewer of these in a run."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Plan
 
 
 def resolve(point: str) -> tuple[Any, str]:
-    """What holds the function of a point, and the function's name. Raises AttributeError where there is none."""
+    """Return the object that holds the function of a point, and the function's name. Raises AttributeError where there
+    is none."""
     module, _, path = point.partition(":")
     *owners, name = path.split(".")
     owner = functools.reduce(getattr, owners, importlib.import_module(module))

@@ -1,4 +1,4 @@
-"""What an agent really did with each of its stages, in order, and what that says of invariant 3.
+"""Order of an agent's work with each of its stages, and the check of invariant 3 on it.
 
 Written down where the edge's blocks run, below everything that counts steps: should admission or the pipeline let too much
 into flight, this shows it. Lines survive a kill, because each is one write.
@@ -39,7 +39,7 @@ def record(path: Path) -> None:
 
 
 def worst(lines: Iterable[str]) -> Worst:
-    """What the lines come to. Raises ValueError for a gradient of a batch that is not in flight."""
+    """Return the worst that the lines show. Raises ValueError for a gradient of a batch that is not in flight."""
     result, in_flight_of = Worst(), defaultdict[str, set[int]](set)
     for line in lines:
         match line.split():

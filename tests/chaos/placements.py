@@ -9,7 +9,7 @@ from typing import Any
 
 BLOCKS, BATCH_SIZE = 4, 16
 DIVIDED_BLOCKS, DIVIDED_AT = 2, 6
-"""How many blocks workers share in a run that divides batches, and at which sample."""
+"""Number of blocks that workers share in a run that divides batches, and the sample at which it divides them."""
 
 Document = Mapping[str, Any]
 

@@ -31,7 +31,7 @@ from tests.support.running import ALLOWED, edge_config, held_port
 
 STEPS, CHANGES_AT = 80, (7, 20, 33, 46, 60)
 DIVIDED_SHARE = 0.4
-"""Of the runs, those in which workers share blocks."""
+"""Share of the runs in which workers share blocks."""
 CHECKPOINT_STEPS = 8
 """Between two checkpoints, which drain the pipeline: more than K + 1, or it would never be full."""
 RUN_SECONDS = 300.0
@@ -55,14 +55,14 @@ EXPERIMENT = [
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The outcome of a run."""
 
     seed: int
     staleness: int
     """The limit K."""
     trainers: int
     divided: bool
-    """Whether workers share blocks."""
+    """True if workers share blocks."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
@@ -70,15 +70,15 @@ class Outcome:
     seconds: float = 0.0
     worst: Worst = field(default_factory=Worst)
     loss: str = ""
-    """What was lost; empty when nothing was."""
+    """Description of the loss; empty when nothing was lost."""
 
 
 class Expected(NamedTuple):
-    """What an undisturbed run gives with K = 0; with more only the order of events decides it."""
+    """The weights of an undisturbed run with K = 0; with more only the order of events decides them."""
 
     whole: dict[str, Tensor]
     divided: dict[str, Tensor]
-    """Where workers share blocks."""
+    """Weights where workers share blocks."""
 
 
 def expected_states(folder: Path) -> Expected:

@@ -1,4 +1,4 @@
-"""What the processes of an agent and of a trainer do."""
+"""Bodies of the processes of an agent and of a trainer."""
 
 import asyncio
 import sys

@@ -18,7 +18,7 @@ from tests.support.hosts.machine import needs
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 
 HEALTHY_WITHIN = 4.0
-"""Of the time in which the same image only imports what a trainer consists of: the machine has other work, too."""
+"""Ratio to the time in which the same image only imports a trainer's modules: the machine has other work, too."""
 NETWORK = f"isthmus-test-{os.getpid()}"
 INSECURE = "--env=CLOUD_TRAINER_SERVER__INSECURE=true"
 """The tests' networks are their own."""
@@ -145,7 +145,7 @@ def test_sigterm_ends_an_agent_in_the_middle_of_its_run(podman, images, network,
 
 
 def as_composed(name):
-    """What compose.yml says of a service, as options of podman run."""
+    """Return the options of podman run for a service in compose.yml."""
     service = yaml.safe_load((ROOT / "deploy/docker/compose.yml").read_text())["services"][name]
     options = [f"--network-alias={name}", "--init=false"]  # podman's own init is a package of its own
     options += [f"--env={key}={value}" for key, value in service.get("environment", {}).items()]

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prom
 
 
 def answered(server, question, since):
-    """Whether the question has at least one number for an answer."""
+    """Tell whether the question has at least one number for an answer."""
     try:
         answers = server.ask(question, since, time.time(), SCRAPE_SECONDS)
     except urllib.error.URLError:
@@ -84,7 +84,7 @@ class Watched:
         return float(found[0]["value"][1]) if found else 0.0
 
     def seen(self):
-        """How often each side was scraped, and the steps of the run, in all."""
+        """Return the number of scrapes of each side, and the steps of the run, in all."""
         return self.value("min(count_over_time(up[1h]))"), self.value("max(isthmus_steps_total)")
 
     def wait_for(self, question):

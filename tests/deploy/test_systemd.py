@@ -127,7 +127,7 @@ def back_after(machine, event, name=EDGE):
 
 
 def entries(journal, event):
-    """What the agent has logged of an event."""
+    """Return the agent's log entries of an event."""
     logged = [json.loads(line) for line in journal.splitlines() if line.startswith("{")]
     return [entry for entry in logged if entry["event"] == event]
 

@@ -22,7 +22,7 @@ from tests.support.running import ROOT
 
 
 def table(report: Report) -> str:
-    """How the calls of each method ended."""
+    """Tabulate the ends of the calls of each method."""
     by_method: dict[str, list[str]] = defaultdict(list)
     for (method, code), count in sorted(report.ends.items()):
         by_method[method].append(f"{code} {count}")

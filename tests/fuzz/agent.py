@@ -24,7 +24,7 @@ from tests.support.running import edge_config, running_trainer
 
 MIB = 1 << 20
 MAX_GROWTH_BYTES = 256 * MIB
-"""How far the resident memory of this process may rise above what it was after the first runs."""
+"""Maximum rise of this process's resident memory above its level after the first runs."""
 RUN_SECONDS = 60.0
 """A run that has not ended by then hangs."""
 FIRST_RUNS, RUNS_A_TURN = 10, 50
@@ -44,7 +44,7 @@ ANSWERS = (
     "CloseSession",
     "Check",
 )
-"""Those that such a run asks for; what a link says is most of it."""
+"""Methods that such a run calls. Most messages are those of links."""
 _FACTORY = '"tests.support.samples:FlatDigits"'
 _RUN = [
     'model.factory="shared.model.zoo:mlp"',
@@ -78,7 +78,7 @@ class _Lies:
         self._method, self._left, self._draw = method, number, draw
         self.is_told = False
         self.stopped: BaseException | None = None
-        """Why nothing could be drawn."""
+        """Reason why nothing could be drawn."""
 
     def tell(self, method: str, data: bytes) -> bytes:
         """See `Lie`."""

@@ -1,4 +1,4 @@
-"""How bytes and documents are damaged, as hypothesis strategies. Knows no format of ours."""
+"""Damage to bytes and documents, as hypothesis strategies. Knows no format of ours."""
 
 import json
 import re

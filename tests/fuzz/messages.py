@@ -81,7 +81,7 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Call:
-    """What is sent in one call. method: its full name. bodies: the messages, and whether each is given its checksum."""
+    """The messages of one call. method: its full name. bodies: the messages, and whether each is given its checksum."""
 
     method: str
     bodies: tuple[tuple[bytes, bool], ...]
@@ -195,7 +195,7 @@ def _claim(draw: st.DrawFn, packet: Packet[Any], right: Sequence[int]) -> Packet
 
 
 def _encoded_bytes(codec: str, dtype: int, shape: Sequence[int], strides: Sequence[int]) -> int:
-    """What the codec makes of such a tensor, where there is such a type and its size can be announced."""
+    """Return the encoded size of such a tensor, where there is such a type and its size can be announced."""
     try:
         kind = torch_dtype(DataType.ValueType(dtype))
     except ProtocolError:

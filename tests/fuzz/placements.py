@@ -82,7 +82,7 @@ def fuzz_placements(count: int, first_seed: int) -> Crossed:
 
 
 def _labels_stay(placement: Placement) -> bool:
-    """Whether the last block is, sample by sample, where the sample is."""
+    """Tell whether the last block is, sample by sample, where the sample is."""
     heads = {sample: tile.worker for tile in placement.holders(placement.blocks - 1) for sample in _samples(tile.rows)}
     return heads == {sample: source.worker for source in placement.sources for sample in _samples(source.rows)}
 
@@ -96,7 +96,7 @@ def _all_crossings(placement: Placement, model: ModelFacts) -> list[Crossing]:
 
 
 def _tells_a_label(one: Crossing, placement: Placement) -> bool:
-    """Whether it brings a label, an output, or the error gradient of an output, in which the label can be read."""
+    """Tell whether it brings a label, an output, or the error gradient of an output, in which the label can be read."""
     of_output = one.cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT) and one.index >= placement.blocks
     return one.cargo is Cargo.LABEL or of_output
 

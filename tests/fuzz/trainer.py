@@ -30,8 +30,8 @@ from tests.support.wire import BATCH, BLOCKS, CUT, REFUSALS, SERVICE, TRAINER, R
 MIB = 1 << 20
 MAX_SESSIONS, MAX_SESSION_BYTES, MAX_TENSOR_BYTES = 4, 32 * MIB, 4 * MIB
 MAX_GROWTH_BYTES = MAX_SESSIONS * MAX_SESSION_BYTES + 128 * MIB
-"""How far the trainer's resident memory may rise above what it was after the first calls: what its sessions are allowed,
-and as much again for messages on their way, metrics, the log, and what allocators keep."""
+"""Maximum rise of the trainer's resident memory above its level after the first calls: the bytes that its sessions are
+allowed, and as much again for messages on their way, metrics, the log, and what allocators keep."""
 CALL_SECONDS = 60.0
 """A call that has not ended by then hangs."""
 CALLS_PER_SESSION = 8
@@ -40,7 +40,7 @@ LOSSES = ("cross_entropy", "mse", "tests.support.models.losses:of_the_first")
 """The losses of the sessions that calls are made on, one after the other: each takes labels of other shapes."""
 Code = grpc.StatusCode
 ENDS = REFUSALS | {Code.OK}
-"""How a call may end, whatever was said in it."""
+"""Statuses with which a call may end, whatever was said in it."""
 ENDS_OF_LIBRARIES = ENDS | {Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNKNOWN}
 """The same for health and reflection, which are gRPC's own: it says so of a message that it cannot read."""
 _LIMITS = [
@@ -106,7 +106,7 @@ class Report:
 
 class _Peer(RawPeer):
     async def serves(self) -> bool:
-        """Whether the health check says so, in time."""
+        """Tell whether the health check says so, in time."""
         check = self._channel.unary_unary(HEALTH)
         answer = await check(health_pb2.HealthCheckRequest().SerializeToString(), timeout=CALL_SECONDS)
         status = health_pb2.HealthCheckResponse.FromString(answer).status
@@ -147,7 +147,7 @@ class _Fuzzing:
         self._beside: asyncio.Task[Any] | None = None
         """A call that keeps the session in its state."""
         self._may_be: set[grpc.StatusCode] = set()
-        """How a call may end besides, in this state."""
+        """Further statuses with which a call may end in this state."""
         self._ticket: str | None = None
         """With which another trainer may dial this one."""
         self._calls = 0

@@ -14,9 +14,6 @@ NOT_SWEPT = (
     "edge_agent/sessions/",
     "edge_agent/training/",
     "shared/planning/",
-    "tests/chaos/",
-    "tests/deploy/",
-    "tests/fuzz/",
     "tests/integration/",
     "tests/unit/",
 )
