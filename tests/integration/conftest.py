@@ -1,4 +1,5 @@
-"""What tests with real sockets share: a trainer process that a whole file speaks with, and that is whole after each."""
+"""Fixtures of tests with real sockets: a trainer process that a whole file speaks with, and that is whole after
+each."""
 
 import asyncio
 import gc

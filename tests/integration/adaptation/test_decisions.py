@@ -80,7 +80,7 @@ async def test_over_a_slow_link_the_engine_leaves_the_cut_whose_feature_is_large
 
 
 async def first_deployment_over(bits_per_second, path, *more):
-    """What a run begins with over such a link."""
+    """Return the deployment that a run begins with over such a link."""
     begun = []
     async with running_trainer() as server:
         host, _, port = server.address.rpartition(":")

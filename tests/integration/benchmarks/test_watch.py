@@ -1,4 +1,4 @@
-"""What watches a run beside it says what it saw, and nothing else, where another benchmark reads it."""
+"""A watcher beside a run prints its observations, and nothing else, where another benchmark reads it."""
 
 import json
 import subprocess

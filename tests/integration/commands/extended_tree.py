@@ -1,4 +1,4 @@
-"""What can be done in a tree in which a reader has followed the page on extending; test_extending.py makes it and runs this."""
+"""Checks in a tree in which a reader has followed the page on extending; test_extending.py makes it and runs this."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a user can get wrong ends with one clear sentence and the documented exit code, through the real command line."""
+"""Mistakes of a user end with one clear sentence and the documented exit code, through the real command line."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What the page of chains tells a reader to type, one command after the other, with trainers that are there."""
+"""Commands that the page of chains tells a reader to type, one after the other, with trainers that are there."""
 
 import os
 import shlex

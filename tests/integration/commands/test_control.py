@@ -247,11 +247,11 @@ OPTIONAL = {
     *("uplinkBitsPerSecond", "downlinkBitsPerSecond", "roundTripSeconds", "secondsPerStep", "samplesPerSecond"),
     *("loss", "accuracy", "queues"),
 }
-"""What a run may or may not know yet at the moment of a call."""
+"""Fields that a run may or may not know yet at the moment of a call."""
 
 
 def shape(value):
-    """What of an answer must be as in the document: names of fields and of enums."""
+    """Return the part of an answer that must be as in the document: names of fields and of enums."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items() if key not in OPTIONAL}
     if isinstance(value, list):

@@ -48,7 +48,7 @@ async def test_an_operator_closes_a_session_that_trains(resumable, error, code):
 
 @pytest.fixture
 def port():
-    """Where a trainer comes back to."""
+    """Hold the port to which a trainer comes back."""
     with held_port() as port:
         yield port
 

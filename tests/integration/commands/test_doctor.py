@@ -15,9 +15,9 @@ from tests.support.running import edge_config, run_agent, running_trainer, train
 
 NOBODY = "127.0.0.1:1"
 FAR_PART = "placement.far=3:"
-"""What gives the second trainer of `chain` blocks, too."""
+"""Flag that gives the second trainer of `chain` blocks, too."""
 DIALS = 'peers.allowed=["127.0.0.1:*"]'
-"""What lets the first trainer of `chain` dial the second."""
+"""Flag that lets the first trainer of `chain` dial the second."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def door(tmp_path):
 
 @pytest.fixture
 def friend(door, tmp_path):
-    """What an agent's configuration needs for the door: flags by key, to be changed one at a time."""
+    """Return the flags that an agent needs for the door, by key, to be changed one at a time."""
     issue(door.authority, Identity("edge"), 100).write(tmp_path / "edge.pem", tmp_path / "edge.key")
     token = tmp_path / "token"
     token.write_text(door.tokens["ours"])
@@ -53,7 +53,7 @@ def chain(near, far, more=""):
 
 
 def of_one(name, findings):
-    """What was found about the trainer of this name, by check, as it is for one trainer."""
+    """Return the findings about the trainer of this name, by check, as they are for one trainer."""
     mark = f"{name}: "
     return {check.removeprefix(mark): found for check, found in findings.items() if check.startswith(mark)}
 

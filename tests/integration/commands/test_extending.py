@@ -1,4 +1,4 @@
-"""What the page on extending shows is done as it stands there, and keeps what the page promises.
+"""Examples of the page on extending are carried out as they stand there, and keep the promises of the page.
 
 The examples are written into a copy of the tree, where the checks of all of their kind run, and extended_tree.py.
 """

@@ -1,4 +1,4 @@
-"""What a command does not need it does not import: torch alone takes a second, and more on a weak device."""
+"""Modules that a command does not need are not imported: torch alone takes a second, and more on a weak device."""
 
 import subprocess
 import sys
@@ -46,11 +46,11 @@ AGENT = (
 TRAINER = ("--help", "serve --help", "status --help", "config --example", "token --help", "certs --help")
 
 QUICK = ("--help", "run --help", "serve --help", "doctor --help", "config --example")
-"""Those that `make test` tries."""
+"""Commands that `make test` tries."""
 
 
 def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str]:
-    """Which of `DEAR` a command has imported when it ends."""
+    """Return the members of `DEAR` that a command has imported when it ends."""
     (folder / "profile.json").write_text(profile_to_json(small_profile()))
     script = SCRIPT.format(dear=DEAR, function=function)
     done = subprocess.run(

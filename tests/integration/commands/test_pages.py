@@ -1,4 +1,5 @@
-"""What pages tell a reader to type, done as it stands there: in an empty folder with our sources, in two terminals.
+"""Commands that pages tell a reader to type, done as they stand there: in an empty folder with our sources, in two
+terminals.
 
 Only the installation is left out (tests/deploy/test_newcomer.py does it), and runs are shortened by variables, but for the
 examples, which train as long as they say.
@@ -31,7 +32,7 @@ INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 
 @pytest.fixture
 def folder(tmp_path):
-    """What a clone has, as far as a reader needs it, and an environment in which it is installed."""
+    """Make a folder with the parts of a clone that a reader needs, and an environment in which it is installed."""
     for name in ("shared", "edge_agent", "cloud_trainer", "deploy/demo"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "isthmus.py", tmp_path)

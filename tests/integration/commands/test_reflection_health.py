@@ -1,4 +1,4 @@
-"""What a stranger with grpcurl sees: the services by reflection, health as it is, and errors in a sentence.
+"""The view of a stranger with grpcurl: the services by reflection, health as it is, and errors in a sentence.
 
 `buf curl` stands for grpcurl, which no package index has.
 """

@@ -1,4 +1,4 @@
-"""What a service manager hears from agent and trainer, and how they end when it says so."""
+"""Messages of agent and trainer to a service manager, and their ends when it says so."""
 
 import asyncio
 import os

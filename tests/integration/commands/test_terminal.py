@@ -1,4 +1,5 @@
-"""What a user sees on a terminal of eighty columns: a bar that no log line is glued to, and none before there is a step."""
+"""The view of a user on a terminal of eighty columns: a bar that no log line is glued to, and none before there is a
+step."""
 
 import fcntl
 import os
@@ -49,7 +50,8 @@ def on_a_terminal(*arguments):
 
 
 def lines(written):
-    """What stood at the beginning of a line or was written after a return to it, without colours and movements."""
+    """Return the text that stood at the beginning of a line or was written after a return to it, without colours and
+    movements."""
     return [CONTROL.sub("", line) for line in re.split(r"[\r\n]", written)]
 
 

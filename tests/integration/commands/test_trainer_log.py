@@ -1,4 +1,5 @@
-"""What the trainer's log tells its operator: ends as it tells beginnings, and no warning where nothing is wrong."""
+"""The trainer's log tells its operator of ends as it tells of beginnings, and warns of nothing where nothing is
+wrong."""
 
 import pytest
 

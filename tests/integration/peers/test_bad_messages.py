@@ -1,4 +1,5 @@
-"""What no command of ours sends: sessions that cannot be opened and messages that were damaged, each refused in words."""
+"""Messages that no command of ours sends: sessions that cannot be opened and damaged messages, each refused in
+words."""
 
 import json
 import math
@@ -153,7 +154,7 @@ async def test_sessions_that_cannot_be_opened(trainer, serves_the_next_cheaply, 
 
 @pytest.fixture
 def serves_the_next_cheaply():
-    """Whether there is room for a session again, and it takes a step."""
+    """Tell whether there is room for a session again, and it takes a step."""
 
     async def check(peer):
         session = await peer.open_and_join()
@@ -177,7 +178,8 @@ async def opened(address, **changes):
 
 @asynccontextmanager
 async def linking(address, purpose, **changes):
-    """What sends messages on a link of a new session, for training or for an evaluation, and says how that ended."""
+    """Yield a function that sends messages on a link of a new session, for training or for an evaluation, and returns
+    its end."""
     async with opened(address, **changes) as (peer, session):
         if purpose == "training":
             yield lambda packets: peer.linked(session, map(serialize, packets))

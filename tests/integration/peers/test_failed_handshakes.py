@@ -1,4 +1,4 @@
-"""What comes to a trainer's port and is no caller of ours: an event with its address, counted, and never too many."""
+"""Connections to a trainer's port that are no call of ours: an event with the address, counted, and never too many."""
 
 import asyncio
 import json
@@ -34,7 +34,8 @@ def failed_handshakes(metrics):
 
 
 def sent(address, data, prepare=lambda door: door, host_of="127.0.0.1"):
-    """Who came, as the trainer sees it, sent this and waited until the trainer ended the connection, or did so itself."""
+    """Send this, wait until one side ends the connection, and return the address of this peer as the trainer sees
+    it."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 20, (host_of, 0)) as door:
         came = "ipv4:{}:{}".format(*door.getsockname())

@@ -32,7 +32,7 @@ TRAINING = [
 
 
 class Memory:
-    """What this process holds, by Linux's own account; elsewhere everything reads 0."""
+    """The memory of this process, by Linux's own account; elsewhere everything reads 0."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -59,7 +59,7 @@ class Memory:
 
 
 async def outcome(peer, case):
-    """How the trainer ends a case; what the case opened is closed."""
+    """Return the trainer's end of a case; the objects that the case opened are closed."""
     if case.method not in ("Link", "UploadBlock"):
         end = await peer.unary(case.method, case.messages[0])
         if end.code is Code.OK and case.method == "OpenSession":

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 MODEL = pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}")
 LONGEST_CHECK_SECONDS = 0.2
 MOST_TIMES = 3.0
-"""How many times its usual time a step of another session may take."""
+"""Maximum ratio of a step of another session to its usual time."""
 MOST_COMPUTING_SECONDS = 0.05
 """The processor time that one callback of the event loop may take: a few milliseconds on an idle machine."""
 LEAST_STEPS = 100
@@ -133,7 +133,7 @@ def checks_until(address, ended):
 
 @pytest.fixture
 def longest_callback(monkeypatch):
-    """Of all that this thread's event loop has run, what took most of its processor time, garbage collections left out."""
+    """Record the callback of this thread's event loop that took most processor time, garbage collections left out."""
     longest, collecting = [(0.0, "")], [0.0, 0.0]
     run = asyncio.Handle._run
 

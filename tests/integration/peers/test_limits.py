@@ -1,4 +1,4 @@
-"""What one caller may take, and how it is told that there is no more: both sides of every limit, over a real socket."""
+"""Limits on one caller, and the refusals at them: both sides of every limit, over a real socket."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What processes of ours leave on a disk is closed to other users, whatever umask they were started with."""
+"""Files that processes of ours leave on a disk are closed to other users, whatever umask they were started with."""
 
 import os
 import signal

@@ -40,7 +40,7 @@ ANSWERS = {
     "wrong scope": "PERMISSION_DENIED",
     "other session's id": "NOT_FOUND",
 }
-"""What a stranger of each kind is told."""
+"""Statuses that a stranger of each kind is told."""
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def observed(door, address):
 
 
 def answer(method, kind):
-    """What the document says of a call of a stranger."""
+    """Return the documented answer to a call of a stranger."""
     if method.endswith("Health/Check") and kind in ("no token", "wrong scope"):
         return ANSWERED  # load balancers have no token
     if kind == "other session's id" and not names_a_session(method):

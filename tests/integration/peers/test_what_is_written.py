@@ -1,4 +1,4 @@
-"""Whatever a hostile peer says, nothing is written or removed but in the state folder, the output and the named files."""
+"""A hostile peer has nothing written or removed but in the state folder, the output and the named files."""
 
 import asyncio
 import subprocess

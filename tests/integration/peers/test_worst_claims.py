@@ -1,4 +1,4 @@
-"""Whatever a peer claims, it costs the trainer little memory and other sessions little time."""
+"""A claim of a peer costs the trainer little memory and other sessions little time, whatever it is."""
 
 import asyncio
 from collections import deque
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 MOST_BYTES = 64 * 1024 * 1024
 MOST_TIMES = 3.0
-"""How many times its usual time a step of another session may take."""
+"""Maximum ratio of a step of another session to its usual time."""
 REPEATS = 5
 LEAST_STEPS = 100
 """Over which a step's time is taken, beside the claims and beside as many harmless calls."""
@@ -52,7 +52,7 @@ def make(address, method, calls):
 
 
 async def seconds_beside(other, address, method, calls):
-    """What a step of another session takes on average meanwhile, and how the calls ended."""
+    """Return the mean time of a step of another session meanwhile, and the ends of the calls."""
     calling = asyncio.ensure_future(asyncio.to_thread(make, address, method, calls))
     pace = await other.until(calling, least=LEAST_STEPS)
     return pace.step_seconds, await calling

@@ -52,7 +52,7 @@ SHARED_MODELS_OF = {
     "three tiers": ("cnn", "lstm", "fickle"),
 }
 TRIED = pytest.mark.parametrize("most", [1, pytest.param(None, id="all", marks=pytest.mark.slow)])
-"""Of each kind, so many of its models."""
+"""Number of models of each kind that are tried."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

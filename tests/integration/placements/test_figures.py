@@ -1,4 +1,5 @@
-"""What workers count under a placement: bytes as `edge-agent placement` foretells them, steps, staleness, evaluations."""
+"""Counts of workers under a placement: bytes as `edge-agent placement` foretells them, steps, staleness,
+evaluations."""
 
 from collections import defaultdict
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a link between two trainers carries, measured by one of them because the agent asks for it, or while they train."""
+"""Rate of a link between two trainers, measured by one of them because the agent asks for it, or while they train."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -18,7 +18,7 @@ from tests.support.placement_kinds import addresses_of, flags_of, running_traine
 from tests.support.running import Listening, edge_config, held_port
 
 RATE = 2e7
-"""Of a slow link, in bits per second."""
+"""Rate of a slow link, in bits per second."""
 LONG = ["training.max_steps=100_000", "training.epochs=100_000", "training.evaluate_every_epochs=0"]
 """Far more than a test waits for."""
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -106,7 +106,7 @@ async def test_trainers_show_what_their_links_carry_while_a_session_trains(tmp_p
 
 
 async def session_status(server):
-    """What operators see of its one session."""
+    """Return the status of its one session that operators see."""
     control = server.service.control(server.stopping)
     (shown,) = (await control.get_status(control_pb2.TrainerControlServiceGetStatusRequest())).status.sessions
     return shown

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def turns(monkeypatch):
-    """What every worker of this process computes, in the order in which it is done."""
+    """Record the computations of every worker of this process, in their order."""
     found, finish = [], WorkerSteps.finish
 
     def noted(steps, work):

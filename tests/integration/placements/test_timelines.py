@@ -17,7 +17,7 @@ TWO_WORKERS = ["P1 edge compute", "encode", "P2 uplink", "P3 cloud compute", "P4
 
 
 async def traced(kind, folder, listener=None):
-    """What a run under a placement has written to its time line."""
+    """Return the time line that a run under a placement has written."""
     async with running_trainers() as servers:
         settings = [f"output.trace={folder / 'trace.json'}", f"deployment.staleness={K}"]
         await run_training(config_of(kind, servers, folder, "mlp", *settings), listener)
@@ -25,7 +25,7 @@ async def traced(kind, folder, listener=None):
 
 
 def drawn(trace):
-    """How often each kind of work was done in each lane."""
+    """Count the spans of each kind of work in each lane."""
     titles = trace.titles
     return Counter((titles[span.lane], span.what) for span in trace.spans)
 

@@ -1,4 +1,4 @@
-"""What a trainer refuses of an agent with a placement: each in one sentence, and nothing is half-done after it."""
+"""Refusals of a trainer to an agent with a placement: each in one sentence, and nothing is half-done after it."""
 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -124,7 +124,7 @@ async def test_a_link_begins_with_its_opening_and_with_a_position():
 
 
 async def ended(address, messages):
-    """How a link ends on which all of this is said."""
+    """Return the end of a link on which all of this is said."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = channel.stream_stream(path_of("Link"))()
         for message in messages:

@@ -1,4 +1,5 @@
-"""What really goes over the wire under a placement: an ear at every trainer hears what its placement says, and nothing else."""
+"""Messages on the wire under a placement: an ear at every trainer hears the crossings of its placement, and nothing
+else."""
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -34,7 +35,8 @@ CROSSES = {
         "far": {(FEATURE, 2), (GRADIENT, 2), (FEATURE, 3), (GRADIENT, 3)},
     },
 }
-"""What each trainer's listener hears, by the role and the number of the first block after it: from whoever dials it."""
+"""Tensors that each trainer's listener hears, by the role and the number of the first block after it: from any
+dialler."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -69,7 +71,8 @@ def labels_of(experiment):
 
 
 def first_step_of(experiment):
-    """Of the first step, the bytes of one sample's features and error gradients at each block, the output's last."""
+    """Return the bytes of one sample's features and error gradients at each block in the first step, the output's
+    last."""
     (batch,) = experiment.loader.iterate(0, 1)
     features = [batch.inputs]
     for block in experiment.chain.blocks:

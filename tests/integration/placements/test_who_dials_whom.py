@@ -1,4 +1,5 @@
-"""Who may dial whom, and who can, is asked before anything rests on it; a link that stays down ends a run with its name."""
+"""Permission and ability to dial are asked before anything rests on them; a link that stays down ends a run with its
+name."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How a run ends that could not be brought to its end: with the reason that counts, and nothing half-done left behind."""
+"""Ends of runs that could not be completed: with the reason that counts, and nothing half-done left behind."""
 
 import asyncio
 

@@ -30,7 +30,7 @@ class Device:
 
     @property
     def shared(self):
-        """Whether a checkpoint of its session is on both sides."""
+        """Tell whether a checkpoint of its session is on both sides."""
         (session,) = self.sessions
         return unseal((self.folder / "edge-agent" / session / "session.json").read_bytes())["shared"] is not None
 

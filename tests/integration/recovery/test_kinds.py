@@ -1,4 +1,5 @@
-"""What happens behind another trainer comes to the agent as what it is, and ends or mends a run as it would between two."""
+"""Failures behind another trainer come to the agent as what they are, and end or mend a run as they would between
+two."""
 
 import pytest
 from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""What training has won is not lost at the end: a result that cannot be written is kept, and a command writes it."""
+"""Results of training are not lost at the end: a result that cannot be written is kept, and a command writes it."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ TRAINING = [*MLP, "training.epochs=1", "training.max_steps=20", "training.evalua
 
 
 def command_in(sentence):
-    """What a user would paste, without the program's name."""
+    """Return the command that a user would paste, without the program's name."""
     program, *arguments = shlex.split(re.search(r"`(edge-agent run [^`]*)`", sentence)[1])
     assert program == "edge-agent"
     return arguments

@@ -246,7 +246,7 @@ def test_the_command_that_is_printed_goes_on_as_it_stands_and_so_does_resume_alo
 
 
 def kept_settings():
-    """What `SETTINGS` decide, as flags."""
+    """Return the settings that `SETTINGS` decide, as flags."""
     kwargs = "model.kwargs={hidden=24}"
     return [*MLP, kwargs, "training.seed=7", "training.epochs=100000", "training.evaluate_every_epochs=0"]
 

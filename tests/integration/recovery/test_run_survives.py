@@ -1,4 +1,4 @@
-"""What goes wrong beside the steps does not undo them: at the end, between checkpoints, and before the first."""
+"""Failures beside the steps do not undo them: at the end, between checkpoints, and before the first."""
 
 import asyncio
 import threading
@@ -55,7 +55,7 @@ async def test_a_run_that_keeps_a_hundred_checkpoints_can_be_attached_again(tmp_
 
 @pytest.fixture
 def saves(monkeypatch):
-    """What each attempt to save a checkpoint does before it does so, by side; and how many were saved."""
+    """Let a test act before each attempt to save a checkpoint, by side, and count the saved ones."""
     save, saved, before = CheckpointStore.save, {"edge-agent": 0, "cloud-trainer": 0}, {}
 
     def judged(store, name, facts, data):

@@ -1,4 +1,4 @@
-"""How long a trainer keeps a session: until it is closed, whatever it is doing, or nobody has used it for a while."""
+"""Life of a session on a trainer: until it is closed, whatever it is doing, or nobody has used it for a while."""
 
 import asyncio
 import errno

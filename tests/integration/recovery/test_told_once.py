@@ -45,7 +45,7 @@ def heard():
 
 
 def next_failure(said, *, of_the_trainer=True):
-    """What the trainer says first of a failure in the session that it opens next."""
+    """Return the trainer's first report of a failure in the session that it opens next."""
     session = said.first_event("session opened")["session"]
     if not of_the_trainer:
         return None

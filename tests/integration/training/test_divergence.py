@@ -32,7 +32,7 @@ def diverging(trainer, folder, *flags):
 
 
 def strict_json(path):
-    """What is in a JSON file, in which NaN is no value."""
+    """Load a JSON file in which NaN is no value."""
 
     def refuse(name):
         raise AssertionError(f"{path} holds {name}")

@@ -1,5 +1,6 @@
-"""What training does not need it does not import: torch's compiler and sympy take 71 MB and a second, cryptography 8 MB, and
-Pillow need not even be installed. What a trainer needs it imports before anybody trains there."""
+"""Modules that training does not need are not imported: torch's compiler and sympy take 71 MB and a second,
+cryptography 8 MB, and Pillow need not even be installed. A trainer imports the modules that it needs before anybody
+trains there."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a run leaves in the metrics of both sides, against what the run itself says it did."""
+"""Metrics that a run leaves on both sides, against the run's own account."""
 
 import urllib.request
 

@@ -1,4 +1,4 @@
-"""What a finished run leaves, where there may be no room for it: whole or as it was, and never a traceback."""
+"""Results of a finished run, where there may be no room for them: whole or as they were, and never a traceback."""
 
 import sys
 

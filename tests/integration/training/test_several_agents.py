@@ -63,7 +63,7 @@ class Watched:
         return await run_training(config, Listening(look))
 
     def errors(self):
-        """How many calls ended in an error, by status."""
+        """Count the calls that ended in an error, by status."""
         samples = [
             sample
             for family in self._server.metrics.registry.collect()

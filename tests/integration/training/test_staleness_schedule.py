@@ -140,7 +140,7 @@ class StalenessPerEpoch:
         self.counts.append(found)
 
     def of_epoch(self, epoch: int, bound: str) -> float:
-        """How many gradients of an epoch were at most so late."""
+        """Return the number of gradients of an epoch that were at most so late."""
         before = self.counts[epoch - 1][bound] if epoch else 0.0
         return self.counts[epoch][bound] - before
 

@@ -1,4 +1,4 @@
-"""How long the pipeline stays full: to empty it takes as long as some steps."""
+"""Length of the time in which the pipeline stays full: to empty it takes as long as some steps."""
 
 import pytest
 
