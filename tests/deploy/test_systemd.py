@@ -133,19 +133,19 @@ def entries(journal, event):
 
 
 def session_with_a_checkpoint(machine):
-    """The id of the session that trains, once both sides have a checkpoint of it."""
+    """The id of the run, once both sides have a checkpoint of it."""
     pid = machine.show(EDGE, "MainPID")["MainPID"]
 
     def shared():
         return entries(machine.run("journalctl", f"_PID={pid}", "-o", "cat"), "checkpoint at every worker")
 
     wait_until(lambda: bool(shared()), "a checkpoint")
-    return shared()[-1]["session"]
+    return shared()[-1]["run"]
 
 
 def resumed(journal):
-    """The sessions that were resumed, by what the agent said."""
-    return [entry["session"] for entry in entries(journal, "session resumed")]
+    """The runs that were resumed, by what the agent said."""
+    return [entry["run"] for entry in entries(journal, "session resumed")]
 
 
 def test_ready_is_an_open_session(running):
