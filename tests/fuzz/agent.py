@@ -7,13 +7,14 @@ of a run, field by field from the contract's descriptors. Whatever it says, the 
 import asyncio
 import gc
 import os
+import random
 import tempfile
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent import run_training
@@ -27,7 +28,9 @@ MAX_GROWTH_BYTES = 256 * MIB
 """Maximum rise of this process's resident memory above its level after the first runs."""
 RUN_SECONDS = 60.0
 """A run that has not ended by then hangs."""
-FIRST_RUNS, RUNS_A_TURN = 10, 50
+FIRST_RUNS = 10
+_CHOICE_BYTES = 1 << 16
+"""Random bytes that one lie is drawn from. A lie that needs more is not told."""
 ANSWERS = (
     "OpenSession",
     "JoinSession",
@@ -72,13 +75,16 @@ class AgentReport:
 
 
 class _Lies:
-    """The lie of one run: one answer of one call is something else."""
+    """The lie of one run: one answer of one call is something else.
 
-    def __init__(self, method: str, number: int, draw: st.DrawFn) -> None:
-        self._method, self._left, self._draw = method, number, draw
+    The answer is known only while the run goes on, so the lie is drawn from bytes that were chosen before.
+    """
+
+    def __init__(self, method: str, number: int, choices: bytes) -> None:
+        self._method, self._left, self._choices = method, number, choices
         self.is_told = False
-        self.stopped: BaseException | None = None
-        """Reason why nothing could be drawn."""
+        self.failure: BaseException | None = None
+        """Error of the drawing itself. gRPC would keep it to itself."""
 
     def tell(self, method: str, data: bytes) -> bytes:
         """See `Lie`."""
@@ -89,20 +95,31 @@ class _Lies:
             return data
         self._left = 10**9
         try:
-            told = self._lie(method, data)
-        except BaseException as stopped:  # gRPC would keep for itself that there is nothing more to draw from
-            self.stopped = stopped
+            told = _lie(method, data, self._choices)
+        except Exception as failure:
+            self.failure = failure
             return data
         self.is_told = told != data
         return told
 
-    def _lie(self, method: str, data: bytes) -> bytes:
-        message = self._draw(reworded_message(message_of(method, data, request=False)))
+
+def _lie(method: str, data: bytes, choices: bytes) -> bytes:
+    drawn = data
+
+    @settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def draw(source: st.DataObject) -> None:
+        nonlocal drawn
+        message = source.draw(reworded_message(message_of(method, data, request=False)))
         streamed = "checksum" in message.DESCRIPTOR.fields_by_name
-        if self._draw(st.integers(0, 3)):
-            return bytes_of(message)
-        body = self._draw(bodies(message))
-        return sealed(body) if streamed and self._draw(st.booleans()) else body
+        if source.draw(st.integers(0, 3)):
+            drawn = bytes_of(message)
+            return
+        body = source.draw(bodies(message))
+        drawn = sealed(body) if streamed and source.draw(st.booleans()) else body
+
+    draw.hypothesis.fuzz_one_input(choices)
+    return drawn
 
 
 class _Fuzzing:
@@ -110,13 +127,13 @@ class _Fuzzing:
         self._lies, self._flags, self._report = lies, flags, report
         self._first_bytes = 0
 
-    async def run(self, method: str, number: int, draw: st.DrawFn) -> None:
-        """One run. Raises AssertionError for an end that may not be, and whatever is no IsthmusError."""
-        lie = _Lies(method, number, draw)
+    async def run(self, method: str, number: int, choices: bytes) -> None:
+        """Make one run. Raises AssertionError for an end that may not be, and whatever is no IsthmusError."""
+        lie = _Lies(method, number, choices)
         self._lies.of_answers = lie.tell
         end = await self._end()
-        if lie.stopped is not None:
-            raise lie.stopped
+        if lie.failure is not None:
+            raise lie.failure
         self._report.runs += 1
         self._report.ends[end] += 1
         self._report.told[method] += lie.is_told
@@ -147,14 +164,22 @@ class _Fuzzing:
 
 
 def fuzz_agent(runs: int, first_seed: int = 0) -> AgentReport:
-    """Make so many runs against lying trainers. Raises AssertionError, with the seed of the turn that did it."""
+    """Make ``runs`` runs against lying trainers. Raises AssertionError, with the number of the run that did it."""
     report = AgentReport()
+    chosen = random.Random(first_seed)
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         fuzzings = runner.run(_begin(stack, report))
         try:
-            for number in range(-(-runs // RUNS_A_TURN)):
-                _turn(runner, fuzzings, min(RUNS_A_TURN, runs - report.runs), first_seed + number)
+            for number in range(runs):
+                fuzzing, method, count = chosen.choice(fuzzings), chosen.choice(ANSWERS), chosen.randint(0, 6)
+                # Most calls are made once or twice; a link says much.
+                told = count if method == "Link" else max(count - 4, 0)
+                try:
+                    runner.run(fuzzing.run(method, told, chosen.randbytes(_CHOICE_BYTES)))
+                except BaseException as failure:
+                    failure.add_note(f"run {number} of seed {first_seed}")
+                    raise
         finally:
             runner.run(stack.aclose())
     return report
@@ -184,23 +209,3 @@ async def _begin(stack: AsyncExitStack, report: AgentReport) -> list[_Fuzzing]:
     ]
     return [_Fuzzing(lies, flags, report) for flags in (alone, chain)]
 
-
-def _turn(runner: asyncio.Runner, fuzzings: list[_Fuzzing], runs: int, number: int) -> None:
-    @seed(number)
-    @settings(
-        max_examples=runs,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.sampled_from(fuzzings), st.sampled_from(ANSWERS), st.integers(0, 6), st.data())
-    def make(fuzzing: _Fuzzing, method: str, count: int, data: st.DataObject) -> None:
-        # Most calls are made once or twice; a link says much.
-        runner.run(fuzzing.run(method, count if method == "Link" else max(count - 4, 0), data.draw))
-
-    try:
-        make()
-    except BaseException as failure:
-        failure.add_note(f"runs of seed {number}")
-        raise

@@ -82,6 +82,6 @@ def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exa
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_an_agent_whose_trainer_lies_ends_with_a_result_or_a_sentence():
     report = fuzz_agent(RUNS)
-    assert report.runs >= RUNS / 2, "hypothesis draws some of them in vain"
+    assert report.runs == RUNS
     assert report.ends.keys() > {"result"}, "some lies matter, and some do not"
     assert sum(report.told.values()) >= RUNS / 5

@@ -100,7 +100,7 @@ async def test_a_run_whose_cut_is_left_open_begins_with_the_plan_for_the_link_th
     written, path = profile
     found = {await first_deployment_over(rate, path, "engine.bits=[8]") for rate in (1e6, 3e8)}
     plans = {
-        (plan.cut, plan.staleness, "uniform8")
+        (*plan.cuts, plan.staleness, "uniform8")
         for rate in (1e6, 3e8)
         for plan in [first_deployment(written, Rates(rate, rate), SearchSpace((8,)))]
     }
