@@ -1,4 +1,4 @@
-"""What commands take: each of them runs here, and its figures are shown."""
+"""The benchmark of commands: each command runs here, and its figures are shown."""
 
 import pytest
 

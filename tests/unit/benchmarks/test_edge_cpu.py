@@ -1,4 +1,4 @@
-"""What both sides of the measurement of processor time compute is the same, and no longer run has more of it to prepare."""
+"""The measurement of processor time: both sides compute the same, and a longer run prepares no more images."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What processes have in memory: the figures of this very process, and the table."""
+"""The memory of processes: the figures of this process, and the table."""
 
 import os
 import resource
@@ -14,7 +14,7 @@ def test_the_memory_of_a_process_is_what_the_system_counts():
     seen = memory_of(os.getpid())
     assert 0 < seen.pss <= seen.resident
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    assert seen.resident == pytest.approx(most, rel=0.01)  # the system adds up what its cores count
+    assert seen.resident == pytest.approx(most, rel=0.01)  # The system adds up its per-core counters.
 
 
 WRITES = """
@@ -27,7 +27,7 @@ input()
 
 
 def test_memory_that_is_written_to_is_seen():
-    """In a process of its own: what is this one's share of pages that it was forked with depends on who else has them."""
+    """A process of its own measures this: the share of memory that this process has depends on its siblings."""
     command = [sys.executable, "-c", WRITES]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         writer.stdout.readline()

@@ -1,4 +1,4 @@
-"""What a program holds at most: of memory that it frees again, and of a program as a whole."""
+"""The peak memory of a program: freed memory, and the program as a whole."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 HELD = 32 << 20
 
 
-def test_what_is_freed_is_held_no_more():
+def test_freed_memory_is_not_counted():
     before = held_bytes()
     held = np.ones(HELD, np.uint8)
     assert held_bytes() - before >= held.nbytes
@@ -20,10 +20,10 @@ def test_what_is_freed_is_held_no_more():
     assert held_bytes() - before < HELD / 2
 
 
-def test_the_most_is_remembered_when_it_is_freed():
+def test_the_peak_is_remembered_after_memory_is_freed():
     before, watch = held_bytes(), HeapWatch()
     held = np.ones(HELD, np.uint8)
-    while watch.most - before < HELD:  # until it has looked
+    while watch.most - before < HELD:  # the watcher has looked by then
         time.sleep(0)
     del held
     watch.end()

@@ -1,4 +1,4 @@
-"""Counting gRPC messages: in bytes however they are cut, and between two processes that know nothing of it."""
+"""Counting gRPC messages: in bytes split anywhere, and between two processes that know nothing of the counter."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def message(size: int) -> bytes:
 def test_messages_are_counted_however_frames_and_reads_cut_them(sizes, frame_bytes, read_bytes):
     streams = {1: b"".join(map(message, sizes)), 3: b"".join(map(message, reversed(sizes)))}
     parts = [frame(HEADERS, 1, b"not counted at all")]
-    for start in range(0, len(streams[1]), frame_bytes):  # two streams take turns
+    for start in range(0, len(streams[1]), frame_bytes):  # two streams alternate
         parts += [frame(DATA, stream, data[start : start + frame_bytes]) for stream, data in streams.items()]
     passed = PREFACE + b"".join(parts)
     count = MessageCount(len(PREFACE))

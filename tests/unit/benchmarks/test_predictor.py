@@ -1,4 +1,4 @@
-"""The estimates that the predictor is compared with."""
+"""The estimates that are compared with the predictor."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""What is refused by default, simple attacks succeed on; what is permitted resists those that do not know the weights."""
+"""Attacks on privacy: simple ones succeed on data that is refused by default. Permitted data resists attacks without
+the weights."""
 
 import functools
 
@@ -37,7 +38,7 @@ def test_what_is_permitted_by_default_resists_attacks_without_the_weights(attack
 
 
 def test_with_known_weights_more_is_found_and_deeper_features_say_less():
-    """The page on security says so; were it otherwise, it would have to say something else."""
+    """The page on security states this result. If it changes, the page must change too."""
     texts = [row.found for row in rows() if row.permitted and row.attack.startswith("nearest row")]
     assert texts == sorted(texts, reverse=True)
     assert texts[0] > 0.9

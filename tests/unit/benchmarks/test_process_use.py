@@ -1,4 +1,4 @@
-"""What a process took: seconds, and how often it waited."""
+"""The resource use of a process: seconds, and the number of its waits."""
 
 import subprocess
 import sys

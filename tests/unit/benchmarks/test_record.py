@@ -1,4 +1,4 @@
-"""What is kept of a benchmark is what each checkout's own code prints, in turns."""
+"""Records of a benchmark: the output of each checkout's own code, one checkout after the other."""
 
 import subprocess
 from datetime import date
@@ -7,7 +7,7 @@ from benchmarks.record import in_turns, printed
 
 
 def checkout(folder, says):
-    """A repository whose benchmark `said` prints what a module of that checkout says, and how often it has run."""
+    """Return a repository whose benchmark `said` prints the text of a module in it, and how often it has run."""
     (folder / "benchmarks").mkdir(parents=True)
     (folder / "benchmarks" / "__init__.py").write_text("")
     (folder / "shared").mkdir()
@@ -26,7 +26,7 @@ def checkout(folder, says):
     return folder
 
 
-def test_what_a_benchmark_prints_is_that_of_the_checkout(tmp_path):
+def test_a_benchmark_prints_the_output_of_its_checkout(tmp_path):
     assert printed("said", checkout(tmp_path / "other", says="theirs")) == "theirs 1"
 
 

@@ -1,4 +1,4 @@
-"""What many sessions cost: the figures of a window, and a window of two agents."""
+"""The cost of many sessions: the figures of a window, and a window of two agents."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The trainer's configuration, where it is about more than one key."""
+"""The trainer's configuration, as far as several keys are concerned."""
 
 import pytest
 

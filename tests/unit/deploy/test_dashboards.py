@@ -1,4 +1,4 @@
-"""The dashboards in the tree: what the generator writes, in words that Grafana and Prometheus know."""
+"""The dashboards in the tree: the generator's output, in words that Grafana and Prometheus know."""
 
 import json
 import re

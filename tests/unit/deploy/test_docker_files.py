@@ -1,4 +1,4 @@
-"""The files for containers: sound by themselves, and at one with the rest of deploy/."""
+"""The files for containers: valid by themselves, and in agreement with the rest of deploy/."""
 
 import subprocess
 
@@ -15,7 +15,7 @@ COMPOSE = yaml.safe_load((HERE / "compose.yml").read_text())["services"]
 
 
 def stage(name):
-    """The lines of one stage of the Dockerfile."""
+    """Return the lines of one stage of the Dockerfile."""
     text = (HERE / "Dockerfile").read_text()
     return text.partition(f" AS {name}\n")[2].partition("\nFROM ")[0].splitlines()
 

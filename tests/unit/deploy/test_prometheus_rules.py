@@ -1,4 +1,4 @@
-"""The rules for Prometheus: valid, each alert tested firing and silent, and each on the page that says what to do."""
+"""The rules for Prometheus: they are valid, and each alert is tested firing and silent, and explained on the page."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ def promtool(*arguments: str) -> str:
 
 
 def alerts() -> dict[str, str]:
-    """Severity by name."""
+    """Return the severity of each alert by name."""
     groups = yaml.safe_load((HERE / "rules" / "alerts.yml").read_text())["groups"]
     return {rule["alert"]: rule["labels"]["severity"] for group in groups for rule in group["rules"]}
 

@@ -1,4 +1,4 @@
-"""What is said of a race: only what its runs did."""
+"""The verdict on a race: it says only what its runs did."""
 
 import pytest
 
@@ -8,7 +8,8 @@ PHASES = (Phase(0.0, 1e6, 1.0, "at first"), Phase(10.0, 1e6, 4.0, "slower"))
 
 
 def racer(name, *rates, cuts=(1, 1)):
-    """Ten seconds of each phase; rates: steps a second in each. The cut of each phase is in force from its first step on."""
+    """Build a racer with ten seconds in each phase. rates: steps a second in each phase. The cut of a phase holds from
+    its first step on."""
     steps, moments = 0, []
     for phase, (rate, cut) in enumerate(zip(rates, cuts, strict=True)):
         for number in range(1, 10 * rate + 1):

@@ -1,4 +1,4 @@
-"""The systemd units and the script that installs them, as the tools that judge such files see them."""
+"""The systemd units and the script that installs them, checked with the tools for such files."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests.support.running import SCRIPTS
 HERE = ROOT / "deploy" / "systemd"
 UNITS = ["edge-agent", "cloud-trainer"]
 MOST_EXPOSED = 20
-"""In tenths, as `systemd-analyze security` takes it."""
+"""Largest exposure, in tenths, as `systemd-analyze security` takes it."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 each_unit = pytest.mark.parametrize("name", UNITS)
@@ -34,7 +34,7 @@ def setting(name, key):
 @needs_systemd
 @each_unit
 def test_the_unit_is_valid(name, tmp_path):
-    # The command is not installed here, which is no fault of the unit.
+    # The command is not installed here, and that is no fault of the unit.
     command = tmp_path / name
     command.write_text("#!/bin/sh\n")
     command.chmod(0o755)
@@ -100,7 +100,7 @@ def test_what_is_copied_is_there_and_is_all_that_the_package_consists_of(copied)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The package as it is built from what install.sh copies."""
+    """Build the package from the files that install.sh copies."""
     copy = tmp_path_factory.mktemp("copy")
     for name in copied_by_install():
         there = ROOT / name
@@ -113,7 +113,7 @@ def built(tmp_path_factory):
 
 
 def run_built(built, program, *arguments):
-    """What a program prints that finds our packages nowhere but where they are built."""
+    """Return the output of a program that finds our packages in the build only."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments],
         cwd=built,

@@ -1,4 +1,4 @@
-"""What the page of chains shows is what its commands print."""
+"""The page of chains: its examples are the output of its commands."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""A docstring opens with a verb or a noun: the first word tells what a thing is or does."""
+"""The rule of docstrings: each opens with a verb or a noun that tells what a thing is or does."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,6 @@ NOT_SWEPT = (
     "edge_agent/sessions/",
     "edge_agent/training/",
     "shared/planning/",
-    "tests/unit/",
 )
 """Places whose docstrings are older than the rule. Each leaves this list once they are reworded; none is added to it."""
 FOLDERS = ("benchmarks", "cloud_trainer", "deploy", "edge_agent", "shared", "tests")

@@ -1,4 +1,4 @@
-"""The example of the engine's page is what its command prints."""
+"""The example on the engine's page: the output of its command."""
 
 import json
 import re

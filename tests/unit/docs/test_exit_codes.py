@@ -1,4 +1,4 @@
-"""The exit codes on the page are those that the program has."""
+"""The exit codes on the page: those that the program has."""
 
 import re
 
@@ -10,7 +10,7 @@ ROW = re.compile(r"^\| (\d+) \| ([A-Z]+) \| (.+?) \|", re.MULTILINE)
 
 
 def documented():
-    """Name to (code, what happened) of every row, in order."""
+    """Read (code, what happened) of every row by name, in order."""
     return {name: (int(code), text) for code, name, text in ROW.findall(DOCUMENT.read_text(encoding="utf-8"))}
 
 

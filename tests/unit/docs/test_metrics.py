@@ -1,4 +1,5 @@
-"""The metrics of both sides: counters there from the start, figures once they are known, each in docs/metrics.md as it is."""
+"""The metrics of both sides: counters exist from the start, figures once they are known, and docs/metrics.md lists
+each."""
 
 import math
 import re
@@ -23,7 +24,7 @@ SIDES = {"The edge", "The trainer"}
 
 
 class OpenSession:
-    """As much of a session as its series are read from."""
+    """The part of a session that its series are read from."""
 
     id, run_id = "5e55", "c0de"
     attachment = SimpleNamespace(attached=True)
@@ -39,7 +40,7 @@ class OpenSession:
 
 
 class HeldSessions:
-    """As much of `Sessions` as a scrape reads."""
+    """The part of `Sessions` that a scrape reads."""
 
     limit = 3
 
@@ -75,7 +76,7 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
 
 
 def exported(registry: CollectorRegistry) -> dict[str, tuple[str, frozenset[str]]]:
-    """Type and label names by the name that a query uses."""
+    """Return the type and the label names by the name that a query uses."""
     return {
         family.name + "_total" * (family.type == "counter"): (
             family.type,
@@ -86,7 +87,7 @@ def exported(registry: CollectorRegistry) -> dict[str, tuple[str, frozenset[str]
 
 
 def documented() -> dict[str, dict[str, tuple[str, frozenset[str]]]]:
-    """The tables of metrics in docs/metrics.md, by heading."""
+    """Read the tables of metrics in docs/metrics.md, by heading."""
     sections: dict[str, dict[str, tuple[str, frozenset[str]]]] = {}
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
         if line.startswith("## "):
@@ -137,7 +138,7 @@ UNKNOWN = {
     "isthmus_loss",
     "isthmus_accuracy_ratio",
 }
-"""Gauges of the edge that have a series once their figure is known."""
+"""Gauges of the edge that have no series before their figure is known."""
 
 
 def test_a_loss_that_this_trainer_does_not_know_is_no_zero(monkeypatch):
@@ -149,7 +150,7 @@ def test_a_loss_that_is_not_finite_is_exported_and_one_that_is_not_known_is_not(
     statistics = Statistics(10)
     registry = EdgeMetrics(CollectorRegistry(), statistics).registry
     assert registry.get_sample_value("isthmus_loss") is None
-    statistics.steps = 5  # resumed, and no step done since
+    statistics.steps = 5  # resumed, and no step is done yet
     assert registry.get_sample_value("isthmus_loss") is None
     statistics.loss = float("nan")
     assert math.isnan(registry.get_sample_value("isthmus_loss")), "or nobody would be told that the run has diverged"
@@ -195,6 +196,6 @@ def test_a_place_that_is_only_reserved_counts_and_has_no_series():
 def test_prometheus_finds_nothing_to_say_about_them(registry):
     text = b"".join(
         line + b"\n" for line in generate_latest(registry).splitlines() if b"process_" not in line
-    )  # not ours to name
+    )  # names that others have chosen
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stderr.decode()) == (0, "")

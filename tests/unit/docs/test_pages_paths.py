@@ -1,4 +1,4 @@
-"""What pages name is there: every file and folder in backticks, and every picture is shown and drawn by a command."""
+"""The paths on pages: every file and folder in backticks exists, and every picture is shown and drawn by a command."""
 
 import re
 
@@ -15,7 +15,7 @@ IN_TREE = re.compile(rf"`((?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*)`")
 BARE = re.compile(r"\[`([\w.]+\.py)`")
 SHOWN = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 MADE = ("run", "site")
-"""Folders that runs and builds make, and a clone has not."""
+"""Folders that runs and builds make. A clone lacks them."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""The page of results quotes what was measured, and says by which command."""
+"""The page of results: it quotes measurements, with the command of each."""
 
 import re
 
@@ -14,7 +14,7 @@ FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 
 def sections_with_rows():
-    """The sections of the results that name a file of rows: the heading, the text, the file."""
+    """Read the sections of the results that name a file of rows: the heading, the text, the file."""
     for section in RESULTS.read_text().split("\n## ")[1:]:
         for rows in re.findall(r"rows in `(\w+\.md)`", section)[:1]:
             yield pytest.param(section, rows, id=section.splitlines()[0])

@@ -1,4 +1,4 @@
-"""The pages as a site: they build strictly, need nothing from elsewhere, and speak of commands and keys that there are."""
+"""The pages as a site: they build strictly, load nothing from elsewhere, and name only commands and keys that exist."""
 
 import re
 import subprocess
@@ -63,7 +63,7 @@ def test_every_command_and_flag_that_a_page_shows_is_there(page):
     for program, name, rest in COMMAND.findall(text.replace("\\\n", " ")):
         commands = APPS[program].commands
         if name not in commands:
-            assert f"`{program} {name}" not in text, f"{page}: {program} {name}"  # in a sentence it is two words
+            assert f"`{program} {name}" not in text, f"{page}: {program} {name}"  # in a sentence, two words
             continue
         command = commands[name]
         if within := getattr(command, "commands", None):
@@ -74,7 +74,7 @@ def test_every_command_and_flag_that_a_page_shows_is_there(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES, "../README.md"])
-def test_every_key_that_a_page_names_is_one(page):
+def test_every_key_that_a_page_names_exists(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     named = set(re.findall(rf"`((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)\b", text))
     unknown = {name for name in named if name not in KEYS and name.rpartition(".")[2] not in FILES}

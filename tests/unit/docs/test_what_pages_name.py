@@ -1,4 +1,4 @@
-"""What pages name is there: exit codes, the version of the protocol, options, benchmarks."""
+"""The names on pages: exit codes, the version of the protocol, options and benchmarks exist."""
 
 import re
 
@@ -25,7 +25,7 @@ def test_the_report_of_the_doctor_shows_the_protocol_of_today():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_code_that_a_page_names_is_one(page):
+def test_every_code_that_a_page_names_exists(page):
     named = re.findall(r"(?:exit )?\[?code (\d+)\]?", page.read_text(encoding="utf-8"))
     assert {int(code) for code in named} <= {code.value for code in ExitCode}
 

@@ -1,4 +1,5 @@
-"""Trainers, placements and permissions of a configuration: what fits together is read, the rest refused in a sentence."""
+"""Trainers, placements and permissions of a configuration: a consistent one is read, any other refused in a
+sentence."""
 
 import json
 
@@ -48,7 +49,7 @@ def test_tokens_of_several_trainers_are_neither_printed_nor_recorded():
     assert record.trainer == "a:1"
 
 
-def test_there_may_be_no_trainer_and_who_needs_one_says_so():
+def test_there_may_be_no_trainer_and_commands_that_need_one_say_so():
     alone = loaded("trainers=[]", "placement.edge=0:")
     assert alone.all_trainers == ()
     with pytest.raises(ConfigError, match="one trainer is needed, and none is configured"):
@@ -64,7 +65,7 @@ def test_blocks_are_one_range_or_several():
 
 
 @given(blocks=st.dictionaries(st.sampled_from(["edge", "gpu", "far"]), st.lists(st.integers(0, 9), min_size=1)))
-def test_a_section_reads_back_what_it_was_written_as(blocks):
+def test_a_written_section_is_read_back_unchanged(blocks):
     written = {name: [f"{first}:" for first in firsts] for name, firsts in blocks.items()}
     section = PlacementSection.model_validate_json(json.dumps(written))
     assert PlacementSection.model_validate_json(section.model_dump_json()) == section
@@ -100,7 +101,7 @@ def test_a_section_reads_back_what_it_was_written_as(blocks):
         (("placement.edge={a=1}",), "placement.edge is { a = 1 }; it must be a range of blocks"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_a_sentence(flags, sentence):
+def test_contradictory_keys_are_refused_in_a_sentence(flags, sentence):
     with pytest.raises(ConfigError) as refused:
         loaded(*flags)
     assert sentence in str(refused.value)
@@ -131,7 +132,7 @@ REPLACED = 'trainers=[{name="gpu", address="a:1", replace_after_seconds=60}]'
         (["trainer.replace_after_seconds=0", "checkpoints.replicas=1"], "replace_after_seconds"),
     ],
 )
-def test_a_replacement_that_cannot_be_is_refused(flags, says):
+def test_an_invalid_replacement_is_refused(flags, says):
     with pytest.raises(ConfigError, match=says):
         loaded(*flags)
 

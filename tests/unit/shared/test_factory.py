@@ -1,4 +1,4 @@
-"""Factories by name: what may be imported, and what is said when it cannot be."""
+"""Factories by name: permitted imports, and the sentences for failed ones."""
 
 import threading
 
@@ -48,7 +48,8 @@ OWN = "def make(): return nn.Linear(1, 1)\nclass Net(nn.Linear): ...\ndef _hidde
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package `lent` whose module imports what could run anything, and whose __main__ ends the process that imports it."""
+    """Write a package `lent` whose module imports names that could run anything, and whose __main__ ends the process
+    that imports it."""
     folder = tmp_path / "lent"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -84,7 +85,7 @@ def test_an_exact_factory_is_allowed_alone():
 
 
 @pytest.mark.usefixtures("package")
-def test_what_runs_on_import_is_not_imported_for_a_peer():
+def test_a_module_that_acts_on_import_is_not_imported_for_a_peer():
     with pytest.raises(NotAllowedError, match="a package lends neither __main__"):
         load_factory("lent.__main__:make", allowed=["lent"])
 

@@ -1,4 +1,4 @@
-"""Tensors on the wire: what arrives is what was sent, strides and all; what is announced is judged before memory is taken."""
+"""Tensors on the wire: they arrive unchanged, strides included. Announcements are judged before memory is taken."""
 
 import math
 
@@ -22,13 +22,14 @@ uint64 = st.integers(0, 2**64 - 1)
 
 
 def filled(shape, dtype):
-    """Every element another value, as far as the type has as many."""
+    """Return a tensor of distinct values, as far as the type has as many."""
     return torch.arange(math.prod(shape)).reshape(shape).to(dtype)
 
 
 @st.composite
 def tensors(draw, dtypes=ALL_DTYPES):
-    """A tensor as torch code makes them: whole, permuted, sliced, expanded, channels-last, empty, of no dimension."""
+    """Draw a tensor as torch code makes them: whole, permuted, sliced, expanded, channels-last, empty, of no
+    dimension."""
     shape = draw(st.lists(st.integers(0, 4), max_size=5))
     tensor = filled(shape, draw(st.sampled_from(dtypes)))
     if draw(st.booleans()):
@@ -43,7 +44,7 @@ def tensors(draw, dtypes=ALL_DTYPES):
 
 
 def sent(tensor, codec="raw", chunk_bytes=17, max_bytes=MIB):
-    """The tensor as it comes out at the other end."""
+    """Send the tensor and return it as it arrives."""
     codec = codec_by_name(codec)
     memory = []
 
@@ -59,7 +60,7 @@ def sent(tensor, codec="raw", chunk_bytes=17, max_bytes=MIB):
 
 
 def announced(**fields):
-    """A frame that announces 6 x 4 floats, but for the fields named."""
+    """Build a frame that announces 6 x 4 floats, with changes in the fields named."""
     header = {
         "codec": "raw",
         "dtype": DataType.DATA_TYPE_FLOAT32,
@@ -71,7 +72,7 @@ def announced(**fields):
 
 
 def refused(frame, codec="raw", max_bytes=MIB):
-    """The sentence with which an announcement is refused."""
+    """Return the sentence with which an announcement is refused."""
     with pytest.raises(ProtocolError) as caught:
         check_announcement(frame, codec_by_name(codec), max_bytes)
     assert "\n" not in str(caught.value)

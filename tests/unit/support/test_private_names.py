@@ -1,4 +1,4 @@
-"""Tests read no private name: what a test needs to see, a reader or a metric needs to see, too."""
+"""The ban on private names in tests: whatever a test needs to see, a reader or a metric needs to see, too."""
 
 import ast
 
@@ -7,10 +7,10 @@ import pytest
 from tests.conftest import ROOT
 
 PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_assert", "_run", "_exit"}
-"""Public in spite of their form: of named tuples, what torch.fx traces an assertion by, what asyncio runs a callback by, and
-what ends a forked process."""
+"""Private in form but public in use: methods of named tuples, an assertion that torch.fx traces, a callback of asyncio,
+and the exit of a forked process."""
 BY_NAME = {"setattr", "delattr", "getattr", "hasattr", "patch", "object"}
-"""Calls that name an attribute in a string: the built-in ones, those of monkeypatch and those of unittest.mock."""
+"""Calls that name an attribute in a string: built-in functions, and methods of monkeypatch and unittest.mock."""
 
 
 def is_private(name):
@@ -18,14 +18,14 @@ def is_private(name):
 
 
 def is_own(value):
-    """Whether an object is the test's own class or what that inherits from."""
+    """Tell whether an object is the test's own class or derived from it."""
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "super"
     return isinstance(value, ast.Name) and value.id in ("self", "cls")
 
 
 def private_names(source):
-    """The private names of others that a module of Python reads, imports or replaces, with their lines."""
+    """List the private names of others that a Python module reads, imports or replaces, with their lines."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and not is_own(node.value):
             yield node.lineno, node.attr

@@ -1,4 +1,4 @@
-"""The processes that other tests talk to, and what they say on standard error."""
+"""The processes that other tests talk to, and their standard error."""
 
 import socket
 import subprocess
@@ -40,9 +40,9 @@ def test_a_process_that_ends_before_the_awaited_event_is_quoted():
     said.join()
 
 
-def test_a_held_port_refuses_whoever_comes_until_a_server_of_ours_listens_there():
+def test_a_held_port_refuses_connections_until_a_server_of_ours_listens_there():
     with held_port() as port:
-        for _ in range(2):  # a server that comes back
+        for _ in range(2):  # A server that starts again.
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port))
             with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):

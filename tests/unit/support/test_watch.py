@@ -1,4 +1,4 @@
-"""`make watch` runs the unit tests that mirror what changed, and nothing twice."""
+"""The choice of `make watch`: the unit tests that mirror a change, and each of them once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the cases plan with."""
+"""Plans for measured rates: stages, links, and the splits that other planners choose."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_an_even_split_has_as_many_blocks_everywhere(blocks, stages, cuts):
 
 
 def test_ftpipehd_counts_a_hop_twice_and_sends_floats():
-    # One feature a direction takes 0.36 s at cut 2 and 0.18 s at cut 3; the best even share of the work is 0.6 and 0.4.
+    # One feature each way takes 0.36 s at cut 2 and 0.18 s at cut 3. The best even shares of the work are 0.6 and 0.4.
     link = Rates(2e3 * 8 / 0.36, 2e3 * 8 / 0.36, 0.0)
     chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, link))
     assert planned_as_ftpipehd(chain).cuts == (3,)

@@ -1,4 +1,4 @@
-"""How fast a run was, from the moments of its steps."""
+"""The pace of a run, computed from the times of its steps."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A made-up archive of images."""
+"""An invented archive of images."""
 
 import io
 from pathlib import Path

@@ -21,7 +21,7 @@ def test_images_are_the_agents_own_in_another_order(archive, limit):
     assert sorted(shuffled_indices(100, "archive", "train").tolist()) == list(range(100))
 
 
-def test_what_is_no_archive_is_refused(tmp_path):
+def test_a_file_that_is_no_archive_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"missing\.npz cannot be read as an archive"):
         read_split(tmp_path / "missing.npz", "train")
     np.savez(tmp_path / "other.npz", train_bytes=np.zeros(3, np.uint8))

@@ -30,7 +30,7 @@ def test_the_cuts_of_every_network_leave_every_worker_something_to_learn(name):
 
 
 @pytest.mark.slow
-def test_what_is_done_is_not_done_again(archive, tmp_path, capsys):
+def test_finished_trainings_are_not_repeated(archive, tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "1", "--seeds", "3"]
     call += ["--train-samples", str(2 * BATCH_SIZE + 1)]

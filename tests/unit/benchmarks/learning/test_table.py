@@ -56,7 +56,7 @@ def test_a_row_without_all_seeds_is_not_shown_and_is_named():
     assert "Goal" not in text
 
 
-def test_fewer_seeds_show_what_has_only_these(tmp_path, capsys):
+def test_fewer_seeds_show_the_rows_that_have_only_these(tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     for one in [*(result(seed=seed) for seed in range(3)), result("k5", seed=0), result("k5", seed=1)]:
         append_result(path, one)
@@ -68,7 +68,7 @@ def test_fewer_seeds_show_what_has_only_these(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.05, True), (0.01, True), (0.02, False)])
-def test_a_learning_rate_at_the_edge_of_what_was_tried_is_said(rate, said):
+def test_a_best_learning_rate_at_the_edge_of_those_tried_is_reported(rate, said):
     one = result()
     text = table.tables([replace(one, trial=replace(one.trial, learning_rate=rate))])
     assert ("at the edge of those that were tried (0.01, 0.02, 0.05)" in text) == said

@@ -1,4 +1,4 @@
-"""The relay in virtual time: sockets are real, timers fire as soon as nothing else can happen."""
+"""The relay in virtual time: sockets are real, and a timer fires as soon as nothing else can happen."""
 
 import asyncio
 import selectors
@@ -16,11 +16,11 @@ from tests.support.virtual import VirtualLoop, VirtualSelector
 
 LATENESS = 0.005
 LONG = 60.0
-"""Virtual seconds: longer than anything that will still happen."""
+"""Virtual seconds: longer than any event that may still happen."""
 
 
 class SocketsThenTimers(VirtualSelector):
-    """Instead of waiting for a timer, moves the time on, once the sockets have had a moment to be heard."""
+    """An event loop in which a timer takes no time: virtual time moves on once the sockets had a moment to report."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None or timeout <= 0:
@@ -36,7 +36,7 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[tuple[int, asyncio.Queue[Peer]]]:
-    """A server's port, and its side of each connection that it has accepted."""
+    """Yield a server's port, and the server's side of each connection that it has accepted."""
     accepted: asyncio.Queue[Peer] = asyncio.Queue()
     server = await asyncio.start_server(lambda *peer: accepted.put_nowait(peer), "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1], accepted
@@ -47,7 +47,7 @@ async def serving() -> AsyncIterator[tuple[int, asyncio.Queue[Peer]]]:
 async def joined(
     *, uplink_bits_per_second: float = 1e9, downlink_bits_per_second: float = 1e9, one_way_delay_seconds: float = 0.0
 ) -> AsyncIterator[tuple[Relay, Peer, Peer]]:
-    """A relay, and the client's and the server's side of one connection through it."""
+    """Yield a relay, and the client's and the server's side of one connection through it."""
     async with (
         serving() as (port, accepted),
         Relay(
@@ -67,7 +67,7 @@ async def joined(
 
 def in_virtual_time(body: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60 * LONG):  # what would hang fails instead
+        async with asyncio.timeout(60 * LONG):  # A call that would hang fails instead.
             await body()
 
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(SocketsThenTimers(0.0))) as runner:
@@ -79,7 +79,7 @@ def pattern(size: int) -> bytes:
 
 
 async def receive(peer: Peer, size: int) -> tuple[bytes, float]:
-    """`size` bytes, and the virtual seconds from the first of them to the last."""
+    """Return `size` bytes, and the virtual seconds between the first and the last of them."""
     loop = asyncio.get_running_loop()
     data = await peer[0].read(size)
     first, begin = len(data), loop.time()
@@ -88,7 +88,7 @@ async def receive(peer: Peer, size: int) -> tuple[bytes, float]:
     return data, (loop.time() - begin) * size / max(1, size - first)
 
 
-# --- the bucket, as pure numbers
+# --- the bucket, in numbers alone
 
 rates = st.floats(1e3, 1e9)
 sizes = st.lists(st.integers(1, 16384), min_size=1, max_size=200)
@@ -171,7 +171,7 @@ def test_the_rate_may_change_under_way():
             client[1].write(pattern(800_000))
             await receive(served, 200_000)
             relay.uplink.bits_per_second = 5e6
-            await receive(served, 200_000)  # what was on its way at the old rate
+            await receive(served, 200_000)  # bytes sent at the old rate
             _, seconds = await receive(served, 200_000)
             assert 200_000 * 8 / seconds == pytest.approx(5e6, rel=0.05)
 
@@ -268,7 +268,7 @@ def test_a_dropped_link_resets_both_ends_and_takes_new_connections():
 
 
 async def hears_nothing(peer: Peer) -> None:
-    """Neither data nor an end of the stream nor an error."""
+    """Check that nothing arrives: no data, no end of the stream, no error."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(LONG):
             await peer[0].read(1)
@@ -303,7 +303,7 @@ def test_one_direction_can_freeze_alone():
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("upwards_only", [True, False])
-def test_over_a_frozen_link_nobody_learns_of_a_peer_that_left(reset, upwards_only):
+def test_a_frozen_link_hides_that_a_peer_left(reset, upwards_only):
     async def body() -> None:
         async with joined() as (relay, client, served):
             client[1].write(b"a")

@@ -1,4 +1,4 @@
-"""The lower bound against runs that do what they can to beat it."""
+"""The lower bound, compared with runs that try to beat it."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ links = st.builds(LinkTrace, traces, traces, st.just(0.0) | st.floats(0.0, 2.0))
 
 
 class Whims:
-    """Stands for the engine: whatever is drawn, another one each second."""
+    """An engine that takes random decisions, a new one each second."""
 
     names = ("edge", "trainer")
 
@@ -69,7 +69,8 @@ def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chan
 
 
 def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
-    """Bits of the one and seconds of the other are far apart, and the solver has one measure for both."""
+    """The bits of a link and the seconds of a block differ by orders of magnitude, and the solver has one tolerance for
+    both."""
     profile = small_profile(
         blocks=tuple(ProfiledBlock(f"b{index}", 0.0) for index in range(3)),
         feature_bytes=(1.0, 1250000.0, 1.0, None),

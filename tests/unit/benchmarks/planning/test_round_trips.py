@@ -1,4 +1,4 @@
-"""The engine over a long way, by a short run of the benchmark that judges it."""
+"""The engine over a link with a long delay, by a short run of its benchmark."""
 
 import itertools
 

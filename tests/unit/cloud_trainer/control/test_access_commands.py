@@ -1,4 +1,4 @@
-"""Tokens as `cloud-trainer token` makes them."""
+"""Tokens that `cloud-trainer token` makes."""
 
 import os
 import stat
@@ -25,7 +25,7 @@ def test_a_token_makes_nobody_an_operator_unless_it_says_so(tmp_path):
 
 @pytest.fixture
 def open_to_all():
-    """The mask that most systems have: what a shell redirects to is open to all."""
+    """Set the mask that most systems have: redirected output is readable by all users."""
     before = os.umask(0o022)
     yield
     os.umask(before)

@@ -1,4 +1,4 @@
-"""The trainer's control service: who sees which session."""
+"""The trainer's control service: sessions that each caller may see."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ def trainer_control(sessions, ended):
 
 
 @pytest.mark.parametrize(("who", "sees"), [(OURS, True), (THEIRS, False), (OPERATOR, True), (ANYONE, True)])
-async def test_a_session_is_there_for_its_subject_and_for_who_operates(who, sees):
+async def test_a_session_is_visible_to_its_subject_and_to_operators(who, sees):
     sessions = SessionRegistry(3, 60.0, 60.0, lambda _: None)
     control = trainer_control(sessions, ended := [])
     set_caller(OURS)

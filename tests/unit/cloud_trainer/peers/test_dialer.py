@@ -1,4 +1,4 @@
-"""Which trainers may be dialled, as the operator has said it."""
+"""The trainers that may be dialled, as the operator configured it."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def peer(address, session_id="5e55" * 8, ticket="a-ticket_1"):
         {"ticket": "t" * 129},
     ],
 )
-def test_what_names_no_session_and_no_header_can_carry_dials_nobody(named):
+def test_a_malformed_session_or_ticket_dials_nobody(named):
     with pytest.raises(ProtocolError, match=r"can be no (session of 'far'|ticket)$"):
         dialer('["127.0.0.1:5"]').check(peer("127.0.0.1:5", **named))
 
@@ -75,7 +75,7 @@ def test_only_addresses_and_hosts_can_be_allowed(wrong):
         dialer(f'["{wrong}"]')
 
 
-def test_nothing_goes_to_another_machine_in_clear_text_unless_it_is_said_to_be_insecure(authority):
+def test_clear_text_to_another_machine_needs_the_insecure_flag(authority):
     abroad = '["127.0.0.1:*", "gpu.example.org:50051"]'
     with pytest.raises(
         ConfigError, match=r"to gpu\.example\.org:50051 in clear text \(peers\.allowed\); set peers\.tls"

@@ -1,4 +1,4 @@
-"""Workers that dial each other over real sockets: a chain of three, links that are lost, and peers that are gone."""
+"""Workers that dial each other over real sockets: a chain of three, lost links, and peers that are gone."""
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,21 +37,21 @@ STEPS = 4
 
 
 PAIRS = [("edge", "near"), ("edge", "far"), ("near", "far")]
-"""Who dials whom: features go along the chain, and labels from one end to the other."""
+"""Pairs of dialler and listener: features go along the chain, and labels from one end to the other."""
 
 
 class Chain:
-    """A session whose workers are linked over sockets, each in place of a trainer of its own."""
+    """A session whose workers are linked over sockets. Each worker stands for a trainer of its own."""
 
     def __init__(self, session, servers):
         self.session = session
         self.servers = servers
         self.links = {}
         self.delivered = set()
-        """Who has dialled whom, and sent what there that was acknowledged."""
+        """Pairs of dialler and listener over whose link something was sent and acknowledged."""
 
     def peer(self, dialer, listener, address=None):
-        """What the agent would tell `dialer` of `listener`."""
+        """Return what the agent would tell `dialer` about `listener`."""
         server = self.servers[listener]
         ticket = server.tickets.issue(TERM, [dialer])[dialer]
         return Peer(worker=listener, address=address or server.address, session_id=SESSION, ticket=ticket)
@@ -81,7 +81,7 @@ class Chain:
             self.dial(worker, peers)
 
     async def train(self, batches):
-        """Feed all batches; ends when they are done everywhere, and raises what a link or a worker fails with."""
+        """Feed all batches and wait until every worker is done. Raises the error of a link or a worker."""
         self.session.feed("edge", batches)
         done = asyncio.create_task(self.session.all_done(len(batches)))
         failures = [links.failure for links in self.links.values()]
@@ -103,7 +103,8 @@ def dialer(*allowed):
 
 @asynccontextmanager
 async def standing(module=None, losses=()):
-    """A chain whose links are not dialled yet. losses: after how many packets each link to `far` is lost."""
+    """Build a chain whose links are not dialled yet. losses: number of packets after which each link to `far` is
+    lost."""
     session = LinkedSession(module or built("dropping"), CHAIN, recipe("adam"))
     async with AsyncExitStack() as stack:
         servers = {
@@ -176,7 +177,7 @@ async def test_a_peer_that_cannot_be_reached_is_dialled_until_it_can():
         await chain.train(batches())
 
 
-async def test_damage_is_mended_once_and_what_is_damaged_again_at_the_same_place_is_no_chance():
+async def test_damage_is_mended_once_and_repeated_damage_at_the_same_place_is_an_error():
     async with standing() as chain:
         far = chain.servers["far"]
         far.refusal = (Code.DATA_LOSS, "damaged message")
@@ -201,7 +202,7 @@ async def test_damage_is_mended_once_and_what_is_damaged_again_at_the_same_place
         (Code.ABORTED, Code.ABORTED, None),
     ],
 )
-async def test_what_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code, told, kind):
+async def test_an_error_that_dialling_again_cannot_mend_is_one_sentence_that_names_the_peer(code, told, kind):
     async with standing() as chain:
         chain.servers["far"].refusal = (code, "it is gone")
         chain.dial_all()

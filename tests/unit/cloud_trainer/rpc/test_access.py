@@ -1,4 +1,4 @@
-"""Where a trainer may listen: in clear text on its own machine, beyond it only where it knows who comes."""
+"""The addresses where a trainer may listen: in clear text on its own machine only, elsewhere with authentication."""
 
 import pytest
 from hypothesis import given, settings
@@ -42,10 +42,8 @@ def test_on_loopback_nothing_is_asked_for(address):
 
 @settings(deadline=None)
 @given(listen=st.sampled_from(ABROAD), encrypted=st.booleans(), asks=st.sampled_from([None, "token", "certificate"]))
-def test_what_others_can_reach_is_encrypted_and_asks_who_they_are_or_is_said_to_be_insecure(
-    folder, listen, encrypted, asks
-):
-    encrypted = encrypted or asks == "certificate"  # one cannot be asked for without the other
+def test_a_reachable_address_needs_encryption_and_authentication_or_the_insecure_flag(folder, listen, encrypted, asks):
+    encrypted = encrypted or asks == "certificate"  # Neither works without the other.
     flags = [
         *([f"tls.certificate={folder / 'x.pem'}", f"tls.key={folder / 'x.key'}"] if encrypted else []),
         *([f"auth.tokens={folder / 'tokens.toml'}"] if asks == "token" else []),

@@ -1,4 +1,4 @@
-"""Connections that come to nothing, told from what gRPC writes: the order of a handshake and a first call does not matter."""
+"""Failed connections, recognised in gRPC's log: the order of a handshake and a first call does not matter."""
 
 import asyncio
 import sys
@@ -30,7 +30,7 @@ async def heard(monkeypatch):
     async def count(*told):
         for tell in told:
             tell()
-            await asyncio.sleep(0)  # what was told is done
+            await asyncio.sleep(0)  # work that was scheduled is done
         for _ in range(3):
             await asyncio.sleep(0.001)
         return metrics.registry.get_sample_value("isthmus_failed_handshakes_total")
@@ -44,12 +44,12 @@ async def test_a_handshake_that_fails_is_counted(heard):
     assert await count(entry(FAILED)) == 1
 
 
-async def test_who_makes_no_call_is_counted(heard):
+async def test_a_client_that_makes_no_call_is_counted(heard):
     count, entry, _ = heard
     assert await count(entry(SHAKEN)) == 1
 
 
-async def test_who_calls_is_not_even_if_the_handshake_is_heard_of_later(heard):
+async def test_a_client_that_calls_is_not_counted_even_if_its_handshake_is_logged_later(heard):
     count, entry, called = heard
     assert await count(lambda: called(PEER), entry(SHAKEN)) == 0
 

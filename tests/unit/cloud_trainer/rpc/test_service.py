@@ -1,4 +1,4 @@
-"""Closing sessions, whichever call asks for it."""
+"""Closing of sessions, whichever call asks for it."""
 
 import grpc
 import pytest
@@ -16,12 +16,12 @@ from tests.support.wire import FENCE, open_request
 
 
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_a_session_that_is_being_built_again_keeps_what_is_on_disk_of_it(tmp_path, resumable):
+async def test_a_session_that_is_being_rebuilt_keeps_its_files(tmp_path, resumable):
     service = TrainerService(
         trainer_config(f"checkpoints.location={tmp_path}"), torch.device("cpu"), TrainerMetrics(CollectorRegistry())
     )
     try:
-        session_id = service.sessions.reserve()  # as an edge that attaches has it done
+        session_id = service.sessions.reserve()  # An edge that attaches causes this.
         files = LocalFiles(tmp_path).folder("cloud-trainer")
         SessionFolder(files.folder(session_id), 1).write(Record(open_request(), 0, "").document)
         request = pb.CloseSessionRequest(session_id=session_id, fence=FENCE, resumable=resumable)

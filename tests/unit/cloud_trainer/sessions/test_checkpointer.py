@@ -1,4 +1,4 @@
-"""A trainer's part of a checkpoint: its copy counts to the session's memory for as long as it is being written."""
+"""A trainer's part of a checkpoint: its copy counts toward the session's memory until it is written."""
 
 import asyncio
 from types import SimpleNamespace
@@ -18,19 +18,19 @@ WANTED = pb.CheckpointWorkerRequest(name=pb.CheckpointName(lineage=0, step=3))
 
 
 class SlowStore:
-    """Writes a checkpoint when it is told to."""
+    """A store that writes a checkpoint when a test tells it to."""
 
     def __init__(self):
         self.may_write = asyncio.Event()
 
     async def save(self, *_what):
-        """See `SessionStore`."""
+        """Save as `SessionStore` does."""
         await self.may_write.wait()
         return True
 
 
 def session_with(room):
-    """At step 3, with four blocks, and so many bytes beyond what the model takes."""
+    """Build a session at step 3 with four blocks. room: bytes that it has besides the model's."""
     limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + room)
     return SimpleNamespace(
         id="s",

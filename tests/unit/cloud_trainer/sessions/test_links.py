@@ -1,4 +1,4 @@
-"""Which links a session has dialled: one set for training and one for an evaluation, and none that nobody would end."""
+"""The links that a session has dialled: one set for training, one for an evaluation, and none that is never ended."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from shared.errors import ProtocolError
 
 
 class Links:
-    """In place of `PeerLinks`: notes what becomes of it, and ends as slowly as a test says."""
+    """A stand-in for `PeerLinks`: records its calls, and ends when a test tells it to."""
 
     def __init__(self, said, name):
         self.failure = asyncio.get_running_loop().create_future()
@@ -38,7 +38,7 @@ def links():
     return SessionLinks("5e55")
 
 
-async def test_what_was_dialled_before_for_the_same_ends_first(links, said):
+async def test_earlier_links_for_the_same_purpose_end_first(links, said):
     await links.dial(0, Links(said, "training"))
     await links.dial(3, Links(said, "evaluation"))
     await links.dial(0, Links(said, "again"))

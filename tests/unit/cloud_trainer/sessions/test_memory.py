@@ -1,4 +1,4 @@
-"""What a session holds at most: model, batches in flight with their labels, and blocks on their way in."""
+"""The most memory of a session: the model, batches in flight with their labels, and blocks that arrive."""
 
 import pytest
 
@@ -8,11 +8,11 @@ from shared.transport.rpc.status import StatusError
 
 MODEL, STATE, UPLOADING, ROOM = 1000, 100, 200, 400
 SMALL, LARGE = 20, 100
-"""Bytes of a batch in all its copies."""
+"""Bytes of a batch, all its copies included."""
 
 
 def uses(in_flight, each_bytes):
-    """What trains with so many batches in flight, and evaluates with less."""
+    """Describe a session that trains with so many batches in flight, and evaluates with less."""
     return Uses(Batches(in_flight, each_bytes), Batches(0, 0))
 
 
@@ -22,7 +22,7 @@ def memory():
     return SessionMemory(limits, MODEL, [STATE // 4] * 4)
 
 
-def test_k_is_what_the_room_beside_the_model_holds_in_batches(memory):
+def test_k_is_the_number_of_batches_that_fit_beside_the_model(memory):
     assert memory.max_staleness(SMALL) == ROOM // 20 - 1
     assert memory.max_staleness(LARGE) == ROOM // 100 - 1
     memory.check(uses(4, LARGE))
@@ -69,7 +69,7 @@ def test_no_more_bytes_of_blocks_arrive_at_one_time_than_are_allowed(memory):
     memory.begin_upload(1, few)
 
 
-def test_blocks_on_their_way_out_count_as_those_that_come_and_leave_their_room_when_they_are_sent(memory):
+def test_outgoing_blocks_count_like_incoming_ones_until_they_are_sent(memory):
     full = uses(4, LARGE)
     with memory.copying([0, 1, 2], full), memory.copying([3], full):
         with pytest.raises(StatusError, match=r"25 bytes .* room for 0"), memory.copying([0], full):

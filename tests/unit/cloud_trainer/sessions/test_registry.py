@@ -1,4 +1,4 @@
-"""The open sessions: each is its owner's alone, and places are bounded for all and for each."""
+"""The open sessions: each belongs to its owner alone, and their number is bounded in total and for each owner."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from shared.transport.rpc.status import StatusError
 
 
 class Built:
-    """A session, as far as the registry looks at it."""
+    """The part of a session that the registry reads."""
 
     def __init__(self, session_id):
         self.id = self.run_id = session_id

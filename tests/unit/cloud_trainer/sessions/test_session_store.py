@@ -1,4 +1,4 @@
-"""What a trainer has kept of a session: believed whole or not at all, and removed when nobody comes for it."""
+"""A trainer's stored sessions: believed whole or not at all, and removed when their owner stays away."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ WRITTEN_SECONDS, AFTER_SECONDS = 1_000_000.0, 5_000.0
 
 
 async def left(folder, age_seconds, live=()):
-    """What is left of a session whose newest file is so old."""
+    """Write a session whose newest file has this age."""
     files = LocalFiles(folder)
     for name, seconds in {"session.json": WRITTEN_SECONDS - 900, "checkpoint-0-5.json": WRITTEN_SECONDS}.items():
         files.folder(SESSION_ID).write(name, b"{}")
@@ -86,7 +86,7 @@ async def test_a_live_session_is_never_removed(tmp_path):
     assert await left(tmp_path, 1e9, live=["another"]) == []
 
 
-async def test_what_is_no_session_is_left_alone(tmp_path):
+async def test_a_folder_that_is_no_session_is_left_alone(tmp_path):
     (tmp_path / "somebodys").mkdir()
     (tmp_path / "somebodys" / "file").touch()
     assert await left(tmp_path, 1e9) == ["somebodys"]
@@ -97,7 +97,7 @@ RECORD = Record(open_request(), 0, "ours")
 
 @pytest.fixture(params=["folder", "store"])
 def place(request, tmp_path):
-    """A folder of this machine, and an object store."""
+    """Give a folder of this machine, and an object store."""
     return (
         LocalFiles(tmp_path) if request.param == "folder" else FsspecFiles(fsspec.filesystem("memory"), str(tmp_path))
     )
@@ -143,7 +143,7 @@ async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
         store.close()
 
 
-async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_the_loop(tmp_path, monkeypatch):
+async def test_a_list_of_sessions_reads_only_its_subjects_records_and_off_the_loop(tmp_path, monkeypatch):
     store, reads = SessionStore(LocalFiles(tmp_path), 1, QUOTA), []
     read = LocalFiles.read
 
@@ -164,7 +164,7 @@ async def test_who_lists_his_sessions_has_no_record_of_others_read_and_none_on_t
     assert threading.current_thread() not in {thread for _, thread in reads}
 
 
-async def test_sessions_that_nobody_can_go_on_with_make_room_for_new_ones_and_others_do_not(tmp_path):
+async def test_only_sessions_that_cannot_resume_make_room_for_new_ones(tmp_path):
     store = SessionStore(LocalFiles(tmp_path), 1, Quota(2, 1 << 20))
     useless, resumable = "a" * 32, "b" * 32
     try:
@@ -188,7 +188,7 @@ async def test_sessions_that_are_opened_at_one_time_are_no_more_than_a_subject_m
         try:
             if not await store.reserve_room(session, "ours", lambda _: True):
                 return False
-            await asyncio.sleep(0)  # a model is built
+            await asyncio.sleep(0)  # a model is being built
             await store.keep_record(session, RECORD)
             return True
         finally:
@@ -230,7 +230,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
         store.close()
 
 
-async def test_what_a_new_checkpoint_replaces_is_room_for_it(tmp_path):
+async def test_the_checkpoint_that_is_replaced_counts_as_free_room(tmp_path):
     store = SessionStore(LocalFiles(tmp_path), 1, Quota(100, 10_000))
     state = {"0/weight": torch.zeros(1000)}
     try:
@@ -244,7 +244,7 @@ async def test_what_a_new_checkpoint_replaces_is_room_for_it(tmp_path):
 
 
 async def listed_after_a_checkpoint(store):
-    """Whose session it is held to be."""
+    """Save a checkpoint, and list the sessions that the subject has."""
     assert await store.fence(SESSION_ID, RECORD, 1)
     assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
     return list(await store.listed(lambda subject: subject == "ours"))
@@ -317,7 +317,7 @@ async def test_a_session_that_another_trainer_has_neither_makes_room_nor_takes_i
         assert await first.save(SESSION_ID, CheckpointName(1, 1), {}, STATE, ())
 
 
-async def test_what_another_trainer_has_made_resumable_since_is_not_removed_when_that_trainer_is_gone(place):
+async def test_a_session_that_another_trainer_made_resumable_survives_that_trainer(place):
     with trainers_on(place, Quota(1, 1 << 20)) as (first, second):
         await first.keep_record(SESSION_ID, RECORD)
         await second.learn()
@@ -328,7 +328,7 @@ async def test_what_another_trainer_has_made_resumable_since_is_not_removed_when
         assert await second.names(SESSION_ID) == [(1, 1)]
 
 
-async def test_what_another_trainer_has_removed_since_takes_no_room(place):
+async def test_a_session_that_another_trainer_removed_takes_no_room(place):
     with trainers_on(place, Quota(1, 1 << 20)) as (first, second):
         await first.keep_record(SESSION_ID, RECORD)
         await first.save(SESSION_ID, CheckpointName(1, 1), {}, STATE, ())

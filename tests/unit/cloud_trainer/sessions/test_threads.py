@@ -22,7 +22,7 @@ async def test_all_threads_are_told_to_end_before_any_is_waited_for():
     waiting = asyncio.create_task(threads.codec_lane("one").run(lambda: None))
     waiting.add_done_callback(
         lambda _: dropped.set()
-    )  # the thread that is closed last must not be waited for by the first
+    )  # The first thread must not wait for the one that is closed last.
     await asyncio.sleep(0)
     assert await asyncio.to_thread(threads.close, 30)
     await asyncio.gather(*running)

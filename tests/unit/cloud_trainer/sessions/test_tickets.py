@@ -1,4 +1,4 @@
-"""A ticket opens the one link that it was issued for, once, and only as long as that is still wanted."""
+"""A ticket opens the one link that it was issued for, once, and only while that link is wanted."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ LINKS = st.builds(
 
 
 def issued(link: PeerLink) -> tuple[Tickets, str]:
-    """The tickets of a session, and one of them, for this link."""
+    """Return the tickets of a session, and one of them, for this link."""
     tickets = Tickets(link.session_id)
     return tickets, tickets.issue(link.session_term, [link.worker], link.evaluation)[link.worker]
 
 
 def used(tickets: Tickets, ticket: str, link: PeerLink) -> str | None:
-    """What comes of dialling a link with a ticket."""
+    """Dial a link with a ticket, and return the result."""
     shown = tickets.find(ticket)
     return None if shown is None else tickets.take(shown, link)
 
@@ -107,7 +107,7 @@ def test_a_ticket_for_a_link_gives_no_blocks_and_one_for_blocks_opens_no_link(li
 
 
 class Issuing(RuleBasedStateMachine):
-    """An agent that joins, places and evaluates in any order; `valid` is what must open a link."""
+    """An agent that joins, places and evaluates in any order. `valid` holds the tickets that must open a link."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The decisions of a chain where trainers go and come back, between measurements and the deployer."""
+"""The engine's decisions for a chain whose trainers leave and return."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -20,13 +20,13 @@ ALL, LEFT = ("s0", "s1", "s2"), ("s0", "s2")
 
 
 def placed(names, cuts, staleness=4):
-    """What is in force with these workers."""
+    """Return a deployment in force with these workers."""
     placement = chain_placement(CHAIN.among(names), Partition(cuts, (32,) * len(cuts)), staleness)
     return replace(placement, codecs={Route(*hop, Cargo.FEATURE): "fp32" for hop in pairwise(names)})
 
 
 class Deployer:
-    """Remembers what it is asked for."""
+    """A deployer that records the requests it gets."""
 
     def __init__(self):
         self.placement = placed(ALL, (4, 8))
@@ -41,7 +41,7 @@ class Deployer:
 
 
 def run(chain=CHAIN, total_steps=1000):
-    """The decisions of a run on all three, their deployer, and what is shown of it."""
+    """Return the decisions of a run with all three workers, their deployer, and the status of the run."""
     statistics = Statistics(total_steps, is_flowing=True)
     registry = CollectorRegistry()
     deployer = Deployer()
@@ -53,7 +53,7 @@ def run(chain=CHAIN, total_steps=1000):
 
 
 def without_the_middle(decisions, deployer, statistics):
-    """The run has gone on without it."""
+    """Let the run continue without the middle worker."""
     deployer.placement = placed(LEFT, (9,))
     for second in range(1, 4):
         statistics.steps += 1
@@ -89,7 +89,7 @@ def test_a_trainer_that_is_back_and_too_slow_is_not_used():
 def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
     decisions, deployer, statistics, _ = run()
     without_the_middle(decisions, deployer, statistics)
-    # Whatever it took, the first link carries so little that a feature takes 40 s.
+    # Any other choice is worse: over the first link, a feature takes 40 s.
     for second in range(4, 60):
         statistics.link_rates = {("s0", "s2"): 2e4, ("s2", "s0"): 2e4}
         decisions.look(deployer, float(second))
@@ -146,7 +146,7 @@ def test_cuts_that_are_pinned_stay_with_their_workers():
 
 
 class Measuring:
-    """Measures stages again: all at twice their times, or not at all."""
+    """A measurement of stages: each takes twice its earlier time, or the measurement fails."""
 
     def __init__(self, failure=None):
         self.failure, self.asked = failure, []
@@ -159,7 +159,8 @@ class Measuring:
 
 
 def pass_windows(decisions, deployer, statistics, ratio, windows=4):
-    """Windows of 20 steps in which the first stage takes so many times what was measured: two count at least."""
+    """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at
+    least."""
     worker = statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
     for _ in range(windows):
         statistics.steps += 20

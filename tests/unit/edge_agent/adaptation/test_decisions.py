@@ -1,4 +1,4 @@
-"""The decision loop between measurements and the deployer, with a clock of the test's own."""
+"""The decision loop between measurements and the deployer, on a clock of the test."""
 
 import asyncio
 import math
@@ -48,7 +48,7 @@ def test_a_shorter_window_follows_a_drop_of_the_link_sooner():
     assert 120 < moved[10.0] < moved[60.0]
 
 
-def test_what_steps_took_before_a_move_says_nothing_of_those_after_it():
+def test_step_times_before_a_move_are_not_used_after_it():
     modelled = []
     for seconds in ((), (100.0,)):
         run = Run()
@@ -75,7 +75,7 @@ def test_pins_hold_until_they_are_released():
     assert run.deployer.deployment.staleness == 3, "K is the profile's again"
 
 
-def test_a_pin_that_cannot_be_is_refused_and_changes_nothing():
+def test_an_impossible_pin_is_refused_and_changes_nothing():
     run = Run()
     for pin in ({"cut": 0}, {"cut": 5}, {"bits": 33}, {"staleness": -1}):
         with pytest.raises(PlanError):
@@ -119,7 +119,8 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
 
 
 def waiting_for_the_link():
-    """A profile by which a short way is waited for and a long one bridged."""
+    """Return a profile for which waiting is best on a short round trip, and batches in flight are best on a long
+    one."""
     serial_seconds, cloud_seconds = (None, 0.5, 1.0, 1.5, 5.0), (None, 0.04, 0.03, 0.02, 0.0)
     return small_profile(blocks=LIGHT_BLOCKS, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
 
@@ -135,7 +136,7 @@ def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_
     assert not run.deployer.moving
 
 
-async def test_where_training_says_nothing_of_the_link_a_probe_does():
+async def test_a_probe_measures_the_link_where_training_does_not():
     run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.probed = LinkRates(1e9, 1e9, 1.5)
     for second in range(300):
@@ -158,7 +159,7 @@ async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
     assert run.deployer.wanted == 3
 
 
-async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
+async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
     run = Run(settings=EDGE_ONLY, edge_blocks=4)
     run.probed = LinkRates(1e9, 1e9)
     run.statistics.is_flowing = True
@@ -171,7 +172,7 @@ async def test_a_run_that_begins_with_all_blocks_hears_of_the_link_by_a_probe():
 
 
 @pytest.mark.parametrize("bits", [None, 8])
-async def test_who_pins_all_blocks_to_the_edge_needs_no_leave(bits):
+async def test_pinning_all_blocks_to_the_edge_needs_no_permission(bits):
     run = Run()
     run.probed = LinkRates(1e9, 1e9)
     run.loop.pin(cut=4, bits=bits)
@@ -229,7 +230,7 @@ def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
     assert (modelled_seconds(0.5) - modelled_seconds(0.0) > 0.1) == counts
 
 
-def test_a_profile_of_something_else_is_refused():
+def test_a_profile_of_another_model_is_refused():
     names = tuple(block.name for block in LIGHT.blocks)
     check_measured(LIGHT, names, 8, "p.json")
     with pytest.raises(PlanError, match=r"^p.json: the profile is of small with the blocks b0, b1"):

@@ -1,4 +1,4 @@
-"""What the engine plans with: which codecs the profile speaks of, and what it says where it speaks of others."""
+"""The engine's input: codecs that the profile has measured, and a warning about those that it has not."""
 
 import json
 
@@ -19,7 +19,7 @@ from tests.support.running import edge_config
 
 @pytest.fixture
 def write_profile(tmp_path):
-    """Writes a profile of the tests' small network, measured with codecs of a family; returns its path."""
+    """Write a profile of the tests' small network, measured with codecs of one family, and return its path."""
 
     def write(family):
         chain = Experiment(edge_config(*flags("cnn", "sgd"))).chain
@@ -55,7 +55,9 @@ def write_profile(tmp_path):
         ("uniform-channel", "fp32", True),
     ],
 )
-def test_a_profile_of_other_codecs_is_told_and_its_min_bits_do_not_count(write_profile, family, codec, are_others):
+def test_a_profile_of_other_codecs_causes_a_warning_and_its_min_bits_do_not_count(
+    write_profile, family, codec, are_others
+):
     path = write_profile(family)
     experiment = Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}", f"deployment.codec={codec}"))
     with capture_logs() as logs:
@@ -85,7 +87,7 @@ def test_a_file_of_more_workers_is_not_for_two(write_profile):
         load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}")))
 
 
-def test_32_bits_are_of_every_family():
+def test_every_family_has_32_bits():
     assert 32 not in uncalibrated_bits(small_profile(codec_family="signs"), "fp32")
 
 
@@ -107,7 +109,7 @@ def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed, family):
     assert codec_family(timed) == family
 
 
-def test_cuts_at_which_labels_may_not_go_are_not_chosen_from(write_profile, tmp_path):
+def test_cuts_that_would_send_forbidden_labels_are_not_chosen(write_profile, tmp_path):
     engine = f"engine.profile={write_profile('uniform')}"
     anywhere = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), engine)))
     assert np.isfinite(anywhere.workers[0].replayed[0, 1:]).all()

@@ -1,4 +1,4 @@
-"""When the link is probed, and what is known of it after each, with a clock and a link of the test's own."""
+"""Probes of the link: their times, and the rates known after each, on a clock and a link of the test."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ GOOD, BAD = LinkRates(5e7, 4e7), LinkRates(1e5, 2e5)
 
 
 class Measuring:
-    """What a probe finds next, or a failure, or None to wait without end."""
+    """A link with the rates of the next probe. It may fail, or with None never answer."""
 
     def __init__(self, *found):
         self._found = list(found)
@@ -29,7 +29,7 @@ class Measuring:
 
 
 async def pass_by(probe, *seconds):
-    """Want it at these moments."""
+    """Request the link's rates at these moments."""
     for moment in seconds:
         probe.want(moment)
         await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_two_never_run_at_a_time():
     assert not asyncio.all_tasks() - others
 
 
-async def test_what_was_found_holds_until_it_is_forgotten():
+async def test_measured_rates_hold_until_they_are_forgotten():
     measuring = Measuring(BAD, GOOD)
     probe = LinkProbe(measuring)
     await pass_by(probe, 0.0)
@@ -81,7 +81,7 @@ async def test_what_was_found_holds_until_it_is_forgotten():
 
 
 @pytest.mark.parametrize("failure", [NotMeasuredError("no"), ConfigError("token"), LinkRates()])
-async def test_a_probe_that_fails_leaves_what_is_known(failure):
+async def test_a_failed_probe_keeps_the_known_rates(failure):
     probe = LinkProbe(Measuring(GOOD, failure, LinkRates(uplink=1e6)))
     await pass_by(probe, 0.0, PERIOD_SECONDS)
     assert probe.found == GOOD

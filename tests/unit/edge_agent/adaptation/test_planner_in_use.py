@@ -1,4 +1,4 @@
-"""The planner that an operator sets while a run goes on."""
+"""A planner that an operator chooses during a run."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""New times of a stage: which runs are measured, and how well the others follow from them."""
+"""New times of a stage: the choice of the runs to measure, and the accuracy of those derived from them."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ BEFORE = uniform_chain(blocks=BLOCKS).workers[0].replayed
 
 
 def table_of(blocks, constant=0.002):
-    """Seconds of every run of blocks that take these, on a device that takes a constant beside."""
+    """Tabulate the seconds of every run of these blocks, on a device that adds a constant to each run."""
     sums = np.concatenate([[0.0], np.cumsum(blocks)])
     table = constant + sums[None, :] - sums[:, None]
     table[np.tril_indices(len(sums))] = np.nan
@@ -23,13 +23,13 @@ def table_of(blocks, constant=0.002):
 
 
 def measured(before, today, truth):
-    """What is measured of a stage that takes `truth` now, and the table that follows."""
+    """Return the times measured for a stage that takes `truth` now, and the table derived from them."""
     samples = {run: float(truth[run]) for run in runs_to_measure(before, today)}
     return samples, seconds_by(samples, before)
 
 
 def off(table, truth):
-    """How far off each time is, as a share of it."""
+    """Compute the relative error of each time."""
     known = np.isfinite(truth)
     return np.abs(table[known] / truth[known] - 1.0)
 
@@ -51,7 +51,7 @@ def test_a_device_at_another_speed_is_found_to_be_that(factor, first):
 
 
 @given(st.lists(st.floats(0.001, 1.0), min_size=BLOCKS, max_size=BLOCKS))
-def test_what_was_measured_counts_as_it_was_and_every_time_is_above_zero(blocks):
+def test_measured_times_are_kept_and_every_time_is_above_zero(blocks):
     samples, table = measured(BEFORE, (2, 5), table_of(np.array(blocks)))
     assert {run: table[run] for run in samples} == samples
     assert (table[np.isfinite(BEFORE)] > 0.0).all()

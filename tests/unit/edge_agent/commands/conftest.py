@@ -1,4 +1,4 @@
-"""A profile as the commands of planning take it, and the command line as a user meets it."""
+"""A profile for the commands that plan, and the command line as a user meets it."""
 
 import sys
 
@@ -18,7 +18,7 @@ def profile_path(tmp_path):
 
 @pytest.fixture
 def edge_agent(monkeypatch, capsys):
-    """Runs the entry point; returns its exit code and what it printed on both streams."""
+    """Return a function that runs the entry point and returns its exit code and its output on both streams."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["edge-agent", *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""`edge-agent plan` of a chain as a user meets it: what it prints, and how it refuses."""
+"""`edge-agent plan` of a chain as a user meets it: its output and its refusals."""
 
 import json
 
@@ -71,7 +71,7 @@ def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
         (("--staleness", "-1"), "the staleness is -1"),
     ],
 )
-def test_what_says_nothing_about_a_chain_is_refused(edge_agent, chain_path, arguments, sentence):
+def test_options_without_a_meaning_for_a_chain_are_refused(edge_agent, chain_path, arguments, sentence):
     code, out, err = edge_agent("plan", "--profile", chain_path, *arguments)
     assert (code, out) == (ExitCode.PLAN, "")
     assert sentence in err

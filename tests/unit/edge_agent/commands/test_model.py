@@ -1,4 +1,4 @@
-"""How a model's blocks are shown."""
+"""A model's blocks, as they are shown."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_a_program_sees_the_numbers():
     }
 
 
-def test_what_is_in_the_way_of_a_cut_is_shown_to_both():
+def test_obstacles_to_a_cut_are_shown_to_people_and_programs():
     seams = [Seam("stem.a", "stem.b", "in front of 'stem.b' there pass two tensors")]
     shown = json.loads(to_json(ROWS, seams))
     assert shown["blocks"] == json.loads(to_json(ROWS, None))

@@ -1,4 +1,4 @@
-"""Tables on a terminal of eighty columns: nothing that a reader needs is cut off."""
+"""Tables on a terminal of eighty columns: no text that a reader needs is cut off."""
 
 import io
 import re
@@ -19,14 +19,14 @@ DIGITS = "shared.model.zoo:residual_cnn"
 
 
 def shown(table):
-    """What stands on the terminal, and the same without borders and line ends, as the eye joins it."""
+    """Return the text on the terminal, and the same without borders and line ends, as a reader joins it."""
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(table)
     return console.export_text()
 
 
 def folded(text, column):
-    """The text of one column of a table, its folded lines joined."""
+    """Return the text of one column of a table, its folded lines joined."""
     cells = [line.split("│")[column + 1].strip() for line in text.splitlines() if line.startswith("│")]
     return "".join(cells)
 

@@ -1,4 +1,4 @@
-"""`edge-agent placement`: what a person sees, what a program reads, and how wrong input ends."""
+"""`edge-agent placement`: its output for a person and for a program, and the errors of wrong input."""
 
 import io
 import json
@@ -95,7 +95,7 @@ def test_a_program_reads_all_of_it_and_the_placement_back(config):
     assert told == {"edge": [], "near": ["labels"], "far": []}
 
 
-def test_what_is_printed_can_be_given_back_as_a_file(config, tmp_path):
+def test_the_output_can_be_given_back_as_a_file(config, tmp_path):
     path = tmp_path / "again.json"
     first = read("--config", config(CHAIN))
     path.write_text(json.dumps(first["placement"]))
@@ -135,7 +135,7 @@ def test_a_person_sees_a_field_for_every_worker_as_wide_as_its_samples(config, t
     assert lines[6] == "samples from edge; loss at far; K = 0"
 
 
-def test_what_gradients_tell_is_shown_of_an_owner_that_sees_no_sample_itself(config, tmp_path):
+def test_leaks_by_gradients_are_shown_for_an_owner_that_sees_no_sample_itself(config, tmp_path):
     tiles = [{"worker": "edge", "blocks": [0, 3]}, {"worker": "far", "blocks": [3, 5]}]
     file = shared_file(tmp_path, tiles=tiles, owners={"0": "near"})
     with pytest.raises(ConfigError, match=r"the gradient of block 0 \(stem\) .* 'near'.* privacy\.gradients_to"):
@@ -163,7 +163,7 @@ def test_each_worker_has_a_colour_of_its_own():
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_nothing_that_a_reader_needs_is_cut_off(width, config, tmp_path, monkeypatch):
+def test_no_text_that_a_reader_needs_is_cut_off(width, config, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     text = shown("--config", config(PERMITTED), "--file", shared_file(tmp_path))
     assert "…" not in text
@@ -183,7 +183,7 @@ def test_nothing_that_a_reader_needs_is_cut_off(width, config, tmp_path, monkeyp
         ('[placement]\nfile = "nowhere.json"\n', "nowhere.json"),
     ],
 )
-def test_a_configuration_that_cannot_be_ends_with_a_sentence_and_a_documented_code(text, sentence, config):
+def test_an_invalid_configuration_ends_with_a_sentence_and_a_documented_code(text, sentence, config):
     with pytest.raises(ConfigError) as refused:
         shown("--config", config(text))
     assert sentence in str(refused.value)
@@ -202,7 +202,7 @@ def test_a_configuration_that_cannot_be_ends_with_a_sentence_and_a_documented_co
         ({"tiles": [{"worker": "edge", "blocks": [0, 5], "samples": [0, 31]}]}, "on samples [31, 32)"),
     ],
 )
-def test_a_file_that_cannot_be_ends_so_too(keys, sentence, config, tmp_path):
+def test_an_invalid_file_ends_with_a_sentence_and_a_documented_code(keys, sentence, config, tmp_path):
     file = shared_file(tmp_path, **keys)
     with pytest.raises(ConfigError) as refused:
         shown("--config", config(PERMITTED), "--file", file)

@@ -1,4 +1,4 @@
-"""The pictures that `simulate` and `timeline` draw: whole, explained, and drawn by what a user can install."""
+"""The pictures that `simulate` and `timeline` draw: whole, explained, and drawn by packages that a user can install."""
 
 import shlex
 import sys
@@ -20,13 +20,13 @@ from tests.unit.edge_agent.observability.test_timeline import EQUAL, pipeline, w
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that were written, each laid out as it is in its file."""
+    """Return the written figures, each laid out as in its file."""
     figures = []
     save = Figure.savefig
 
     def kept(figure, *arguments, **options):
         save(figure, *arguments, **options)
-        figure.draw_without_rendering()  # what it measures now is of its own resolution, and no more of the file's
+        figure.draw_without_rendering()  # From now on it measures at its own resolution, no longer at the file's.
         figures.append(figure)
 
     monkeypatch.setattr(Figure, "savefig", kept)
@@ -100,7 +100,7 @@ def test_a_time_line_of_a_chain_says_what_pale_bars_and_rates_are_and_cuts_nothi
     assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_what_draws_can_be_installed_by_a_user(profile_path, tmp_path, monkeypatch):
+def test_the_packages_that_draw_can_be_installed_by_a_user(profile_path, tmp_path, monkeypatch):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(requirement.startswith("matplotlib") for requirement in extras["plots"])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)

@@ -1,4 +1,4 @@
-"""`edge-agent predictor`: what is printed and written, and how wrong input ends."""
+"""`edge-agent predictor`: its output and files, and the errors of wrong input."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_a_table_is_completed_with_a_predictor(tables, unseen, tmp_path):
     assert load_table(out) == load_table(tmp_path / "new.json"), "there is nothing to add to a whole table"
 
 
-def test_what_cannot_be_learned_from_is_one_sentence_with_its_code(tables, unseen):
+def test_tables_that_teach_nothing_are_one_sentence_with_its_code(tables, unseen):
     for arguments, sentence in (
         (["--tables", tables[0]], "2 devices or more"),
         (["--tables", tables[0], tables[0]], "names a file twice"),

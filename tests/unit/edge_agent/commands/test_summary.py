@@ -1,4 +1,4 @@
-"""The summary of a run says where each block was at the end, also where several workers had it."""
+"""The summary of a run: it names the final place of each block, also of a block on several workers."""
 
 import io
 

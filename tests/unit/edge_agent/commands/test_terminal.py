@@ -1,4 +1,4 @@
-"""The live bar, where terminals are as wide as they come."""
+"""The live bar, on the widest terminals."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Pins: what an operator holds, with an engine that chooses the rest and without one."""
+"""Pins: the values that an operator fixes, with an engine that chooses the rest and without an engine."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +26,7 @@ def pinning(deployer, decisions=None, **configured):
     return made
 
 
-def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
+def test_without_an_engine_a_pin_changes_only_the_pinned_values():
     deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
     pins = pinning(deployer)
     pins.pin(Pins(bits=8))
@@ -40,7 +40,7 @@ def test_without_an_engine_a_pin_changes_what_is_pinned_and_nothing_else():
     assert (deployer.deployment.codec, deployer.moving) == ("uniform8", False)
 
 
-def test_what_is_pinned_is_asked_for_again_where_training_went_back():
+def test_pinned_values_are_requested_again_after_training_went_back():
     deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
     pins = pinning(deployer)
     pins.pin(Pins(cut=2, bits=8))
@@ -74,7 +74,7 @@ def test_a_k_that_follows_a_schedule_cannot_be_pinned():
     pins.check(Pins(cut=1))
 
 
-def test_with_an_engine_what_it_has_not_measured_is_refused_and_changes_nothing():
+def test_with_an_engine_an_unmeasured_value_is_refused_and_changes_nothing():
     run = Run()
     pins = pinning(run.deployer, run.loop)
     pins.pin(Pins(cut=2))
@@ -131,13 +131,13 @@ class TestChains:
 
 
 def without_far(placement):
-    """The same chain without its last worker."""
+    """Return the same chain without its last worker."""
     tiles = (Tile("edge", 0, 2, WHOLE), Tile("near", 2, 4, WHOLE))
     return replace(placement, workers=("edge", "near"), tiles=tiles)
 
 
 class ChainDeployer(Deployer):
-    """Moves the blocks of a chain of three at once."""
+    """A deployer that moves the blocks of a chain of three at once."""
 
     def __init__(self, cuts):
         super().__init__()

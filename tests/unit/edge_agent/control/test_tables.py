@@ -66,7 +66,7 @@ def test_a_status_is_shown_whole_and_on_one_line():
     )
 
 
-def test_what_is_not_known_is_shown_as_that():
+def test_unknown_values_are_shown_as_unknown():
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(status_table(pb.EdgeStatus(state=pb.RUN_STATE_OPENING)))
     shown = console.export_text()
@@ -74,7 +74,7 @@ def test_what_is_not_known_is_shown_as_that():
     assert "planner" not in shown
 
 
-def test_a_worker_that_is_left_out_is_said_to_be():
+def test_a_worker_that_is_left_out_is_marked():
     console = Console(width=120, file=io.StringIO(), record=True)
     near, far = pb.WorkerStatus(name="near", blocks=["1:3"], step=7), pb.WorkerStatus(name="far", left_out=True)
     console.print(status_table(pb.EdgeStatus(workers=[near, far])))

@@ -1,4 +1,4 @@
-"""The datasets that work out of the box: their real data, and what is said of files that are not right."""
+"""The built-in datasets: their real data, and the errors for wrong files."""
 
 import gzip
 import io
@@ -101,7 +101,7 @@ def test_augmentation_only_shifts_and_mirrors():
 
 
 def write_archive(path: Path, **changes) -> Path:
-    """An archive of two 32 x 32 images, with what a test changes in it."""
+    """Write an archive of two 32 x 32 images, with a test's changes in it."""
     jpegs = [jpeg(32, 32, colour) for colour in (0, 200)]
     arrays = {
         "train_bytes": np.frombuffer(b"".join(jpegs), np.uint8),

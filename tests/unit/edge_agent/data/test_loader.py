@@ -1,4 +1,4 @@
-"""The loader: the step is its whole position, and the samples do not depend on who reads them."""
+"""The loader: the step is its whole position, and the samples do not depend on their reader."""
 
 import multiprocessing
 import random
@@ -20,12 +20,12 @@ torch.set_num_threads(1)
 
 
 def numbered(count: int) -> TensorDataset:
-    """Sample i is the number i, its label too."""
+    """Build a data set in which sample i, and its label, is the number i."""
     return TensorDataset(torch.arange(count).float().unsqueeze(1), torch.arange(count))
 
 
 class Noisy:
-    """Draws from every generator that an augmentation may use."""
+    """A data set that draws from every generator that an augmentation may use."""
 
     def __len__(self) -> int:
         return 10
@@ -36,7 +36,7 @@ class Noisy:
 
 
 class Answering:
-    """Answers sample 3 with what it was told, the others with a number."""
+    """A data set whose sample 3 is a given answer and whose other samples are numbers."""
 
     def __init__(self, answer) -> None:
         self.answer = answer
@@ -152,7 +152,7 @@ def test_the_spare_normal_number_of_numpy_is_there_again_after_the_last_batch():
     assert np.random.randn() == expected
 
 
-def test_rows_of_tensors_in_memory_are_what_their_samples_stacked_are():
+def test_rows_of_tensors_in_memory_equal_their_stacked_samples():
     inputs, classes, amounts = torch.rand(7, 3, 2), torch.arange(7, dtype=torch.int16), torch.rand(7)
 
     class OneByOne:
@@ -176,7 +176,7 @@ def test_rows_of_tensors_in_memory_are_what_their_samples_stacked_are():
                     assert (one.dtype, one.stride()) == (other.dtype, other.stride())
 
 
-def test_whoever_stops_early_leaves_no_worker_behind():
+def test_an_early_stop_leaves_no_worker_process_behind():
     loader = BatchLoader(Noisy(), 5, 0, True, workers=1)
     batches = loader.iterate(0, 1_000_000)
     next(batches)
@@ -190,7 +190,7 @@ def test_worker_processes_live_from_one_pass_to_the_next():
     training, evaluation = BatchLoader(Noisy(), 3, 5, False, workers=1), EvaluationLoader(Noisy(), 4, workers=1)
     seen = list[set[int]]()
     for step in range(3):
-        with closing(training.iterate(step, 1_000_000)) as batches:  # which is left with batches under way
+        with closing(training.iterate(step, 1_000_000)) as batches:  # it ends with batches under way
             assert next(batches).step == step
         assert sum(len(batch.labels) for batch in evaluation.iterate()) == 10
         seen.append({child.pid for child in multiprocessing.active_children() if child.pid is not None})
@@ -202,7 +202,7 @@ def test_worker_processes_live_from_one_pass_to_the_next():
 
 
 class GivingWay:
-    """Its samples wait a moment each until another thread has had the random generators."""
+    """A data set that waits at each sample until another thread has used the random generators."""
 
     def __init__(self) -> None:
         self.entered_at_sample: int | None = None

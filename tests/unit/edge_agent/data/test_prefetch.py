@@ -1,4 +1,4 @@
-"""Where batches are read ahead of training, and that each comes once and in order, wherever it is read."""
+"""Reading ahead of training: each batch comes once and in order, whichever thread reads it."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def loader_thread():
 
 
 def numbered(reads, *, before=lambda _step: None, count=BATCHES):
-    """Batches that say which they are; `reads` has the thread that read each."""
+    """Yield numbered batches. `reads` records the thread that read each."""
     for step in range(count):
         before(step)
         reads.append(threading.current_thread().name)
@@ -30,7 +30,7 @@ def numbered(reads, *, before=lambda _step: None, count=BATCHES):
 
 
 async def taken(batches, ready, count=BATCHES):
-    """The numbers of the batches that one thread makes ready and takes, as the compute thread does."""
+    """Collect the numbers of the batches that one thread prepares and takes, as the compute thread does."""
     found = []
     while len(found) < count:
         if await asyncio.to_thread(batches.make_ready):
@@ -42,7 +42,7 @@ async def taken(batches, ready, count=BATCHES):
 
 
 async def prefetched(loader, reads, reading, **how):
-    """All batches, and whether each is read ahead."""
+    """Return all batches, and for each whether it is read ahead."""
     ready, loop = asyncio.Event(), asyncio.get_running_loop()
     source = numbered(reads, **how)
     async with Prefetcher(source, loader, lambda: loop.call_soon_threadsafe(ready.set), reading) as batches:
@@ -52,16 +52,16 @@ async def prefetched(loader, reads, reading, **how):
     return [name == "load" for name in reads]
 
 
-async def test_what_worker_processes_read_is_fetched_on_the_loaders_thread(loader):
+async def test_batches_of_worker_processes_are_fetched_on_the_loaders_thread(loader):
     assert all(await prefetched(loader, [], Reading.AHEAD))
 
 
-async def test_what_is_copied_from_memory_is_read_where_it_is_taken(loader):
+async def test_batches_copied_from_memory_are_read_on_the_thread_that_takes_them(loader):
     assert not any(await prefetched(loader, [], Reading.AT_ONCE))
 
 
 class Clock:
-    """What time it is for who reads batches, however busy this machine is."""
+    """The clock of the reading thread, independent of this machine's load."""
 
     def __init__(self):
         self._processor_seconds = self._seconds = 0.0
@@ -87,19 +87,19 @@ def clock(monkeypatch):
     return clock
 
 
-async def test_what_shows_to_be_quick_is_read_where_it_is_taken_from_then_on(loader, clock):
+async def test_a_source_that_proves_quick_is_read_on_the_taking_thread_from_then_on(loader, clock):
     ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: clock.work(QUICK_SECONDS / 2))
     assert all(ahead[:TRIED])
     assert not any(ahead[-TRIED:])
 
 
-async def test_what_takes_time_is_never_read_where_it_is_taken(loader, clock):
+async def test_a_slow_source_is_never_read_on_the_taking_thread(loader, clock):
     assert all(await prefetched(loader, [], Reading.AS_IT_SHOWS, before=lambda _step: clock.work(2 * QUICK_SECONDS)))
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(10 * QUICK_SECONDS, TRIED), (1.1 * MOST_SECONDS, 1)])
-async def test_what_takes_time_there_is_fetched_ahead_again(loader, clock, seconds, most):
-    """As from a disk: it costs the loader's thread no processor time, and whoever takes it would wait."""
+async def test_a_source_that_becomes_slow_is_fetched_ahead_again(loader, clock, seconds, most):
+    """A disk is an example: it takes no processor time of the loader's thread, and a direct reader would wait."""
     reads, slow = [], threading.Event()
 
     def wait(_step):
@@ -131,7 +131,7 @@ async def test_a_batch_that_cannot_be_read_ends_it_with_its_reason(loader, readi
         assert not batches.is_ready
 
 
-async def test_who_leaves_it_waits_for_the_batch_that_is_read(loader):
+async def test_leaving_it_waits_for_the_batch_that_is_being_read(loader):
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_step):
@@ -143,7 +143,7 @@ async def test_who_leaves_it_waits_for_the_batch_that_is_read(loader):
     await asyncio.to_thread(begun.wait)
     leaving = asyncio.create_task(batches.__aexit__())
     try:
-        await asyncio.wait({leaving}, timeout=0.1)  # a generator that is running cannot be closed
+        await asyncio.wait({leaving}, timeout=0.1)  # A generator cannot be closed while it runs.
         assert not leaving.done()
     finally:
         go_on.set()

@@ -1,4 +1,4 @@
-"""`edge-agent doctor`: what it prints, and with which code it ends."""
+"""`edge-agent doctor`: its output, and its exit codes."""
 
 import io
 import json

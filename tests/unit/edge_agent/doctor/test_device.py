@@ -1,4 +1,4 @@
-"""What the doctor makes of the device, on both sides of every bound."""
+"""The doctor's judgement of the device, on both sides of every bound."""
 
 import datetime
 import sys

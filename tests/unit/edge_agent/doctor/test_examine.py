@@ -1,4 +1,4 @@
-"""What the doctor makes of credentials, on both sides of every bound."""
+"""The doctor's judgement of credentials, on both sides of every bound."""
 
 import datetime
 

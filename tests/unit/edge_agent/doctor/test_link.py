@@ -1,4 +1,4 @@
-"""What the doctor makes of the link: its round trip and its rates."""
+"""The doctor's judgement of the link: its round trip and its rates."""
 
 import grpc
 import pytest
@@ -41,7 +41,7 @@ def test_a_rate_is_shown_in_three_digits_and_not_beyond_what_can_be_told():
 
 
 class OneAnswer:
-    """A trainer that answers every question alike, after a while by a clock of its own."""
+    """A trainer that gives the same answer to every question, after a delay on a clock of its own."""
 
     def __init__(self, answer, seconds_per_byte, clock):
         self._answer, self._seconds_per_byte, self._clock = answer, seconds_per_byte, clock

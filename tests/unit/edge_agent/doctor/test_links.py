@@ -1,4 +1,4 @@
-"""What the doctor makes of what a trainer says of those that it may have to dial."""
+"""The doctor's judgement of a trainer's links to those that it may have to dial."""
 
 import grpc
 import pytest
@@ -35,7 +35,7 @@ def test_a_link_that_the_placement_needs_has_to_be_and_any_other_is_advice():
     assert "add cloud.example.org:1 to peers.allowed" in other.remedy
 
 
-def test_what_is_in_the_way_is_told_and_nothing_else():
+def test_only_obstacles_are_reported():
     good, bad = judged(pb.PeerCheck(allowed=True), pb.PeerCheck(allowed=True, reason="no\nanswer"))
     assert (good.status, good.remedy) == (Status.OK, "")
     assert bad.result == "it cannot dial cloud.example.org:1: no answer"
@@ -53,7 +53,7 @@ def test_a_trainer_that_does_not_say_is_no_fault(answer):
     assert [one.status for one in judge_links(answer, (FAR, CLOUD), FAR)] == [Status.SKIPPED] * 2
 
 
-def test_who_is_dialled_is_who_has_the_next_blocks():
+def test_the_worker_with_the_next_blocks_is_dialled():
     assert next_down_the_chain(CONFIG, NEAR, (FAR, CLOUD)) is FAR
     assert next_down_the_chain(CONFIG, FAR, (CLOUD,)) is CLOUD
     assert next_down_the_chain(CONFIG, CLOUD, ()) is None

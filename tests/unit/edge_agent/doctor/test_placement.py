@@ -1,4 +1,4 @@
-"""Which trainers the doctor examines, and what it says of a placement."""
+"""The trainers that the doctor examines, and its judgement of a placement."""
 
 import json
 
@@ -12,13 +12,13 @@ SEVERAL = 'trainers=[{name="near", address="near:1"}, {name="far", address="far:
 
 
 def judged(*flags):
-    """The findings, and the names of the trainers that are to be examined."""
+    """Return the findings, and the names of the trainers to examine."""
     findings, asked = check_placement(edge_config(*flags))
     return findings, [trainer.name for trainer in asked]
 
 
 def placement_file(folder, *workers):
-    """A flag for a placement of these workers, whose last one has all blocks."""
+    """Write a placement of these workers, the last of which has all blocks, and return the flag for it."""
     path = folder / "placement.json"
     tiles = [{"worker": workers[-1], "blocks": [0, 6]}]
     path.write_text(json.dumps({"schema": "isthmus.placement/v1", "workers": workers, "tiles": tiles}))

@@ -1,4 +1,4 @@
-"""What the doctor makes of a handshake and of the trainer's certificate."""
+"""The doctor's judgement of a handshake and of the trainer's certificate."""
 
 import datetime
 import ssl

@@ -1,4 +1,4 @@
-"""What the doctor makes of a trainer's answers: the token and the version."""
+"""The doctor's judgement of a trainer's answers: the token and the version."""
 
 import grpc
 import pytest

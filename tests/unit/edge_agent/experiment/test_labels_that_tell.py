@@ -1,4 +1,4 @@
-"""Labels off which samples can be read are as good as the samples; classes and other targets are not."""
+"""Labels that reveal samples: they are treated as samples; classes and other targets are not."""
 
 import pytest
 import torch

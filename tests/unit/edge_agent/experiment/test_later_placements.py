@@ -1,4 +1,4 @@
-"""Placements that come after the configuration's: what that has said of samples and labels holds for each of them."""
+"""Placements later than the configuration's: its rules for samples and labels hold for each of them."""
 
 import json
 
@@ -50,7 +50,7 @@ def label_receivers(placement):
 
 @pytest.mark.parametrize("kind", LATER)
 @pytest.mark.parametrize("who", RULES)
-def test_who_may_have_labels_by_the_configuration_has_them_under_any_later_placement_and_nobody_else(who, kind):
+def test_only_workers_that_the_configuration_permits_have_labels_under_any_later_placement(who, kind):
     free, bound = experiment(*RULES[who]), experiment(*RULES[who], f"placement.labels={who}")
     found = free.placed(LATER[kind], free.placement)
     if label_receivers(found) <= {who}:
@@ -60,7 +60,7 @@ def test_who_may_have_labels_by_the_configuration_has_them_under_any_later_place
             bound.placed(LATER[kind], bound.placement)
 
 
-def test_a_later_document_cannot_give_labels_to_anybody_by_naming_him():
+def test_a_later_document_cannot_permit_labels_by_naming_a_worker():
     bound = experiment(*RULES["edge"], "placement.labels=edge")
     with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
         bound.placed(document(RANGES["two workers"], labels="near"), bound.placement)
@@ -82,7 +82,7 @@ def test_labels_of_a_configured_file_hold_as_those_of_the_section_do(tmp_path):
 
 
 def on_one_cut(tmp_path, ranges, labels):
-    """An experiment of two workers on one cut."""
+    """Build an experiment of two workers on one cut."""
     file = tmp_path / "placement.json"
     file.write_text(json.dumps({**document(ranges, labels=labels), "workers": ["edge", "near"]}))
     return experiment(f"placement.file={file}")

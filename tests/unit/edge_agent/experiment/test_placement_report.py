@@ -1,4 +1,5 @@
-"""What a placement costs and shows: bytes as the codecs make them, memory as tensors take it, and who sees what."""
+"""The costs and leaks of a placement: bytes as the codecs make them, memory as tensors take it, and the data each
+worker sees."""
 
 import copy
 import json
@@ -37,7 +38,7 @@ def reported(*more, experiment=("cnn", "sgd")):
 
 
 def of(report, worker):
-    """A worker's memory and sight."""
+    """Return a worker's memory, and the data that it sees."""
     return next(one for one in report.memory if one.worker == worker), next(
         one for one in report.sights if one.worker == worker
     )
@@ -80,7 +81,7 @@ def test_integers_cross_as_they_are_and_have_no_gradients():
 
 
 def shared(tmp_path):
-    """Two blocks on the edge and near, updated by near; the rest on far."""
+    """Place two blocks on the edge and near, updated by near, and the rest on far."""
     tiles = [
         {"worker": "edge", "blocks": [0, 2], "samples": [0, 8]},
         {"worker": "near", "blocks": [0, 2], "samples": [8, 32]},
@@ -114,7 +115,7 @@ def test_only_the_owner_keeps_the_optimizers_state(tmp_path):
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 4])
-def test_what_waits_is_the_inputs_of_k_batches_where_they_are_replayed(staleness):
+def test_with_replay_the_inputs_of_k_batches_wait_in_memory(staleness):
     chosen = workload(*CHAIN, f"deployment.staleness={staleness}")
     report, features = report_on(chosen), chosen.chain.features
     assert of(report, "edge")[0].waiting == staleness * features[0][0].bytes
@@ -122,7 +123,7 @@ def test_what_waits_is_the_inputs_of_k_batches_where_they_are_replayed(staleness
     assert of(report, "far")[0].waiting == 0, "who computes the loss waits for nothing"
 
 
-def test_what_waits_is_activations_and_weights_where_they_are_stashed():
+def test_with_stashing_activations_and_weights_wait_in_memory():
     replayed, stashed = (of(reported(*CHAIN, "deployment.staleness=2", more), "near")[0] for more in (
         "deployment.backward=replay", "deployment.backward=stash"))  # fmt: skip
     assert stashed.waiting == 2 * (stashed.activations + stashed.gradients)
@@ -171,13 +172,13 @@ def test_labels_that_are_the_inputs_go_only_where_inputs_may():
 
 @pytest.fixture(scope="module")
 def perceptron():
-    """Four blocks without batch-norm, so that samples may be divided anyhow."""
+    """Build four blocks without batch-norm: any worker may have any samples."""
     return workload(TWO, "placement.edge=0:", PERMITTED, experiment=("mlp", "adam"))
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_of_any_placement_bytes_follow_the_rows_and_everybody_sees_what_comes_and_no_more(data, tmp_path, perceptron):
+def test_in_any_placement_bytes_follow_the_rows_and_each_worker_sees_only_its_arrivals(data, tmp_path, perceptron):
     placement = data.draw(placements(facts_of(perceptron.chain)))
     path = tmp_path / "any.json"
     document = {**document_of(placement), "staleness": 0}

@@ -1,4 +1,4 @@
-"""The placement that a configuration names: every form of it, and what it may be."""
+"""The placement that a configuration names: each of its forms, and the limits of each."""
 
 import json
 
@@ -99,7 +99,7 @@ def test_a_file_says_what_ranges_cannot(tmp_path):
         ),
     ],
 )
-def test_a_placement_that_cannot_be_is_refused_in_a_sentence(flags, sentence):
+def test_an_invalid_placement_is_refused_in_a_sentence(flags, sentence):
     with pytest.raises(ConfigError) as refused:
         placed(*flags)
     assert sentence in str(refused.value)
@@ -125,7 +125,7 @@ def test_a_placement_that_cannot_be_is_refused_in_a_sentence(flags, sentence):
         ),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_is_refused_in_a_sentence(keys, sentence, tmp_path):
+def test_an_invalid_file_is_refused_in_a_sentence(keys, sentence, tmp_path):
     tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "gpu", "blocks": [2, 4]}]
     file = document(tmp_path, **{"workers": ["edge", "gpu"], "tiles": tiles, **keys})
     with pytest.raises(ConfigError) as refused:

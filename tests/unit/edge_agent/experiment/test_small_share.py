@@ -1,4 +1,4 @@
-"""A run says when the cut that nobody chose leaves a worker next to nothing of the model."""
+"""A warning of an even cut: the run tells that a default cut leaves a worker almost no part of the model."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,12 +20,12 @@ def warnings(*more, experiment=MASKED):
 
 
 def head_share(width):
-    """Of the parameters, for the model with two masked layers, 50 tokens and 4 classes."""
+    """Return the head's share of the parameters, for the model with two masked layers, 50 tokens and 4 classes."""
     head = 4 * (width + 1)
     return head / (50 * width + 4 * width * (width + 1) + head)
 
 
-def test_a_cut_that_leaves_the_trainer_next_to_nothing_is_said_in_one_sentence():
+def test_a_cut_that_leaves_the_trainer_almost_nothing_is_reported_in_one_sentence():
     (said,) = warnings("model.kwargs={width=96}")
     assert said["log_level"] == "warning"
     assert "edge-agent model --explain" in said["event"]
@@ -35,11 +35,11 @@ def test_a_cut_that_leaves_the_trainer_next_to_nothing_is_said_in_one_sentence()
 
 
 @pytest.mark.parametrize("width", [48, 64, 80, 96, 112])
-def test_it_is_said_below_a_hundredth_and_not_above(width):
+def test_it_is_reported_below_a_hundredth_and_not_above(width):
     assert bool(warnings(f"model.kwargs={{width={width}}}")) == (head_share(width) <= LEAST_SHARE)
 
 
-def test_who_chose_the_cut_or_the_placement_hears_nothing():
+def test_a_cut_or_placement_that_the_user_chose_is_not_reported():
     wide = "model.kwargs={width=96}"
     assert warnings(wide, "deployment.cut=1") == []
     assert warnings(wide, 'placement={edge="0:1", trainer="1:"}') == []
@@ -47,5 +47,5 @@ def test_who_chose_the_cut_or_the_placement_hears_nothing():
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "lstm"])
-def test_of_an_even_cut_nothing_is_said(model):
+def test_an_even_cut_is_not_reported(model):
     assert warnings(experiment=flags(model, "sgd")) == []

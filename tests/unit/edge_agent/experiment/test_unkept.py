@@ -1,4 +1,5 @@
-"""What a model remembers and nothing keeps is named before training begins: buffers that the file lacks, and plain numbers."""
+"""State that no checkpoint keeps: it is named before training begins. It is buffers that the file lacks, and plain
+numbers."""
 
 import json
 
@@ -13,7 +14,7 @@ from tests.support.running import edge_config
 
 
 class Beside(nn.Linear):
-    """A linear layer that adds what it keeps in buffers of each kind."""
+    """A linear layer that adds state in buffers of each kind."""
 
     def __init__(self, inputs: int, outputs: int, kind: str) -> None:
         super().__init__(inputs, outputs)
@@ -49,7 +50,7 @@ def workload(factory: str, **kwargs: str) -> Workload:
         ("persistent", []),
     ],
 )
-def test_what_training_changes_or_the_factory_draws_is_named_and_stays_as_it_was(kind, named):
+def test_state_that_training_changes_or_the_factory_draws_is_named_and_unchanged(kind, named):
     built = workload(f"{__name__}:beside", kind=kind)
     before = {name: value.clone() for name, value in built.chain.module.named_buffers()}
     assert unkept(built).buffers == named
@@ -57,7 +58,7 @@ def test_what_training_changes_or_the_factory_draws_is_named_and_stays_as_it_was
     assert_same_bits(before, dict(built.chain.module.named_buffers()))
 
 
-def test_of_several_blocks_all_are_named():
+def test_all_of_several_blocks_are_named():
     assert unkept(workload("tests.support.models.remembering:remembering")).buffers == [
         "1.mean",
         "1.seen",
@@ -67,7 +68,7 @@ def test_of_several_blocks_all_are_named():
 
 
 class Counting(nn.Linear):
-    """A linear layer that is scaled by how often it was trained."""
+    """A linear layer that is scaled by the number of its training steps."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)

@@ -1,4 +1,4 @@
-"""The lanes of a time line with more workers than two: which there are, what they are called, and what they say."""
+"""The lanes of a time line with three workers and more: their number, names and figures."""
 
 import pytest
 
@@ -28,7 +28,7 @@ WHAT = {
 
 
 def chain_trace(folder):
-    """The time line of a chain whose far end the device has no link to."""
+    """Write the time line of a chain whose far end has no link to the device."""
     timeline, lanes = Timeline(), lanes_of(IN_A_CHAIN, CHAIN)
     timeline.show(lanes)
     for step in range(8):

@@ -1,4 +1,4 @@
-"""The time line: what is written is read, links carry one tensor at a time, and the figures are those of the schedule."""
+"""The time line: it can be read back, links carry one tensor at a time, and its figures match the schedule."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ from shared.telemetry.phases import PHASES
 
 MICROSECOND = 1e-6
 LANES = {lane.phase: lane for lane in lanes_of(two_workers(AGENT, "gpu", 2, 4, 8), [Link(AGENT, "gpu")])}
-"""Those of two workers."""
+"""Lanes of two workers."""
 TITLES = ["P1 edge compute", "encode", "P2 uplink", "P3 cloud compute", "P4 downlink"]
 
 
@@ -37,7 +37,8 @@ def any_spans(draw) -> list[Span]:
 
 
 def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int = 0, begin: float = 5.0) -> list[Span]:
-    """What a pipeline with staleness `limit` does when each phase takes so long; drained after every epoch."""
+    """Return the spans of a pipeline with staleness `limit` when each phase takes these seconds. It is drained after
+    each epoch."""
     free = dict.fromkeys(PHASES, begin)
     settled: list[float] = []
     found = []
@@ -59,7 +60,7 @@ def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int
 
 
 def window_of(spans, *arguments, **named):
-    """The window of a time line of two workers."""
+    """Return the window of a time line of two workers."""
     return choose_window(Trace(tuple(LANES.values()), tuple(spans)), *arguments, **named)
 
 
@@ -83,7 +84,7 @@ def test_a_long_run_keeps_its_newest_spans(tmp_path):
 
 
 @given(spans=any_spans())
-def test_what_is_written_is_read(spans, tmp_path_factory):
+def test_a_written_time_line_is_read_back(spans, tmp_path_factory):
     trace = load(write(spans, tmp_path_factory.mktemp("trace") / "new" / "out.json"))
     found = trace.spans
     assert trace.lanes == tuple(LANES.values())
@@ -95,7 +96,7 @@ def test_what_is_written_is_read(spans, tmp_path_factory):
         assert after.end == pytest.approx(before.end - begin, abs=MICROSECOND)
 
 
-def test_a_trace_is_what_perfetto_reads(tmp_path):
+def test_perfetto_reads_a_trace(tmp_path):
     written = json.loads(
         write([Span(LANES["cloud"], "forward, backward", 7, 3.0, 3.5)], tmp_path / "out.json").read_text()
     )
@@ -151,7 +152,7 @@ def test_another_file_is_no_time_line(text, tmp_path):
         load(path)
 
 
-def test_a_file_that_is_not_there_and_one_of_no_steps(tmp_path):
+def test_a_missing_file_and_one_without_steps_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="is empty"):
@@ -173,7 +174,7 @@ def test_a_link_carries_one_tensor_after_the_other_and_is_busy_as_before(spans):
 
 
 def covered(spans) -> float:
-    """Seconds in which at least one span is, by counting."""
+    """Count the seconds in which at least one span is active."""
     edges = sorted({moment for span in spans for moment in (span.start, span.end)})
     middles = [((one + other) / 2, other - one) for one, other in pairwise(edges)]
     return sum(length for middle, length in middles if any(span.start <= middle <= span.end for span in spans))
@@ -193,7 +194,7 @@ def test_without_staleness_one_module_works_at_a_time(seconds, count, steps):
 
 @given(SECONDS, st.integers(3, 6))
 def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
-    seconds["edge"] = 0.01  # this small simulation lets its backward overlap with the next forward
+    seconds["edge"] = 0.01  # This small simulation lets a backward pass overlap with the next forward pass.
     window = window_of(pipeline(seconds, limit, 90), 12, first_step=60)
     slowest = max(seconds, key=seconds.get)
     assert window.steps_per_second == pytest.approx(1 / seconds[slowest])

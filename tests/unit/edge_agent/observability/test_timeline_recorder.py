@@ -1,4 +1,5 @@
-"""What the time line is made of: moments of other machines are put on the device's clock, and none later than it was heard."""
+"""The contents of a time line: times of othe it.r machines are converted to the device's clock, and none is later than
+the report of"""
 
 import time
 from types import SimpleNamespace
@@ -47,7 +48,7 @@ def tensor(role, step=0, sent=0.0, count=0):
 
 
 def stream(ahead=AHEAD, round_trip=0.02):
-    """A stream whose other end's clock is known, as far as a recorder looks at it."""
+    """Build the part of a stream that a recorder reads. The clock of its other end is known."""
     clock = PeerClock()
     clock.observe(1.0, 1.0 + round_trip, nanoseconds(1.0 + round_trip / 2 + ahead))
     link = SimpleNamespace(bits_per_second=BITS_PER_SECOND)
@@ -55,7 +56,7 @@ def stream(ahead=AHEAD, round_trip=0.02):
 
 
 class Recording:
-    """A recorder, at a moment that the test says, and what it has written."""
+    """A recorder on the test's clock, and its records."""
 
     def __init__(self, monkeypatch, placement=CHAIN, links=LINKS):
         self._monkeypatch = monkeypatch
@@ -81,7 +82,7 @@ FAR = Lane("cloud", "far", by_reports=True)
 
 
 def done(worker, step, began, seconds):
-    """The report of a worker whose clock is ahead. began: by the device's."""
+    """Report a step as a worker whose clock is ahead. began: by the device's clock."""
     return StepDone(
         worker=worker, step=step, compute_seconds=seconds, compute_start_nanoseconds=nanoseconds(began + AHEAD)
     )
@@ -100,7 +101,7 @@ def test_a_far_worker_is_drawn_as_long_as_it_reports_and_ends_no_later_than_its_
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5.0), st.floats(0.0, 3.0)), min_size=1, max_size=20), st.floats(-1e5, 1e5))
-def test_nothing_is_sent_later_than_it_came(pauses_and_delays, ahead):
+def test_no_tensor_is_sent_later_than_it_arrived(pauses_and_delays, ahead):
     clock, sent, arrived = ReportedClock(), 1e5, 1e5
     for pause, delay in pauses_and_delays:
         sent += pause
@@ -147,9 +148,7 @@ def test_a_tensor_leaves_when_it_left_however_long_its_acknowledgement_has_waite
     assert (span.start, span.end) == pytest.approx((left, arrived), abs=1e-5)
 
 
-def test_of_what_one_acknowledgement_covers_the_last_came_then_and_the_others_as_the_link_carries_them(
-    monkeypatch, tmp_path
-):
+def test_one_acknowledgement_dates_its_last_tensor_and_the_link_rate_dates_the_others(monkeypatch, tmp_path):
     recording, link = Recording(monkeypatch), stream()
     heard = recording.at(13.01)
     for step in range(3):
@@ -162,7 +161,7 @@ def test_of_what_one_acknowledgement_covers_the_last_came_then_and_the_others_as
 def test_nothing_leaves_before_it_is_encoded(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
     recording.recorder.worked("codec", "encode", 0, 10.0, 10.1)
-    slow = recording.at(10.9)  # the way back took longer than any before
+    slow = recording.at(10.9)  # The acknowledgement took longer than any before.
     slow.delivered("near", stream(), tensor(Role.ROLE_FEATURE), 0.8, nanoseconds(10.3 + AHEAD))
     (span,) = recording.spans(tmp_path, way(AGENT, "near"))
     assert (span.start, span.end) == pytest.approx((10.1, 10.3), abs=1e-5)

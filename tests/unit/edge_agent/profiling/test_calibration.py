@@ -1,4 +1,5 @@
-"""The search of a calibration, with accuracies that the test makes up: right on both sides of the budget, and sparing."""
+"""The search of a calibration, with accuracies that the test invents: right on both sides of the budget, and with few
+trainings."""
 
 import asyncio
 import json
@@ -37,9 +38,8 @@ BUDGET = 0.01
 
 
 def searched(harm, cuts=(1, 2, 3), most_staleness=8, baseline=(0.9, 0.9)):
-    """What comes out where a candidate loses `harm(candidate)` with every seed, and what was trained, and for how long.
-
-    harm: may take the length of the training too.
+    """Search where a candidate loses `harm(candidate)` with every seed. Returns the result, the candidates and their
+    lengths.//harm: may take the length of the training too.
     """
     lost = harm if harm.__code__.co_argcount == 2 else lambda candidate, _share: harm(candidate)
     trained = {}
@@ -57,7 +57,7 @@ bearable_bits = st.fixed_dictionaries({cut: st.sampled_from(bit_widths()) for cu
 
 @given(staleness=bearable_staleness, bits=bearable_bits, most=st.integers(0, 9))
 @example(staleness={1: 12, 2: 3, 3: 0}, bits=dict.fromkeys((1, 2, 3, 4), 8), most=8)
-def test_of_harm_that_is_monotone_the_bounds_are_found_and_few_are_asked(staleness, bits, most):
+def test_bounds_of_monotone_harm_are_found_with_few_trainings(staleness, bits, most):
     cuts = sorted(staleness)
 
     def harm(candidate):
@@ -73,7 +73,7 @@ def test_of_harm_that_is_monotone_the_bounds_are_found_and_few_are_asked(stalene
 
 
 @given(bits=st.sampled_from(bit_widths()), misled=st.sampled_from(bit_widths()), most=st.integers(0, 4))
-def test_what_only_a_whole_training_shows_is_found_too(bits, misled, most):
+def test_harm_that_only_a_whole_training_shows_is_found_too(bits, misled, most):
     def harm(candidate, share):
         return 0.5 * (candidate.bits < (bits if share == WHOLE else min(bits, misled)))
 
@@ -106,12 +106,12 @@ def test_k_and_bits_keep_the_budget_together(weights, cuts, most):
 
 
 @pytest.mark.parametrize(("lost", "bits"), [(BUDGET, 1), (BUDGET + 1e-6, 32)])
-def test_what_costs_the_budget_is_taken_and_what_costs_more_is_not(lost, bits):
+def test_a_loss_within_the_budget_is_accepted_and_a_larger_one_is_not(lost, bits):
     found, _ = searched(lambda candidate: lost * (candidate.bits < 32), cuts=[2])
     assert found.min_bits == {2: bits}
 
 
-def test_a_loss_within_what_seeds_differ_by_is_none_and_it_is_said():
+def test_a_loss_within_the_spread_of_seeds_is_none_and_is_reported():
     def harm(candidate):
         return 0.03 * (candidate.bits < 8) + 0.02 * (candidate.bits < 32)
 
@@ -139,7 +139,7 @@ CALIBRATED = calibrated(
 )
 
 
-def test_what_was_found_stands_in_the_file_and_is_read_again():
+def test_the_findings_are_written_to_the_file_and_read_again():
     mapping = json.loads(profile_to_json(CALIBRATED))
     assert (mapping["min_bits"], mapping["max_staleness"]) == ([None, None, 4, None, 32], 2)
     assert mapping["calibration"]["serial_accuracy"] == [0.9, 0.9]
@@ -173,7 +173,7 @@ THREE_BLOCKS = small_profile(
     edge_seconds=(None, 1.0, 2.0, 3.0),
     cloud_seconds=(None, 0.4, 0.3, 0.0),
 )
-"""A profile of as many blocks as the MLP has."""
+"""A profile with as many blocks as the MLP."""
 
 
 FLAT = '{factory="tests.support.samples:FlatDigits"}'
@@ -181,7 +181,7 @@ MLP_TO_CALIBRATE = [*MLP, f'data.calibration={FLAT[:-1]}, kwargs={{split="test"}
 
 
 class MadeUp:
-    """Copies whose accuracies and times the test makes up."""
+    """Copies whose accuracies and times the test invents."""
 
     where = "in a test"
 
@@ -204,7 +204,7 @@ def calibration(path, settings, *flags, copies=None, watching=None):
     return Calibration(experiment, settings, copies or MadeUp(), PartFile(path, Trainings), watching or Watching())
 
 
-async def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_path):
+async def test_trainings_before_an_interruption_are_not_repeated(tmp_path):
     seen = []
 
     async def once(copies, *flags, budget_points=1.0):
@@ -228,7 +228,7 @@ async def test_what_was_trained_before_an_interruption_is_not_trained_again(tmp_
     assert set(trained) <= set(changed.trained), "of another experiment nothing is known"
 
 
-async def test_how_long_it_takes_is_said_before_anything_is_trained(tmp_path):
+async def test_the_estimated_time_is_shown_before_the_first_training(tmp_path):
     copies, said = MadeUp(), []
     watching = Watching(on_estimate=lambda sentence: said.append((sentence, len(copies.trained))))
     settings = CalibrationSettings(seeds=2, most_staleness=2)
@@ -241,7 +241,7 @@ async def test_how_long_it_takes_is_said_before_anything_is_trained(tmp_path):
 
 
 @given(cuts=st.integers(1, 6), most=st.integers(0, 8))
-def test_where_no_short_training_misleads_the_estimate_counts_what_is_trained(cuts, most):
+def test_the_estimate_counts_the_trainings_if_no_short_training_misleads(cuts, most):
     _, trained = searched(lambda candidate: 0.5 * (candidate.bits < 2), range(1, cuts + 1), most)
     assert sorted(trained.values()) == sorted(usual_shares(cuts, most, bit_widths()))
 
@@ -275,7 +275,7 @@ def test_a_calibration_has_samples_of_its_own(flags, says):
         ((2, 3), "the cuts to calibrate are 2, 3; with 3 blocks"),
     ],
 )
-def test_what_cannot_be_calibrated_is_said_before_anything_is_done(tmp_path, cuts, says):
+def test_a_model_that_cannot_be_calibrated_is_refused_before_any_training(tmp_path, cuts, says):
     with pytest.raises(ConfigError, match=says):
         calibration(tmp_path / "t", CalibrationSettings(cuts=cuts), *MLP)
 
@@ -308,7 +308,7 @@ async def test_labels_that_are_no_classes_are_refused_in_words():
         (["--on=trainer"], "--on trainer says who trains copies; it goes with --calibrate"),
     ],
 )
-def test_the_command_says_what_cannot_be(tmp_path, monkeypatch, capsys, arguments, says):
+def test_the_command_refuses_impossible_options(tmp_path, monkeypatch, capsys, arguments, says):
     flags = [f"--set={flag}" for flag in MLP_TO_CALIBRATE]
     monkeypatch.setattr(sys, "argv", ["edge-agent", "profile", f"--out={tmp_path / 'p.json'}", *flags, *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""What is kept of an unfinished profile is continued, or done again; nothing else comes of it, whatever the file holds."""
+"""An unfinished profile: it is continued or measured again, whatever its file holds."""
 
 import json
 
@@ -20,7 +20,7 @@ def loaded(path, of="settings"):
     return parts, [entry["event"] for entry in logs]
 
 
-def test_what_is_saved_is_gone_on_with_until_it_is_removed(tmp_path):
+def test_saved_parts_are_continued_until_they_are_removed(tmp_path):
     path = tmp_path / "new" / "profile.json.parts"
     assert loaded(path) == (Measurements(of="settings"), [])
     PartFile(path, Measurements).save(DONE)

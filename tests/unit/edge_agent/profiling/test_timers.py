@@ -1,4 +1,4 @@
-"""Measuring while a session trains: what cannot be measured is said by an error that its caller knows."""
+"""Measuring while a session trains: a failure is an error that the caller knows."""
 
 from types import SimpleNamespace
 

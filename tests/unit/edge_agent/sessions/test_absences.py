@@ -1,4 +1,5 @@
-"""Who is away for how long, in virtual time: asked only while nothing moves, and given up only where others have its blocks."""
+"""Absences of trainers, in virtual time: a trainer is asked only while no step ends, and given up only if others have
+its blocks."""
 
 import asyncio
 import functools
@@ -16,7 +17,7 @@ _let_others_run = functools.partial(asyncio.sleep, 0)
 
 
 class Trainer:
-    """Serves, is away, or has something else to say."""
+    """A trainer that serves, is away, or gives another answer."""
 
     def __init__(self):
         self.says, self.asked = None, 0
@@ -28,7 +29,7 @@ class Trainer:
 
 
 class Needed(dict):
-    """Trainers by name, without each of which nothing goes on."""
+    """Trainers by name, all of which the run needs."""
 
     @property
     def needed(self):
@@ -62,7 +63,7 @@ def session(trainers):
 
 @pytest.fixture
 def seconds(monkeypatch):
-    """The time that has passed, which sleeping alone makes pass."""
+    """Return the time that has passed. Only a sleep lets it pass."""
     passed, sleep = [0.0], asyncio.sleep
 
     async def pass_time(count):
@@ -109,7 +110,7 @@ async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(ses
     assert await absences.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
 
 
-async def test_while_steps_get_done_nobody_is_asked(session, trainers, seconds):
+async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
     assert (
         await Absences(session, lambda: seconds[0], lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS))

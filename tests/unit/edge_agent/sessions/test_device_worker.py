@@ -1,4 +1,5 @@
-"""This device's blocks through changes of placement: what has come counts from the commit on, and is forgotten without one."""
+"""This device's blocks through changes of placement: received blocks count from the commit on, and are dropped without
+a commit."""
 
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ BLOCKS = 4
 
 
 class Placed:
-    """Notes from which step on the device computes."""
+    """A record of the steps from which the device computes."""
 
     def __init__(self):
         self.first_steps = []
@@ -28,7 +29,7 @@ class Placed:
 
 
 class Trainer:
-    """Has all blocks, with weights that are all one number."""
+    """A trainer with all blocks, whose weights are all one number."""
 
     def __init__(self, value):
         self.held = HeldBlocks(chain_of(built("dropping")), recipe("adam"), CPU, range(BLOCKS))
@@ -82,7 +83,7 @@ async def test_blocks_that_have_come_count_from_the_commit_on(device):
     assert device.placed.first_steps == [3]
 
 
-async def test_what_came_for_a_change_that_failed_is_in_no_later_one(device):
+async def test_blocks_of_a_failed_change_are_in_no_later_one(device):
     await bring(device.worker.fetch(Trainer(0.5), Transfer({2: False})))
     await device.worker.give_up()
     await bring(device.worker.fetch(Trainer(0.25), Transfer({3: False})))

@@ -1,4 +1,4 @@
-"""What an agent keeps of its sessions: open in one process at a time, and looking at it disturbs nobody."""
+"""An agent's stored sessions: open in one process at a time, and a reader disturbs no process."""
 
 import threading
 
@@ -40,7 +40,7 @@ def test_a_session_is_open_in_one_process_at_a_time_and_the_list_says_so(stored)
     again.release()
 
 
-def test_whoever_lists_sessions_keeps_nobody_from_resuming_one(stored):
+def test_listing_sessions_does_not_keep_a_process_from_resuming_one(stored):
     done = threading.Event()
 
     def look():

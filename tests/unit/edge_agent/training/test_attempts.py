@@ -1,4 +1,4 @@
-"""How often a run may fail before it ends: by where it stood when it failed."""
+"""The number of failures that a run survives, by the step it had reached."""
 
 import pytest
 

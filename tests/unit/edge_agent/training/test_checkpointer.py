@@ -1,4 +1,4 @@
-"""When a checkpoint is due, that it stays due where it could not be taken, and that it is shared once every part is written."""
+"""The times of checkpoints: one stays due until it is taken, and is shared once every part is written."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.support.virtual import InlineWorker
 
 
 class Trainer:
-    """Copies and writes its part, unless it cannot be reached or its disk is full."""
+    """A trainer that copies and writes its part, unless it cannot be reached or its disk is full."""
 
     def __init__(self):
         self.down, self.full, self.asked = False, False, []
@@ -31,7 +31,7 @@ class Trainer:
 
 
 class Device:
-    """Is its own part of every checkpoint."""
+    """A device that is its own part of every checkpoint."""
 
     def __init__(self):
         self.asked, self.saved = [], []
@@ -99,7 +99,7 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_is_due_
     assert checkpointer.next_stop_step(5, 100) == 100, "a trainer that does not answer would delay each step"
     boundary.clear_request()
     async with asyncio.timeout(60):
-        await boundary.wait_for_request()  # and not after another hour
+        await boundary.wait_for_request()  # not only after another hour
     assert checkpointer.due(6)
     assert checkpointer.next_stop_step(5, 100) == 6
     trainers["far"].down = False

@@ -1,4 +1,4 @@
-"""Pausing a run: who waits for it to stand still is told when it never does."""
+"""Pauses of a run: a caller that waits for a standstill is told if it never comes."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import StoppedError
 
 
-async def test_who_waits_for_a_standstill_is_told_when_none_comes():
+async def test_a_caller_that_waits_for_a_standstill_is_told_if_none_comes():
     pause = Pause(StepBoundary(), Shutdown())
     waiting = asyncio.create_task(pause.pause())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Every kind of place in which checkpoints may lie."""
+"""Every kind of place that may hold checkpoints."""
 
 import fsspec
 import pytest

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: local folders and object stores behave alike."""
+"""Places of checkpoints: local folders and object stores behave alike."""
 
 import time
 from pathlib import Path

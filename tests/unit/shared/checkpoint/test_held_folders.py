@@ -1,4 +1,4 @@
-"""A folder that a process holds is held as long as that process lives, for every other process."""
+"""Held folders: a process holds a folder as long as it lives, and no other process can use it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What of a session outlives the process, in the one form that both sides keep it in."""
+"""State of a session that outlives the process, in the one form that both sides store."""
 
 import fsspec
 import pytest
@@ -11,7 +11,7 @@ from shared.errors import StorageError
 
 @pytest.fixture(params=["folder", "store"])
 def files(request, tmp_path) -> Files:
-    """A folder of this machine, and an object store."""
+    """Give a folder of this machine, and an object store."""
     return (
         LocalFiles(tmp_path / "a")
         if request.param == "folder"
@@ -27,7 +27,7 @@ def test_a_record_is_there_as_it_was_written_last(files):
     assert SessionFolder(files, 1).read() == {"subject": "theirs"}
 
 
-def test_a_record_that_is_not_what_was_written_is_not_believed(files):
+def test_a_changed_record_is_not_believed(files):
     folder = SessionFolder(files, 1)
     folder.write({"subject": "ours"})
     files.write("session.json", (files.read("session.json") or b"").replace(b"ours", b"hers"))
@@ -45,7 +45,7 @@ def test_of_several_that_take_terms_each_is_later_than_all_before(terms):
         assert one.term() == other.term() == highest
 
 
-def test_what_is_no_term_counts_as_none(files):
+def test_an_invalid_term_counts_as_none(files):
     for name in ("term-", "term-x", "term-1.json", "term-" + "9" * 21):
         files.write(name, b"")
     assert SessionFolder(files, 1).term() == 0

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, whatever stops their writing and whatever damages them."""
+"""Checkpoints are whole or absent, whatever interrupts their writing or damages them."""
 
 import errno
 import multiprocessing
@@ -104,8 +104,9 @@ def failing(number):
 
 @pytest.mark.parametrize("call", range(4))
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO], ids=["disk full", "failed fsync"])
-def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, call, fault):
-    """call: which of the four syncs of a checkpoint fails (file and folder, of the bytes and of the manifest)."""
+def test_a_disk_that_fails_leaves_earlier_checkpoints(tmp_path, monkeypatch, call, fault):
+    """call: number of the sync that fails, of the four in a checkpoint (file and folder, of the bytes and of the
+    manifest)."""
     store = CheckpointStore(LocalFiles(tmp_path), keep=3)
     store.save(CheckpointName(0, 10), {}, b"x")
     fsync, calls = os.fsync, []
@@ -120,7 +121,7 @@ def test_a_disk_that_fails_leaves_what_was_there(tmp_path, monkeypatch, call, fa
     with pytest.raises(StorageError, match=os.strerror(fault)):
         store.save(CheckpointName(0, 20), {}, b"y")
     monkeypatch.undo()
-    # Of the last sync only the folder's own failed: the file was whole, and saying less than one has is no harm.
+    # Only the folder's own sync failed: the file was whole, and a checkpoint that is not reported does no harm.
     assert CheckpointName(0, 10) in whole_names(store)
     assert set(whole_names(store)) <= {CheckpointName(0, 10), CheckpointName(0, 20)}
     store.prune()

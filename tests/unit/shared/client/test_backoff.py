@@ -1,4 +1,4 @@
-"""Waits between attempts: jittered below a ceiling that grows, and short enough that a link that is back is soon noticed."""
+"""Waits between attempts: random below a ceiling that grows, and short enough to notice soon that the link is back."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,13 +8,13 @@ from shared.client.retry import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, SOON_W
 from shared.transport.rpc.options import channel_options
 
 GRPC_JITTER = 0.2
-"""gRPC's waits are up to a fifth longer than it is told (its doc/connection-backoff.md)."""
+"""Jitter of gRPC: it waits up to a fifth longer than it is told (its doc/connection-backoff.md)."""
 LINK_BACK_SECONDS = 1.0
-"""The goal: from a link that is back after seconds to the first new step."""
+"""Longest time from a link's return after a short absence to the first new step, in seconds. This is the goal."""
 
 
 def with_highest_draws(first, soon, longest):
-    """Waits that are always drawn as long as they may be, and what they were drawn from."""
+    """Return waits that are always drawn as long as possible, and the ceilings that they were drawn from."""
     drawn = []
 
     def uniform(low, high):

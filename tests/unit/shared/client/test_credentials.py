@@ -1,4 +1,4 @@
-"""What an agent may send where: no token in clear text, none that others can read, and the newest each time."""
+"""Credentials that an agent sends: no token in clear text, none that others can read, and the newest each time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rate of a link from one exchange."""
+"""The rate of a link, from one exchange."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Two months of outages cost an agent a bounded number of attempts and writes, and it trains at the end."""
+"""Two months of outages: they cost an agent a bounded number of attempts and writes, and it trains at the end."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ WEEK_SECONDS = 7 * DAY_SECONDS
 
 @pytest.fixture(scope="module")
 def months():
-    """What came of two months in which the trainer was silent, or had no room."""
+    """Simulate two months in which the trainer was silent, or had no room."""
     return live_through(weather(0, DAYS, ("silent", "busy")), DAYS * DAY_SECONDS)
 
 

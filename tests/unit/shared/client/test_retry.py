@@ -1,4 +1,4 @@
-"""Trying again: for as long as the user allows, and no sooner than the trainer has asked for."""
+"""Retries: as long as the user allows, and no sooner than the trainer asked for."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from tests.support.virtual import run_virtually
 
 
 @pytest.mark.parametrize("kind", [UnreachableError, BusyError])
-async def test_nobody_asks_again_before_the_trainer_has_said(kind):
+async def test_no_retry_is_sooner_than_the_trainer_asked(kind):
     asked = []
 
     async def attempt():
@@ -49,7 +49,7 @@ async def test_each_call_that_waits_has_its_own_reason():
     assert retry.reasons == told[-1] == ()
 
 
-def test_what_is_lost_at_one_place_is_tried_less_and_less_often_and_at_once_when_it_got_further():
+def test_losses_at_one_place_are_retried_less_and_less_often_and_at_once_after_progress():
     async def main():
         spacing, waited = Spacing(), []
 

@@ -1,4 +1,4 @@
-"""What a worker says of a trainer that does not answer: it names settings that there are where it runs."""
+"""Sentences about a trainer that does not answer: they name only settings that the worker has."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_silence_names_the_setting_where_there_is_one():
 @pytest.mark.parametrize("by_trainer", [False, True])
 async def test_a_trainer_that_cannot_be_connected_is_said_with_the_settings_of_an_agent_alone(by_trainer):
     dialer = PeerDialer(PeersConfig(), LinkConfig(), insecure=True)
-    with held_port() as port:  # nobody listens there
+    with held_port() as port:  # no process listens there
         trainer = TrainerAddressConfig(address=f"127.0.0.1:{port}", connect_timeout_seconds=0.2)
         access = dialer.access if by_trainer else PLAIN
         connection = TrainerConnection(trainer, LinkConfig(), lambda _code: None, access)

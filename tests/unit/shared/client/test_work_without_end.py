@@ -1,4 +1,4 @@
-"""A trainer that says for ever that it goes on is given up."""
+"""A trainer that reports progress for ever is given up."""
 
 import asyncio
 import time
@@ -18,18 +18,18 @@ A_MINUTE = 60.0
 
 
 class GoingOn:
-    """A call whose answers say that the work goes on, one a minute."""
+    """A call whose answers report progress, once a minute."""
 
     def __init__(self, answer):
         self._answer = answer
 
     async def read(self):
-        """See grpc.aio."""
+        """Read as grpc.aio does."""
         await asyncio.sleep(A_MINUTE)
         return self._answer
 
     def cancel(self):
-        """See grpc.aio."""
+        """Cancel as grpc.aio does."""
 
 
 def access_to(answer):

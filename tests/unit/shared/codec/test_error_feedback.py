@@ -1,4 +1,4 @@
-"""Error feedback: paper 000, Alg. 1, and the factor that a mean over a batch wants."""
+"""Error feedback: paper 000, Alg. 1, and the factor that a mean over a batch needs."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_the_literal_formula():
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_it_recovers_the_gradient_where_the_hessian_is_the_squared_gradient(batch):
-    """For the loss -log h, h's second derivative is its first squared: what is left is of third order."""
+    """For the loss -log h, the second derivative is the first one squared: the remaining error is of third order."""
     feature = made(0, batch, 100).abs() + 1.0
     decoded = codec_by_name("uniform6").decode(codec_by_name("uniform6").encode(feature))
     error = compression_error(decoded.clone(), feature)
@@ -44,7 +44,7 @@ def test_it_recovers_the_gradient_where_the_hessian_is_the_squared_gradient(batc
         return float((compensate(received, error, batch, mode) - true).norm())
 
     assert distance(FeedbackMode.BATCH) < 0.1 * distance(FeedbackMode.OFF)
-    if batch == 64:  # the literal formula does almost nothing there
+    if batch == 64:  # The literal formula has almost no effect there.
         assert distance(FeedbackMode.LITERAL) > 0.95 * distance(FeedbackMode.OFF)
 
 
@@ -84,8 +84,8 @@ def test_the_error_is_the_difference_and_the_feature_stays(name, expanded):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_what_is_sent_of_a_feature_stays_when_its_error_is_taken(name, dtype):
-    """Windows that overlap are encoded from a copy, as a feature of another device is; the payload is that copy."""
+def test_computing_the_error_leaves_the_payload_unchanged(name, dtype):
+    """Overlapping windows are encoded from a copy, like a feature of another device. The payload is that copy."""
     feature = made(0, 8, 64).to(dtype).unfold(1, 16, 8)
     codec = codec_by_name(name)
     encoding = codec.encode(feature)
@@ -101,7 +101,7 @@ def test_an_infinite_element_of_a_feature_leaves_the_gradient_finite(name):
     codec = codec_by_name(name)
     error = compression_error(codec.decode(codec.encode(feature)), feature)
     gradient = made(1, 4, 6)
-    gradient[0, 1] = 0.0  # what a mask leaves of it
+    gradient[0, 1] = 0.0  # the feature after a mask
     compensated = compensate(gradient, error, 4)
     assert compensated.isfinite().all()
     assert compensated[0, 1] == 0

@@ -1,4 +1,4 @@
-"""What holds for every codec: strides, sizes, memory, and peers that send nonsense."""
+"""Rules for every codec: strides, sizes, memory, and peers that send nonsense."""
 
 import gc
 import threading
@@ -181,7 +181,7 @@ def test_a_thread_may_encode_for_inference_first_and_for_training_then():
                     codec_by_name(name).decode(carried(codec_by_name(name).encode(torch.randn(4, 200)))).add_(1)
             done.append(mode)
 
-    thread = threading.Thread(target=work)  # a thread of its own, so that nothing is kept from before
+    thread = threading.Thread(target=work)  # A thread of its own has no earlier state.
     thread.start()
     thread.join()
     assert done == [True, False]
@@ -210,7 +210,7 @@ def test_two_threads_do_not_disturb_each_other():
 
 @pytest.mark.parametrize("name", [name for name in codec_names() if name != "raw"])
 @pytest.mark.parametrize("dtype", OTHERS)
-def test_only_raw_carries_what_is_not_a_float(name, dtype):
+def test_only_raw_carries_other_types_than_floats(name, dtype):
     with pytest.raises(ConfigError, match=f"codec {name} carries floating-point tensors, not {dtype}; use raw"):
         codec_by_name(name).encode(torch.zeros(3, dtype=dtype))
     encoded = codec_by_name(name).encode(torch.zeros(3))
@@ -258,7 +258,7 @@ def test_whatever_a_peer_claims_the_answer_is_a_tensor_or_a_protocol_error(
     family, data, dtype, shape, strides, filling, fits
 ):
     codec = data.draw(of_family(family))
-    if fits:  # let nonsense get further than the length
+    if fits:  # nonsense passes the check of the length
         strides = (strides + (1,) * len(shape))[: len(shape)]
         try:
             check_layout(shape, strides, 4096)

@@ -1,4 +1,4 @@
-"""Layouts: what is sent is accepted, and what is absurd is refused before memory is taken."""
+"""Layouts: our own are accepted, and absurd ones are refused before memory is taken."""
 
 import math
 
@@ -62,6 +62,6 @@ def test_as_many_dimensions_as_allowed_are_decoded():
 
 @settings(deadline=None)
 @given(tensor=tensors())
-def test_what_we_send_is_a_layout_that_we_accept(tensor):
+def test_layouts_that_we_send_are_accepted(tensor):
     encoded = codec_by_name("raw").encode(tensor)
     check_layout(encoded.shape, encoded.strides, 1 << 20)

@@ -1,4 +1,4 @@
-"""MBQ against paper 001, III-C, whose literal form is written here, and what we decided where we left it."""
+"""MBQ, compared with its literal form in paper 001, III-C, and our decisions where we depart from it."""
 
 import itertools
 import math
@@ -52,7 +52,8 @@ each_width = pytest.mark.parametrize("bits", BITS)
 
 
 class LiteralMbq:
-    """The paper's quantiser: a codebook about zero, found greedily at the first batch and followed by a moving average."""
+    """The paper's quantiser: a codebook about zero, found greedily at the first batch and followed by a moving
+    average."""
 
     def __init__(self, bits):
         self._bits, self._batch, self._alpha = bits, 0, None
@@ -125,7 +126,7 @@ def test_more_bits_are_nearer(kind, seed, count):
 @each_kind
 @each_width
 def test_the_mean_stays(kind, bits):
-    """What the paper's receiver subtracts is in the offset already."""
+    """The offset already contains the amount that the paper's receiver subtracts."""
     numbers = SHAPES_OF_NUMBERS[kind](normal(40_000)).double()
     moved = float(through(f"mbq{bits}", numbers.float()).double().mean() - numbers.mean())
     assert abs(moved) <= 0.01 * float(numbers.std())
@@ -133,7 +134,7 @@ def test_the_mean_stays(kind, bits):
 
 @each_width
 def test_eight_numbers_in_a_million_that_are_far_away_are_not_lost(bits):
-    """No sample holds them, and they make all of the error where a codebook does not know them."""
+    """No sample contains them, and they cause all of the error if a codebook lacks them."""
     numbers = normal(1_000_000)
     numbers[::125_001] = 1000.0
     decoded = through(f"mbq{bits}", numbers)
@@ -152,7 +153,7 @@ def test_a_fit_to_a_sample_is_nearly_as_good_as_one_to_all(kind, bits, monkeypat
 
 @pytest.mark.parametrize("count", [10_000, 1_000_000])
 def test_levels_part_groups_that_are_narrow_beside_their_distance(count):
-    """Two levels for each group: 0.3634 of its variance is the least error (Lloyd-Max at one bit)."""
+    """Two levels for each group leave at least 0.3634 of its variance as error (Lloyd-Max at one bit)."""
     group = 1.3 + 1e-3 * normal(count // 2)
     numbers = torch.cat([group, -group])
     assert squared_error("mbq2", numbers) <= 0.38e-6
@@ -166,8 +167,8 @@ def test_numbers_at_both_ends_of_float32_are_fitted():
 
 @pytest.mark.parametrize("channels", [3, 7, 64])
 @each_width
-def test_what_a_sample_takes_follows_no_stride(channels, bits):
-    """Channels of very different size, channels-last, so that each comes back at a fixed distance."""
+def test_the_sampling_follows_no_stride(channels, bits):
+    """The channels are channels-last and differ in size, so that each comes back at a fixed distance."""
     numbers = normal(channels * 30_000, seed=1).view(-1, channels) * torch.arange(1, channels + 1)
     whole = squared_error(f"mbq{bits}", numbers)
     shuffled = numbers.view(-1)[torch.randperm(numbers.numel(), generator=torch.Generator().manual_seed(2))]
@@ -175,7 +176,7 @@ def test_what_a_sample_takes_follows_no_stride(channels, bits):
 
 
 def features_of_a_trained_network(factory, kwargs):
-    """What each block of a network puts out on four batches, after an epoch of handwritten digits."""
+    """Return the output of each block of a network on four batches, after an epoch of handwritten digits."""
     digits = load_dataset("edge_agent.data:digits", {"split": "train"})
     images = torch.stack([digits[index][0] for index in range(1024)])
     labels = torch.tensor([int(digits[index][1]) for index in range(1024)])
@@ -212,7 +213,7 @@ def test_features_of_a_trained_network_are_nearer_than_uniform_and_the_papers_fo
             ours = squared_error(f"mbq{bits}", batch)
             uniform = squared_error(f"uniform{bits}", batch)
             papers = float((literal(batch) - batch.double()).square().mean())
-            # equal on pixels, which lie on a grid; then float32 decides
+            # They are equal on pixels, which lie on a grid; float32's rounding decides there.
             assert ours <= (1 + 1e-6) * min(uniform, papers), (name, bits)
 
 
@@ -221,8 +222,8 @@ def test_features_of_a_trained_network_are_nearer_than_uniform_and_the_papers_fo
 
 @pytest.mark.parametrize("kind", [kind for kind in SHAPES_OF_NUMBERS if kind != "skewed"])
 @each_width
-def test_what_was_decoded_comes_back(kind, bits):
-    """Where all 2^n sums occur, as they do in all but the skewed numbers: but for float32's rounding."""
+def test_decoded_values_are_encoded_without_loss(kind, bits):
+    """All 2^n sums occur, except in the skewed numbers. Only float32's rounding remains."""
     numbers = SHAPES_OF_NUMBERS[kind](normal(20_000))
     once = through(f"mbq{bits}", numbers)
     again = through(f"mbq{bits}", once)
@@ -263,7 +264,7 @@ def test_two_numbers_are_as_good_as_exact(bits):
 )
 @settings(deadline=None)
 def test_any_finite_numbers_stay_finite_and_no_further_than_their_range(values, bits):
-    """Subnormal numbers, and ranges that float32 cannot hold, with the rest."""
+    """The values include subnormal numbers, and ranges that float32 cannot hold."""
     tensor = torch.tensor(values, dtype=torch.float32)
     decoded = through(f"mbq{bits}", tensor).double()
     low, high = float(tensor.double().min()), float(tensor.double().max())

@@ -226,7 +226,7 @@ def test_a_scalar_is_exact():
     ending=endings,
 )
 def test_any_finite_numbers_stay_finite_and_within_a_step(values, bits, ending):
-    """Subnormal numbers, and ranges that float32 cannot hold, with the rest."""
+    """The values include subnormal numbers, and ranges that float32 cannot hold."""
     tensor = torch.tensor(values, dtype=torch.float32)
     check_within_half_a_step(tensor, through(f"uniform{bits}{ending}", tensor), bits, False, steps=1.0)
 

@@ -1,4 +1,4 @@
-"""How a command ends: an error with one line and its code, a defect with its traceback."""
+"""The end of a command: an error with one line and its code, a defect with its traceback."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Sharing one thread: whatever others ask for, each is served by the time that it has used."""
+"""Sharing one thread: each account is served by the time that it has used, whatever the others request."""
 
 import heapq
 import itertools
@@ -13,23 +13,24 @@ from tests.support.examples import examples
 
 @dataclass
 class Asker:
-    """Somebody who asks for the next job so long after the last has ended, or has so many waiting at all times."""
+    """An account that requests its next job a fixed time after the last has ended, or always has several jobs
+    waiting."""
 
     job_seconds: float
     absent_seconds: float = 0.0
     lanes: int = 1
     begins_seconds: float = 0.0
     served: list[float] = field(default_factory=list)
-    """When each of the jobs of this one began."""
+    """Times at which each of its jobs began."""
 
     @property
     def alone_a_second(self) -> float:
-        """Jobs a second where nobody else asks."""
+        """Jobs a second without any other account."""
         return 1 / (self.job_seconds + self.absent_seconds)
 
 
 def simulate(askers, seconds):
-    """One thread on a clock of our own."""
+    """Run one thread on a clock of the test."""
     queue, now, order = FairQueue(), 0.0, iter(range(10**9))
     arrivals = [(asker.begins_seconds, next(order), name) for name, asker in askers.items() for _ in range(asker.lanes)]
     heapq.heapify(arrivals)
@@ -58,7 +59,7 @@ def simulate(askers, seconds):
 
 
 def share(asker, seconds):
-    """The share of the pace that it has alone."""
+    """Return an account's pace as a share of its pace alone."""
     begun = [at for at in asker.served if at < seconds]
     return len(begun) / seconds / asker.alone_a_second
 
@@ -104,7 +105,7 @@ def test_the_thread_is_not_kept_free_for_longer_than_the_bound(jobs):
     assert max(gaps, default=0.0) <= len(jobs) * MOST_WAIT_SECONDS + 1e-6
 
 
-def test_who_was_idle_for_long_has_saved_nothing_up():
+def test_idle_time_saves_nothing_up():
     old, late = Asker(0.1, 0.0, 2), Asker(0.1, 0.0, 2, begins_seconds=100.0)
     simulate({"old": old, "late": late}, 120.0)
     while_both = [len([at for at in asker.served if at >= 100.0]) for asker in (old, late)]

@@ -1,11 +1,11 @@
-"""A thread that many share goes on whatever the process lacks."""
+"""A shared thread: it keeps working when the process can start no other thread."""
 
 import threading
 
 from shared.concurrency.shared_worker import SharedWorker
 
 
-async def test_what_has_a_thread_of_its_own_is_done_on_the_shared_one_where_no_other_can_be_had(monkeypatch):
+async def test_work_runs_on_the_shared_thread_if_no_thread_of_its_own_can_start(monkeypatch):
     start = threading.Thread.start
 
     def limited(thread):

@@ -1,4 +1,4 @@
-"""Work that is repeated whatever it raises, and work that stands for as long as something else."""
+"""Work that is repeated whatever it raises, and work that lasts as long as a body."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def test_work_that_fails_is_done_again_and_said_to_fail_once_in_a_row():
 
 
 class TestMeanwhile:
-    """Work that stands for as long as a body."""
+    """Work that lasts as long as a body."""
 
     async def test_it_ends_with_the_body_and_its_failure_is_raised_there(self):
         ended = []
@@ -52,7 +52,7 @@ class TestMeanwhile:
             async with meanwhile(fail()):
                 await asyncio.sleep(0)
 
-    async def test_who_is_cancelled_while_the_work_tidies_up_is_cancelled(self):
+    async def test_a_cancellation_while_the_work_tidies_up_takes_effect(self):
         tidying, tidied = asyncio.Event(), asyncio.Event()
 
         async def work():

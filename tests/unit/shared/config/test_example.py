@@ -1,4 +1,4 @@
-"""The example file is the defaults, and has every key."""
+"""The example file: it has every key, at its default."""
 
 import re
 import tomllib
@@ -29,7 +29,7 @@ FORMS: list[tuple[type[Config], set[str]]] = [
     (EdgeConfig, {"engine.chain", "trainers", "placement.labels", "placement.file"}),
     (EdgeConfig, {"engine.chain", "trainer", "deployment.cut", "placement.labels", "privacy.inputs_to"}),
 ]
-"""A side, and the keys that say in another form what the file says already."""
+"""A side, and the keys that say the file's content in another form."""
 
 
 @pytest.mark.parametrize(("cls", "left_out"), FORMS)
@@ -46,7 +46,7 @@ def test_every_key_stands_in_the_example_file_and_its_commented_keys_load_too(
 
 
 def without(toml: str, left_out: set[str]) -> str:
-    """The lines of a file but for those of some keys or tables."""
+    """Return the lines of a file without those of some keys or tables."""
     lines, table = [], ""
     for line in toml.splitlines():
         if line.startswith("["):

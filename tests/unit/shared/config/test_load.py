@@ -1,4 +1,4 @@
-"""Loading a configuration: who wins, and what the sentences say."""
+"""Loading a configuration: the source that wins, and the sentences for errors."""
 
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
         ("[data\n", "FILE is not valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_said_in_one_sentence(tmp_path: Path, file_text: str, sentence: str):
+def test_an_error_in_the_file_is_one_sentence(tmp_path: Path, file_text: str, sentence: str):
     assert complaint(tmp_path, file_text) == sentence
 
 
@@ -195,7 +195,7 @@ def test_a_rule_over_several_keys_names_the_source_that_broke_it(tmp_path: Path)
         ),
     ],
 )
-def test_what_is_wrong_in_a_variable_or_flag_is_said(tmp_path: Path, environ, overrides, sentence: str):
+def test_an_error_in_a_variable_or_flag_is_one_sentence(tmp_path: Path, environ, overrides, sentence: str):
     assert complaint(tmp_path, "", overrides, environ).startswith(sentence)
 
 

@@ -1,4 +1,4 @@
-"""TOML: values are written so that they read back, and what Python would choke on is refused in words."""
+"""TOML: written values read back, and text that Python would choke on is refused in words."""
 
 import tomllib
 from contextlib import nullcontext

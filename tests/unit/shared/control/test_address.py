@@ -1,4 +1,4 @@
-"""Where the control services listen: on the machine itself, one process to a socket."""
+"""Addresses of the control services: on the machine itself, one process to a socket."""
 
 import socket
 import stat
@@ -69,7 +69,7 @@ def test_each_process_of_a_user_has_the_first_socket_that_is_free(tmp_path):
             pass
 
 
-def test_what_a_killed_process_has_left_is_not_taken_for_one(tmp_path, monkeypatch):
+def test_the_remains_of_a_killed_process_are_not_taken_for_a_service(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     paths = [Path(target.removeprefix("unix:")) for target in control_targets("auto", "edge-agent")[:2]]

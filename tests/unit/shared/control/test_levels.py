@@ -1,4 +1,4 @@
-"""The log level of a running process: it is set in words of the contract, and the one before is told."""
+"""The log level of a running process: it is set in words of the contract, and the call returns the earlier one."""
 
 import pytest
 

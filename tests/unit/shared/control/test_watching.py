@@ -1,4 +1,4 @@
-"""Watching a status: as often as it is allowed, and once more at the end."""
+"""Watching a status: as often as is allowed, and once more at the end."""
 
 import asyncio
 

@@ -1,6 +1,5 @@
-"""Every kind of placement with every model and every optimizer: without staleness and codecs, the bits of one process.
-
-Over sockets tests/integration/placements/test_every_kind.py does this with some of each.
+"""Every kind of placement with every model and optimizer: without staleness and codecs, the bits equal one process's.
+tests/integration/placements/test_every_kind.py does this over sockets, with some of each.
 """
 
 import copy
@@ -29,19 +28,19 @@ from tests.support.running import edge_config
 pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCKS, BATCH_SIZE = 4, 16
 SAMPLES = (BATCH_SIZE, 11, BATCH_SIZE)
-"""Of each batch: one is shorter, as at the end of an epoch."""
+"""Samples of each batch. One is shorter, as at the end of an epoch."""
 CUTS = {
     "edge only": {AGENT: ["0:"]},
     "behind the first block": {AGENT: ["0:1"], "near": ["1:"]},
     "before the last block": {AGENT: ["0:3"], "near": ["3:"]},
 }
-"""Besides the cut in the middle, which is among the ranges."""
+"""Cuts besides the one in the middle, which is among the ranges."""
 State = dict[str, Tensor]
 
 
 @functools.cache
 def recipe(optimizer: str) -> Recipe:
-    """How weights follow gradients."""
+    """Return the recipe: the optimizer and its settings."""
     training = edge_config(*flags("mlp", optimizer)).training
     told = {name: getattr(training, name) for name in ("optimizer", "schedule", "loss", "seed")}
     return Recipe(**told, steps_per_epoch=len(SAMPLES), total_steps=30)
@@ -61,14 +60,14 @@ class Trained:
         self._by_the_plain_loop: dict[str, State] = {}
 
     def by_the_plain_loop(self, optimizer: str) -> State:
-        """What one process makes of it that knows nothing of tiles."""
+        """Train in one process that knows nothing of tiles, and return its state."""
         if optimizer not in self._by_the_plain_loop:
             batches = ((step, *batch) for step, batch in enumerate(self._batches))
             self._by_the_plain_loop[optimizer] = plain_loop(self._chain(AGENT), recipe(optimizer), batches)
         return self._by_the_plain_loop[optimizer]
 
     def by_its_tiles(self, placement: Placement, optimizer: str) -> State:
-        """What one process makes of it that runs the same tiles."""
+        """Train in one process that runs the same tiles, and return its state."""
         chain = self._chain(AGENT)
         plain = plain_tiles(chain, placement, recipe(optimizer))
         for step, batch in enumerate(self._batches):
@@ -76,15 +75,15 @@ class Trained:
         return {name: value.clone() for name, value in chain.module.state_dict().items()}
 
     def placed(self, placement: Placement, optimizer: str) -> State:
-        """What its workers make of it."""
+        """Train on the workers of the placement, and return their state."""
         chains = {worker: self._chain(worker) for worker in placement.workers}
         simulation(chains, placement, recipe(optimizer)).train(0, len(SAMPLES), iter(self._batches))
         whole = chains[AGENT].module
-        whole.load_state_dict(state_of(chains, placement), strict=False)  # which has tied weights by one of their names
+        whole.load_state_dict(state_of(chains, placement), strict=False)  # This has tied weights by one of their names.
         return whole.state_dict()
 
     def _chain(self, worker: str) -> Chain:
-        """A worker's own copy, with the first weights."""
+        """Build a worker's own copy, with the first weights."""
         if worker not in self._chains:
             example, _ = self._batches[0]
             self._chains[worker] = build_chain(copy.deepcopy(self._module), example)
@@ -99,7 +98,7 @@ def trained(request, one_thread):  # noqa: ARG001 - what is compared is computed
 
 
 def of_ranges(ranges: dict[str, Sequence[str]]) -> Placement:
-    """The placement in which each worker has these blocks, on all samples."""
+    """Return the placement in which each worker has these blocks, on all samples."""
     whole = Rows(0, BATCH_SIZE)
     tiles = [
         Tile(worker, *parse_range(text).bounds(BLOCKS), whole) for worker, texts in ranges.items() for text in texts
@@ -116,7 +115,7 @@ def test_blocks_of_one_worker_each_equal_the_plain_loop(trained, kind, optimizer
 
 
 def of_document(document: dict[str, Any]) -> Placement:
-    """The placement that a document says for larger batches, its samples divided in the same proportion."""
+    """Return the placement that a document describes for larger batches, its samples divided in the same proportion."""
     written = parse_placement(document, "the placement", BLOCKS, WRITTEN_SIZE)
     tiles = tuple(replace(tile, rows=tile.rows.scaled(BATCH_SIZE, WRITTEN_SIZE)) for tile in written.tiles)
     return replace(written, batch_size=BATCH_SIZE, tiles=tiles, sources=(Source(AGENT, Rows(0, BATCH_SIZE)),))

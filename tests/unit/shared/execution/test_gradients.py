@@ -1,4 +1,4 @@
-"""However a batch is divided, the gradient that owners put together of its parts is that of the whole batch."""
+"""The gradient of a divided batch: the sum of its parts at the owners is that of the whole batch."""
 
 import random
 
@@ -16,13 +16,14 @@ from tests.support.placements import placements
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MOST_DIFFERENCE = 1e-5
-"""As a share of a block's gradient. Parts are rounded where the whole is not, so nobody gets equal bits."""
+"""Largest difference, as a share of a block's gradient. Parts are rounded where the whole is not, so bits may
+differ."""
 KEPT = recipe("sgd").model_copy(update={"optimizer": OptimizerConfig(name="sgd", learning_rate=0.05, momentum=0.9)})
-"""After one step its momentum is the gradient itself."""
+"""A recipe whose momentum after one step is the gradient itself."""
 
 
 class Residual(nn.Module):
-    """Two layers, and a way around them."""
+    """Two layers, and a connection around them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Residual(nn.Module):
 
 
 def model() -> nn.Sequential:
-    """Four blocks with neither random numbers nor statistics over samples: no sample depends on what it stands beside."""
+    """Build four blocks without random numbers and statistics over samples: no sample depends on its neighbours."""
     with random_state("weights"):
         return nn.Sequential(
             nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.LayerNorm(WIDTH)),
@@ -48,21 +49,21 @@ FACTS = facts_of(chain_of(model()))
 
 @st.composite
 def divided(draw):
-    """A placement in which two workers or three have a block, each with its samples."""
+    """Draw a placement in which two or three workers share a block, each with its own samples."""
     placement = draw(placements(FACTS, st.integers(3, 12)))
     assume(any(len(placement.holders(block)) > 1 for block in range(placement.blocks)))
     return placement
 
 
 def gradients_of_the_whole(inputs, labels):
-    """By block, those of the mean loss of a batch, one after the other."""
+    """Return the gradients of a batch's mean loss by block, one batch after the other."""
     module = model()
     nn.functional.cross_entropy(module(inputs), labels).backward()
     return [torch.cat([parameter.grad.flatten() for parameter in block.parameters()]) for block in module]
 
 
 def gradients_put_together(session, placement):
-    """By block, what its owner has updated it by."""
+    """Return the gradient by which the owner has updated each block."""
     for index in range(placement.blocks):
         held = session.blocks[placement.owner(index)].held
         state, names = held.block_tensors(index), held.chain.blocks[index].named_parameters()

@@ -1,4 +1,5 @@
-"""Whoever computes when: nothing is staler than K, nobody waits for ever, and an order of events decides every bit."""
+"""Orders of computation: no gradient is staler than K, no worker waits for ever, and an order of events decides every
+bit."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""Any valid placement computes, bit for bit, what one process that runs the same tiles computes."""
+"""Any valid placement computes, bit for bit, the results of one process that runs the same tiles."""
 
 import copy
 from dataclasses import replace
@@ -21,13 +21,13 @@ STEPS = 3
 
 @st.composite
 def valid(draw, name, batch_sizes):
-    """A valid placement of a model on up to three workers, without staleness."""
+    """Draw a valid placement of a model on up to three workers, without staleness."""
     return replace(draw(valid_placements(MODEL_FACTS[name], batch_sizes)), staleness=0)
 
 
 @st.composite
 def cases(draw):
-    """A model and a placement of it."""
+    """Draw a model and a placement of it."""
     name = draw(st.sampled_from(sorted(MODELS)))
     return name, draw(valid(name, st.integers(3, 8)))
 
@@ -37,7 +37,7 @@ def cases(draw):
 def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optimizer, clip_norm, data):
     name, placement = case
     samples = [placement.batch_size] * STEPS
-    if name == "dropping":  # a part of one sample has no statistics
+    if name == "dropping":  # A part of one sample has no statistics.
         samples[-1] = data.draw(st.integers(1, placement.batch_size))
     told = recipe(optimizer, clip_norm)
     module = built(name)
@@ -59,7 +59,7 @@ def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optim
 
 @st.composite
 def changes(draw):
-    """A model, and two to four placements of it."""
+    """Draw a model, and two to four placements of it."""
     name = draw(st.sampled_from(sorted(MODELS)))
     one = valid(name, st.just(6))
     return name, draw(st.lists(one, min_size=2, max_size=4))
@@ -85,7 +85,7 @@ def test_placements_may_follow_each_other_and_change_no_bit(change, optimizer, c
 
 
 @given(st.data())
-def test_nothing_moves_but_what_somebody_lacks(data):
+def test_only_blocks_that_a_worker_lacks_move(data):
     model = MODEL_FACTS["dropping"]
     before, after = data.draw(placements(model)), data.draw(placements(model))
     has = {(worker, block) for worker in before.workers for block in held_blocks(before, worker)}

@@ -1,4 +1,4 @@
-"""The simulation of split training in one process: a plain loop where nothing is late, and exact about what is."""
+"""The simulation of split training in one process: a plain loop without staleness, and exact with it."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, ...] = ()):
-    """The state after some steps on the digits, and every loss."""
+    """Return the state after some steps on the digits, and every loss."""
     experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
     cut, recipe = experiment.deployment.edge_blocks, experiment.recipe
     simulation = split_simulation(experiment.chain, (cut,), recipe, scheme, CPU)

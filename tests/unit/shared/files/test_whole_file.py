@@ -1,4 +1,4 @@
-"""Files that belong together take their places together, or none does."""
+"""Files that belong together are replaced together or not at all."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def there(folder):
 
 @pytest.mark.parametrize("fails", ["a", "b", "c"])
 @pytest.mark.parametrize("aside", [None, "earlier"])
-def test_where_one_cannot_be_written_all_are_as_they_were(tmp_path, fails, aside):
+def test_if_one_file_cannot_be_written_all_are_unchanged(tmp_path, fails, aside):
     write_together(writes(tmp_path, "xyz"))
     before = there(tmp_path)
     with pytest.raises(StorageError, match=f"{'abc'.index(fails)}.txt cannot be written: No space left on device"):
@@ -42,7 +42,7 @@ def test_where_one_has_no_place_those_that_were_moved_aside_come_back(tmp_path):
     assert there(tmp_path) == before
 
 
-def test_what_was_there_is_kept_aside_where_that_is_asked_for(tmp_path):
+def test_former_files_are_kept_aside_on_request(tmp_path):
     write_together(writes(tmp_path, "x"))
     write_together(writes(tmp_path, "ab"), tmp_path / "deep" / "earlier")
     assert there(tmp_path) == {"0.txt": "a", "1.txt": "b", "deep/earlier/0.txt": "x"}

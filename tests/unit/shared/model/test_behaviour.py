@@ -1,4 +1,4 @@
-"""Two machines find out whether their blocks compute the same, whatever their weights and their processors are."""
+"""The comparison of two machines' blocks: it finds different computations, whatever their weights and processors."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ WIDTH = 24
 
 
 class Hidden(nn.Module):
-    """A layer whose nonlinearity no submodule shows."""
+    """A layer with a nonlinearity in no submodule."""
 
     def __init__(self, activation) -> None:
         super().__init__()

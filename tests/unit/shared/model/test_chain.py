@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 @settings(deadline=None, max_examples=examples(60))
 @given(module=MODULES, cut=st.integers(0, 20), batch_size=st.integers(2, 5))
 def test_two_sides_of_any_cut_train_as_one_process(module, cut, batch_size):
-    """Outputs, gradients and buffers are those of the module, though nothing but the feature and its gradient crosses."""
+    """Outputs, gradients and buffers are the module's, though only the feature and its gradient cross."""
     chain = build_chain(module, example())
     cut %= len(chain.blocks) + 1
     inputs = example(batch_size, WIDTH)
@@ -85,7 +85,7 @@ def test_blocks_share_out_the_state_dict(module):
 @settings(deadline=None, max_examples=examples(40))
 @given(MODULES, st.booleans(), st.integers(0, 99))
 def test_building_a_chain_leaves_no_trace(module, training, seed):
-    """Buffers, gradients, modes, random state and attributes are as they were."""
+    """Buffers, gradients, modes, random state and attributes are unchanged."""
     module.train(training)
     next(module.modules()).zero_grad()
     for place, part in enumerate(module.modules()):

@@ -1,4 +1,4 @@
-"""Which blocks a module comes to be, by its own account or by tracing."""
+"""The blocks of a module, declared by it or found by tracing."""
 
 import threading
 
@@ -62,7 +62,7 @@ def test_declared_blocks_may_be_made_of_submodules():
 
 
 class Mnist(nn.Module):
-    """The style of a first PyTorch example: everything functional, batch size asked for in the first line."""
+    """The style of a first PyTorch example: everything functional, the batch size read in the first line."""
 
     def __init__(self, training_matters: bool = True) -> None:
         super().__init__()
@@ -388,13 +388,13 @@ def test_other_threads_may_run_modules_meanwhile():
 
 
 @pytest.mark.parametrize("prefix", ["0", "0.1", "0.1.weight"])
-def test_what_is_frozen_is_named_whole_or_by_what_it_lies_under(prefix):
+def test_frozen_parameters_are_named_whole_or_by_their_module(prefix):
     chain = build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(2, 64), frozen=[prefix])
     still = {name for name, value in chain.module.named_parameters() if not value.requires_grad}
     assert still == {name for name, _ in chain.module.named_parameters() if f"{name}.".startswith(f"{prefix}.")}
 
 
-def test_many_names_of_what_is_frozen_take_one_look_at_the_parameters(monkeypatch):
+def test_many_names_of_frozen_parameters_take_one_look_at_the_parameters(monkeypatch):
     looks = []
 
     def looked(module, *args, through=nn.Module.named_parameters, **kwargs):
@@ -410,6 +410,6 @@ def test_many_names_of_what_is_frozen_take_one_look_at_the_parameters(monkeypatc
     assert counts[0] == counts[1]
 
 
-def test_a_name_of_what_is_frozen_that_no_parameter_has_is_refused():
+def test_a_frozen_name_that_no_parameter_has_is_refused():
     with pytest.raises(ModelError, match=r"model\.frozen names '0\.we', but"):
         build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(2, 64), frozen=["0", "0.we"])

@@ -1,4 +1,4 @@
-"""Chains and random state on a GPU, where there is one."""
+"""Chains and random state on a GPU, if there is one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What cannot be a chain is refused, and the refusal says where and why."""
+"""Modules that cannot be a chain: the refusal says where and why."""
 
 import inspect
 import random
@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 
 
 def line_of(thing: Callable[..., object], marker: str) -> str:
-    """`file:line` of the one line of `thing` that ends in the comment `marker`."""
+    """Return `file:line` of the one line of `thing` that ends in the comment `marker`."""
     lines, first = inspect.getsourcelines(thing)
     (found,) = (first + offset for offset, line in enumerate(lines) if line.rstrip().endswith(f"# {marker}"))
     return rf"{Path(inspect.getfile(thing)).stem}\.py:{found}:"
@@ -221,7 +221,7 @@ def test_one_block_is_no_chain():
         build_chain(nn.Sequential(Opaque()), example())
 
 
-def test_what_blocks_returns_must_be_modules():
+def test_blocks_must_return_modules():
     class Wrong(Torn):
         def blocks(self) -> list[str]:
             return ["0", "1"]
@@ -287,7 +287,7 @@ class Turned(nn.Module):
 
 
 class Folded(nn.Module):
-    """Batch and time in one dimension, or in two again."""
+    """A module with batch and time in one dimension, or in two again."""
 
     def __init__(self, times: int | None) -> None:
         super().__init__()
@@ -359,7 +359,7 @@ def test_tied_weights_are_named_where_they_leave_no_cut():
         build_chain(Tied(), example())
 
 
-def test_what_passes_beside_the_feature_is_named_where_it_leaves_no_cut():
+def test_tensors_beside_the_feature_are_named_where_they_leave_no_cut():
     class Resized(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Of each two layers that ended in one block it is said what is in the way of a cut between them."""
+"""Obstacles to cuts: for each two layers in one block, the explanation names the obstacle between them."""
 
 import inspect
 
@@ -119,7 +119,7 @@ def test_tied_weights_are_named():
     assert "'encoder.weight' and 'decoder.weight' is one tensor" in found["encoder", "decoder"]
 
 
-def test_layers_of_torch_and_what_cannot_be_traced_run_as_they_are():
+def test_layers_of_torch_and_untraceable_modules_run_unchanged():
     class Looking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -148,7 +148,7 @@ def test_layers_of_torch_and_what_cannot_be_traced_run_as_they_are():
     assert line_of(Looking.forward, "if x.sum() > 0") in looking
 
 
-def test_what_the_model_itself_says_is_named_as_its_word():
+def test_blocks_that_the_model_declares_are_named_as_declared():
     class Own(nn.Module):
         def __init__(self) -> None:
             super().__init__()

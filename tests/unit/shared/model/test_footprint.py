@@ -1,4 +1,4 @@
-"""What a model takes is known before it is taken, and is what it takes in the end."""
+"""The memory of a model: it is known before it is taken, and the estimate is right."""
 
 import gc
 import resource
@@ -27,7 +27,7 @@ FLOAT = torch.float32
 
 
 def moments(count):
-    """An optimizer that keeps so many tensors like each parameter."""
+    """Build an optimizer that keeps so many tensors of each parameter's shape."""
     return lambda parameters: count * sum(parameter.nbytes for parameter in parameters)
 
 
@@ -42,7 +42,7 @@ def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     estimate = estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((batch, 64), FLOAT), moments(states))
     widths = [64, *[hidden] * (depth - 1), 10]
     weights = 4 * sum(before * after + after for before, after in pairwise(widths))
-    # Of a linear layer its input is kept for the backward, of a ReLU its output, which is the next layer's input.
+    # For its backward pass, a linear layer keeps its input. A ReLU keeps its output, the next layer's input.
     activations = 4 * batch * (64 + (depth - 1) * hidden)
     assert estimate == weights * (2 * (1 + states) + 1) + activations
 
@@ -124,7 +124,7 @@ def endless():
 
 
 def wide(width):
-    if torch.zeros(1).item() == 0:  # so the meta device cannot tell
+    if torch.zeros(1).item() == 0:  # the meta device cannot tell
         return nn.Sequential(nn.Linear(1, width), nn.Linear(width, 1))
     raise AssertionError
 
@@ -167,7 +167,7 @@ def test_a_model_without_an_estimate_takes_no_memory_beyond_the_limit(factory):
 
 
 @pytest.mark.parametrize("width", [4, 64])
-def test_a_model_that_is_there_takes_what_its_estimate_said(width):
+def test_a_built_model_takes_the_estimated_memory(width):
     example = TensorSpec((8, 64), FLOAT)
     module = build_model("shared.model.zoo:mlp", {"hidden": width}, 0)
     assert training_bytes(module, example, moments(2)) == mlp(hidden=width)
@@ -232,11 +232,11 @@ def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
 
 BATCH_OF_64 = (TensorSpec((8, 64), torch.float32),)
 KEEPS_INPUT, KEEPS_OUTPUT = 8 * 64 * 4, 8 * 16 * 4
-"""Bytes of what a linear layer needs for its weights' gradient, and of what a ReLU behind it needs for its input's."""
+"""Bytes that a linear layer needs for its weights' gradient, and that a ReLU behind it needs for its input's."""
 
 
 class Looking(nn.Module):
-    """What it computes depends on values, which no shape tells."""
+    """A computation that depends on values, which no shape tells."""
 
     def forward(self, values):
         return values if values.sum() > 0 else values + 0
@@ -252,7 +252,7 @@ class Looking(nn.Module):
         (False, False, 0),
     ],
 )
-def test_activations_are_what_the_backward_of_what_learns_needs(first, learns, input_gradient, expected):
+def test_activations_are_the_tensors_that_learning_blocks_need_for_backward(first, learns, input_gradient, expected):
     module = nn.Sequential(*first, nn.Linear(64, 16).requires_grad_(learns), nn.ReLU())
     assert activation_bytes(module, BATCH_OF_64, input_gradient=input_gradient) == expected
 

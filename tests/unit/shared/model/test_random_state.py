@@ -1,4 +1,4 @@
-"""Random state derived from what it belongs to."""
+"""Random state derived from the thing that it belongs to."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""Features off which samples can be read count as raw samples, and no cut may be there; what mixes numbers hides enough."""
+"""Features that reveal samples: they count as raw samples, and no cut may be there. Layers that mix numbers hide
+enough."""
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ TOKENS = torch.randint(0, 50, (4, 12), generator=torch.Generator().manual_seed(1
 
 
 class Positions(nn.Module):
-    """Tokens and their places looked up, normalised and thinned out, as language models begin."""
+    """Tokens and their positions, looked up, normalised and thinned out: the beginning of a language model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ def numbers(*shape):
 
 
 def checked(first, batch):
-    """The chain of a first block and linear layers behind it, as the edge judges it."""
+    """Return the chain of a first block and linear layers behind it, as the edge judges it."""
     first.eval()
     width = first(batch).flatten(1).shape[1]
     chain = build_chain(
@@ -78,7 +79,7 @@ def checked(first, batch):
 
 
 class Blocks(nn.Module):
-    """Says its blocks itself, a beginning without weights included."""
+    """A module that declares its blocks, a beginning without weights included."""
 
     def __init__(self, *blocks: nn.Module) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class Blocks(nn.Module):
 
 
 class Applied(nn.Module):
-    """A function, and a weight so that the block is not refused for having none."""
+    """A function, and a weight without which the block would be refused."""
 
     def __init__(self, function) -> None:
         super().__init__()
@@ -103,7 +104,7 @@ class Applied(nn.Module):
 
 
 class Skip(nn.Module):
-    """A convolution, with a share of it added to what came in."""
+    """A convolution that adds a share of its input."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class Skip(nn.Module):
 
 
 class Raw(nn.Module):
-    """Features of a convolution, and beside them some of the columns of the picture."""
+    """A convolution's features, and beside them some columns of the picture."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -185,7 +186,7 @@ def test_a_cut_is_refused_where_samples_can_be_read_off_the_features(first, batc
 
 
 @pytest.mark.parametrize(("first", "batch"), MIXED.values(), ids=MIXED)
-def test_a_cut_may_be_behind_what_mixes_numbers(first, batch):
+def test_a_cut_may_be_behind_layers_that_mix_numbers(first, batch):
     check_cut(1, checked(first, batch))
 
 
@@ -194,7 +195,7 @@ def test_a_cut_may_be_behind_what_mixes_numbers(first, batch):
     [nn.Flatten(), nn.AvgPool2d(2), nn.Unflatten(1, (1, 1)), nn.Identity(), nn.LayerNorm(8, elementwise_affine=False)],
     ids=["flat", "means", "another shape", "nothing", "normalised"],
 )
-def test_what_blocks_without_weights_make_counts_as_raw_samples(function):
+def test_outputs_of_blocks_without_weights_count_as_raw_samples(function):
     width = function(GREY).flatten(1).shape[1]
     blocks = (function, nn.Sequential(nn.Flatten(), nn.Linear(width, 8)), nn.Linear(8, 4))
     chain = build_chain(Blocks(*blocks), GREY)
@@ -249,7 +250,7 @@ def test_weights_that_were_trained_do_not_change_the_verdict():
 
 
 class Beside(nn.Module):
-    """What it makes of its input, and something else beside it."""
+    """A function of its input, with other numbers beside."""
 
     def __init__(self, main: nn.Module, beside: nn.Module) -> None:
         super().__init__()
@@ -260,7 +261,7 @@ class Beside(nn.Module):
 
 
 class Places(nn.Module):
-    """Follows from no number."""
+    """Numbers that depend on no input."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return torch.arange(tokens.shape[1]).expand(tokens.shape[0], -1)
@@ -282,7 +283,7 @@ def test_where_several_tensors_pass_samples_may_be_read_off_none(beside, boundar
 
 
 class Second(nn.Module):
-    """A module of two inputs that looks at the second alone."""
+    """A module of two inputs that uses the second alone."""
 
     def __init__(self, table: nn.Module) -> None:
         super().__init__()

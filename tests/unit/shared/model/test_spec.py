@@ -1,4 +1,4 @@
-"""Tensor kinds and the example inputs that a command line names."""
+"""Tensor kinds, and the example inputs that a command line names."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_a_bound_may_be_as_large_as_the_type_holds():
 @pytest.mark.parametrize(
     "text", ["", "x", "0x3", "3x", "3x0", "-1x2", "3x2:", "3x2<5", "3x2:int64<0", "3 x 2", "3x2\n", "٣x2"]
 )
-def test_what_is_no_example_is_refused(text):
+def test_an_invalid_example_is_refused(text):
     with pytest.raises(ModelError, match="write its shape with the batch"):
         parse_example(text)
 

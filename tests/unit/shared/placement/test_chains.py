@@ -1,4 +1,4 @@
-"""Chains among placements: which are, at which cuts, and what they become at others."""
+"""Chains among placements: their recognition, their cuts, and their form at other cuts."""
 
 from dataclasses import replace
 
@@ -53,6 +53,6 @@ def test_cuts_that_leave_a_worker_without_blocks_are_refused(cuts):
 
 
 @pytest.mark.parametrize("placement", [LABELS_STAY, BACKWARDS, SHARED])
-def test_what_is_no_chain_has_no_cuts_to_move(placement):
+def test_a_placement_that_is_no_chain_has_no_cuts_to_move(placement):
     with pytest.raises(ConfigError, match="there are no cuts to move"):
         at_cuts(placement, (2, 4))

@@ -1,4 +1,4 @@
-"""Placements as documents: read back as they were written, and refused in a sentence where they are none."""
+"""Placements as documents: read back as written, and refused in a sentence if invalid."""
 
 import json
 
@@ -20,7 +20,7 @@ def test_a_placement_is_read_back_as_it_was_written(data):
     assert parse_placement(written, "here", placement.blocks, placement.batch_size) == placement
 
 
-def test_what_is_left_out_is_the_whole_batch_at_the_first_worker():
+def test_omitted_samples_are_the_whole_batch_at_the_first_worker():
     placement = parse_placement(ONE, "here", 4, 8)
     assert [tile.rows for tile in placement.tiles] == [Rows(0, 8)]
     assert placement.sources == (Source("edge", Rows(0, 8)),)
@@ -51,7 +51,7 @@ def test_what_is_left_out_is_the_whole_batch_at_the_first_worker():
         ),
     ],
 )
-def test_what_is_no_placement_is_refused_by_the_name_of_what_is_wrong(document, sentence):
+def test_an_invalid_placement_is_refused_with_the_name_of_the_fault(document, sentence):
     with pytest.raises(ConfigError) as refused:
         parse_placement(document, "here", 4, 8)
     assert sentence in str(refused.value)

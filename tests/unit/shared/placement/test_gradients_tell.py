@@ -1,4 +1,5 @@
-"""Gradients of blocks that compute on raw samples, and of the last block, go only to who may have samples, labels or them."""
+"""Gradients that reveal data: a block on raw samples and the last block send them only to workers with the
+permission."""
 
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ def owned(*blocks):
 @pytest.mark.parametrize(
     ("block", "says"), [(0, "samples, because it computes on raw ones"), (3, "labels, because it is the last")]
 )
-def test_who_owns_a_block_that_tells_must_be_named(block, says):
+def test_the_owner_of_a_block_that_reveals_data_must_be_named(block, says):
     with pytest.raises(ConfigError) as refused:
         check(owned(block), FOUR, Permissions(labels_to=frozenset({"edge"})))
     assert f"the gradient of block {block} ({FOUR.blocks[block].name}) would go from 'edge' to 'far'" in str(
@@ -46,7 +47,7 @@ def test_blocks_in_the_middle_may_be_owned_by_anybody():
     assert told_by_gradients(owned(1, 2), FOUR, "far") == ()
 
 
-def test_who_may_have_samples_or_labels_may_have_gradients_that_tell_them():
+def test_a_worker_that_may_have_samples_or_labels_may_have_gradients_that_reveal_them():
     check(owned(0), FOUR, Permissions(inputs_to=FAR))
     check(owned(3), FOUR, Permissions(labels_to=FAR))
     with pytest.raises(ConfigError, match="could tell labels"):
@@ -55,7 +56,7 @@ def test_who_may_have_samples_or_labels_may_have_gradients_that_tell_them():
         check(owned(0), FOUR, Permissions(labels_to=FAR))
 
 
-def test_without_a_word_on_labels_only_who_computes_the_loss_may_be_told():
+def test_without_permissions_for_labels_only_the_worker_with_the_loss_may_learn_them():
     with pytest.raises(ConfigError, match="could tell labels"):
         check(owned(3), FOUR, Permissions())
     divided = (Tile("edge", 3, 4, Rows(0, 4)), Tile("far", 3, 4, Rows(4, 8)))
@@ -63,18 +64,18 @@ def test_without_a_word_on_labels_only_who_computes_the_loss_may_be_told():
     check(shared, FOUR, Permissions())
 
 
-def test_a_block_behind_features_off_which_samples_can_be_read_tells_too():
+def test_a_block_behind_features_that_reveal_samples_reveals_them_too():
     lookup = replace(FOUR, why_raw=("behind block 'first' all can be read off",))
     with pytest.raises(ConfigError, match=r"block 1 \(second\) .* could tell samples"):
         check(owned(1), lookup, Permissions())
 
 
-def test_what_never_changes_tells_nothing():
+def test_a_block_that_never_changes_reveals_nothing():
     frozen = replace(FOUR, blocks=(BlockFacts("first", trainable=False), *FOUR.blocks[1:]))
     check(owned(0), frozen, Permissions())
 
 
-def test_of_samples_of_its_own_a_worker_may_be_told():
+def test_a_worker_may_learn_of_its_own_samples():
     mine = replace(owned(0, 3), sources=(Source("far", Rows(0, 8)),))
     check(mine, FOUR, Permissions(inputs_to=frozenset({"edge"}), labels_to=frozenset({"edge"})))
     ours = replace(mine, sources=(Source("far", Rows(0, 4)), Source("edge", Rows(4, 8))))
@@ -83,7 +84,7 @@ def test_of_samples_of_its_own_a_worker_may_be_told():
 
 
 def test_new_weights_tell_as_much_as_gradients():
-    """The owner's new weights less the old ones are the gradient of all, and a holder knows its own part."""
+    """The owner's new weights less the old ones are the whole gradient, and a holder knows its own part."""
     divided = (Tile("edge", 0, 1, Rows(0, 4)), Tile("far", 0, 1, Rows(4, 8)))
     shared = replace(HERE, tiles=(*divided, Tile("edge", 1, 4, Rows(0, 8))), owners={0: "edge"})
     with pytest.raises(ConfigError, match="raw samples would go"):
@@ -91,7 +92,7 @@ def test_new_weights_tell_as_much_as_gradients():
     assert "inputs" in told_by_gradients(shared, FOUR, "far")
 
 
-def test_what_is_told_is_listed_for_every_worker():
+def test_revealed_data_is_listed_for_every_worker():
     assert told_by_gradients(owned(0), FOUR, "far") == ("inputs",)
     assert told_by_gradients(owned(0, 3), FOUR, "far") == ("inputs", "labels")
     assert told_by_gradients(owned(0, 3), FOUR, "edge") == ()

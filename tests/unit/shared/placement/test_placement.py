@@ -1,4 +1,4 @@
-"""Placements: which are valid, with the sentence that refuses each other one, and what follows from those that are."""
+"""Placements: the valid ones and their consequences, and the sentence that refuses each other one."""
 
 from dataclasses import replace
 from itertools import product
@@ -39,7 +39,7 @@ ALONE = Permissions()
 
 
 def stacked(*cuts: tuple[str, int, int], **changes: object) -> Placement:
-    """Blocks of FOUR by worker, all on the whole batch, with the samples at the edge."""
+    """Return the blocks of FOUR by worker, all on the whole batch, with the samples at the edge."""
     placement = Placement(
         version=0,
         blocks=4,
@@ -88,7 +88,7 @@ def test_nothing_goes_to_a_worker_that_has_no_use_for_it(data):
 
 
 @given(data=st.data())
-def test_whoever_dials_has_been_dialled_or_is_the_first(data):
+def test_every_worker_that_dials_is_dialled_or_is_the_first(data):
     model = data.draw(models())
     placement = data.draw(placements(model))
     plan = StepPlan(placement, model)
@@ -101,7 +101,7 @@ def test_whoever_dials_has_been_dialled_or_is_the_first(data):
 
 
 def _joined(pairs):
-    """All pairs of workers between which there is a way, in both orders."""
+    """Return all pairs of workers that a path connects, in both orders."""
     joined = {*pairs, *((far, near) for near, far in pairs)}
     for middle, near, far in product(WORKERS, WORKERS, WORKERS):
         if (near, middle) in joined and (middle, far) in joined:
@@ -110,7 +110,7 @@ def _joined(pairs):
 
 
 @given(data=st.data(), training=st.booleans())
-def test_who_has_to_know_how_far_all_are_hears_it_from_one_of_them_each(data, training):
+def test_a_worker_that_needs_reports_of_all_gets_each_once(data, training):
     model = data.draw(models())
     placement = data.draw(placements(model))
     plan = StepPlan(placement, model, training=training)
@@ -142,7 +142,7 @@ def test_a_shorter_batch_is_divided_whole_and_in_the_same_order(data, samples):
 
 
 @given(data=st.data())
-def test_what_programs_receive_may_arrive_and_nothing_else(data):
+def test_only_tensors_that_programs_receive_may_arrive(data):
     model = data.draw(models())
     placement = data.draw(placements(model))
     worker = data.draw(st.sampled_from(WORKERS))
@@ -184,7 +184,7 @@ def test_all_parts_of_a_step_are_of_one_batch():
         Arrivals(plan, "far", 0).accept("edge", Cargo.LABEL, 4, 0, 9)
 
 
-def test_labels_that_stay_cross_nowhere():
+def test_labels_that_stay_are_never_sent():
     placement = stacked(("edge", 0, 1), ("far", 1, 3), ("edge", 3, 4))
     check(placement, FOUR, ALONE)
     sent = Step(placement, FOUR).run().sent
@@ -262,7 +262,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("placement", "sentence"), REFUSED, ids=[sentence[:40] for _, sentence in REFUSED])
-def test_what_is_no_placement_is_refused_in_a_sentence(placement, sentence):
+def test_an_invalid_placement_is_refused_in_a_sentence(placement, sentence):
     with pytest.raises(ConfigError) as refused:
         check(placement, FOUR, ALONE)
     assert sentence in str(refused.value)

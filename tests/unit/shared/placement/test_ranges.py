@@ -57,6 +57,6 @@ def test_a_range_without_a_block_is_refused(first, stop):
 @pytest.mark.parametrize(
     "text", ["", ":", "6", ":6", "-1:2", "1:2:3", "1.0:2", "٣:٤", " 1:2", "1:2\n", "9" * 5000 + ":"]
 )
-def test_what_is_nearly_a_range_is_refused(text):
+def test_text_that_is_nearly_a_range_is_refused(text):
     with pytest.raises(ValueError, match="is not a range of blocks as 2:6"):
         parse_range(text)

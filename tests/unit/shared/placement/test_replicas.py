@@ -1,4 +1,4 @@
-"""Who keeps whose blocks, what lacks where for another placement, and who gets the blocks of a worker that is gone."""
+"""Replicas: the keeper of each block, the blocks that a placement lacks, and the heir of a worker that is gone."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ TRAINERS = ("near", "far", "cloud")
 
 
 def chain(*stops, owners=None, labels=None, codecs=None):
-    """Blocks one after the other: the first at the agent, the others at trainers, each up to a stop."""
+    """Build blocks one after the other: the first at the agent, the others at trainers, each up to a stop."""
     workers = (AGENT, *TRAINERS[: len(stops) - 1])
     tiles = [Tile(worker, first, stop, WHOLE) for worker, first, stop in zip(workers, (0, *stops), stops, strict=False)]
     return Placement(
@@ -76,7 +76,7 @@ def test_with_replicas_any_one_trainer_can_be_lost_and_the_others_have_all_block
         assert all(block in there[sender].replicas for (sender, _), blocks in between.items() for block in blocks)
 
 
-def test_blocks_that_nobody_has_are_nowhere_but_those_that_training_leaves_as_they_are():
+def test_a_missing_block_is_lost_unless_training_never_changes_it():
     there = {worker: OnDisk(True) for worker in (AGENT, "near", "cloud")}
     after = given_over(FOUR, "far", "cloud")
     assert fetches(FOUR, after, there, range(4)) == ({}, [2])
@@ -84,14 +84,14 @@ def test_blocks_that_nobody_has_are_nowhere_but_those_that_training_leaves_as_th
     assert fetches(FOUR, FOUR, {**there, "far": OnDisk(False)}, range(4)).nowhere == [2]
 
 
-def test_what_trainers_have_comes_from_them_and_the_rest_from_the_device():
+def test_blocks_of_trainers_come_from_them_and_the_rest_from_the_device():
     there = {AGENT: OnDisk(True, frozenset({2, 3})), "near": OnDisk(True), "far": OnDisk(False), "cloud": OnDisk(False)}
     assert fetches(FOUR, FOUR, there, range(4)) == ({(AGENT, "far"): [2], (AGENT, "cloud"): [3]}, [])
     there["near"] = OnDisk(True, frozenset({3}))
     assert fetches(FOUR, FOUR, there, range(4)) == ({(AGENT, "far"): [2], ("near", "cloud"): [3]}, [])
 
 
-def test_of_a_shared_block_the_owner_needs_the_owners_state_and_who_shares_it_any():
+def test_the_owner_of_a_shared_block_needs_the_owners_state_and_sharers_any():
     there = {AGENT: OnDisk(True), "far": OnDisk(True), "near": OnDisk(True)}
     assert fetches(DIVIDED, DIVIDED, there, range(2)) == ({}, [])
     swapped = given_over(DIVIDED, "near", "far")

@@ -1,4 +1,4 @@
-"""What follows from a placement is worked out once, and takes time and memory for each of its parts and no more."""
+"""The plan of a placement: it is computed once, in time and memory proportional to the placement's parts."""
 
 import sys
 from collections import Counter
@@ -44,7 +44,7 @@ def placement_of(blocks, tiles, sources, workers=MANY, owners=None):
 
 
 def divided(workers, shift=0):
-    """The samples of a batch of 64, a stretch for each worker; its inner bounds moved."""
+    """Divide a batch of 64 among the workers, with the inner bounds moved by `shift`."""
     each = 64 // len(workers)
     bounds = [0, *(each * number + shift for number in range(1, len(workers))), 64]
     return [(worker, Rows(bounds[at], bounds[at + 1])) for at, worker in enumerate(workers)]
@@ -54,19 +54,20 @@ EDGE = [Source("edge", Rows(0, 64))]
 
 
 def all_shared(blocks):
-    """Sixteen workers that share all blocks, and take turns in owning them."""
+    """Return a placement of sixteen workers that share all blocks, and take turns in owning them."""
     tiles = [Tile(worker, 0, blocks, rows) for worker, rows in divided(MANY)]
     return placement_of(blocks, tiles, EDGE, owners={block: MANY[block % 16] for block in range(blocks)})
 
 
 def alternating(blocks):
-    """Two workers that take turns, block by block."""
+    """Return a placement of two workers that take turns, block by block."""
     tiles = [Tile(MANY[block % 2], block, block + 1, Rows(0, 64)) for block in range(blocks)]
     return placement_of(blocks, tiles, EDGE, MANY[:2])
 
 
 def woven(blocks):
-    """Sixteen workers that share every block on other samples than the one before, and that all have samples."""
+    """Return a placement of sixteen workers that all have samples and share each block, on other samples than the block
+    before."""
     tiles = [
         Tile(worker, block, block + 1, rows)
         for block in range(blocks)
@@ -77,14 +78,14 @@ def woven(blocks):
 
 
 def whole(blocks):
-    """Two workers on one cut."""
+    """Return a placement of two workers on one cut."""
     return placement_of(
         blocks, [Tile("edge", 0, 1, Rows(0, 64)), Tile(MANY[1], 1, blocks, Rows(0, 64))], EDGE, MANY[:2]
     )
 
 
 def calls_of(function):
-    """How many functions a call makes the interpreter begin, in Python and in C."""
+    """Count the functions that the interpreter begins during a call, in Python and in C."""
     count = 0
 
     def note(_frame, event, _argument):
@@ -100,7 +101,7 @@ def calls_of(function):
 
 
 def worked_out(placement, model):
-    """Everything that both sides work out of a placement before the first step."""
+    """Compute everything that both sides derive from a placement before the first step."""
     check(placement, model, Permissions(inputs_to=frozenset(MANY)))
     for plan in PlacementPlan.of(placement, model)[1:]:
         for worker in placement.workers:
@@ -122,7 +123,7 @@ def test_twice_the_blocks_take_twice_the_work(kind, frozen):
 
 
 @pytest.mark.parametrize("kind", [all_shared, alternating, woven, whole])
-def test_what_is_worked_out_grows_with_the_parts_of_a_placement(kind):
+def test_the_size_of_a_plan_grows_with_the_parts_of_its_placement(kind):
     placement = kind(64)
     plan = StepPlan(placement, model_of(64))
     operations = sum(len(plan.program(worker)) for worker in placement.workers)

@@ -1,4 +1,4 @@
-"""The cost model against the paper's equations."""
+"""The cost model, compared with the paper's equations."""
 
 import math
 
@@ -29,7 +29,7 @@ horizons = st.integers(1, 1000)
 
 
 def costed(profile, cuts, bits, staleness=1):
-    """The loads of two workers at these cuts and widths."""
+    """Return the loads of two workers at these cuts and widths."""
     return pairs(profile, np.array(cuts), np.array(bits), np.broadcast_to(np.array(staleness), len(cuts))).loads
 
 
@@ -44,7 +44,7 @@ def test_the_phases_of_one_layout_by_hand():
     assert carried[1, 0].tolist() == pytest.approx([4.0, 2.0, 0.0])  # the error gradient is never compressed
 
 
-def test_what_was_not_measured_costs_nothing_definite():
+def test_an_unmeasured_layout_has_no_definite_cost():
     loads = costed(small_profile(encode=None), [0, 1, 1, 4, 4], [32, 32, 8, 32, 8])
     assert loads.measured().tolist() == [False, True, False, True, True], "at edge-only the width is no matter"
 
@@ -57,7 +57,7 @@ def test_the_devices_of_today_scale_the_compute_times():
     assert loads.direction_seconds(slow) == loads.direction_seconds(at)
 
 
-def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_measured():
+def test_time_without_replay_and_time_of_the_stream_count_where_they_were_measured():
     profile = small_profile(
         serial_edge_seconds=(None, 0.5, None, 1.5, 4.0),
         overhead=LinearSeconds(1e-7, 0.25),
@@ -74,7 +74,7 @@ def test_what_is_not_replayed_and_what_the_stream_takes_count_where_they_were_me
     )
 
 
-def test_at_no_staleness_what_the_stream_takes_is_waited_for_where_the_batch_is_not_away_for_as_long():
+def test_without_staleness_a_step_waits_for_the_stream_if_the_batch_returns_earlier():
     profile = small_profile(
         serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=LinearSeconds(0.0, 6.0), serial_overhead_seconds=0.125
     )
@@ -152,13 +152,13 @@ def test_a_migration_by_hand():
 
 
 @pytest.mark.parametrize("bad", [-0.001, math.nan, math.inf])
-def test_a_round_trip_that_cannot_be_is_refused(bad):
+def test_an_impossible_round_trip_is_refused(bad):
     with pytest.raises(PlanError, match=r"the round trip is .* must be 0 or more and finite"):
         Rates(1.0, 1.0, bad)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_a_rate_of_nothing_is_refused(bad):
+def test_a_rate_of_zero_is_refused(bad):
     for uplink, downlink, name in ((bad, 1.0, "uplink"), (1.0, bad, "downlink")):
         with pytest.raises(PlanError, match=f"the {name} rate is .* must be above 0"):
             Rates(uplink, downlink)

@@ -1,4 +1,5 @@
-"""Engines decide today what they decided when the runs were written; one in seven of the runs that make test-slow tries."""
+"""Engines decide as they did when these runs were written. This is one in seven of the runs that make test-slow
+tries."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The simulator of any placement: it ends, keeps K, stays above the bound, and of two workers says what theirs says."""
+"""The simulator of any placement: it ends, keeps K, stays above the bound, and agrees with the one of two workers."""
 
 import itertools
 import math
@@ -63,7 +63,7 @@ def test_two_workers_settle_when_the_pipeline_of_two_workers_settles(profile, li
 
 @st.composite
 def chains(draw):
-    """Three or four workers whose parts differ by up to ten times, some far away."""
+    """Draw three or four workers whose parts differ by up to ten times, some far away."""
     count = draw(st.integers(3, 4))
     return chain_step(
         0,
@@ -75,14 +75,14 @@ def chains(draw):
 
 def test_a_source_begins_a_batch_before_it_takes_up_a_gradient():
     step = chain_step(3, [(1.0, 1.0), (0.5, 0.5)], [(0.25, 0.25)])
-    # The gradient of step 0 comes at 2.5, in the forward of step 2, and that of step 3 comes first.
+    # The gradient of step 0 arrives at 2.5, during the forward pass of step 2. That of step 3 comes first.
     assert simulate_placement(step, 8).settled[:2] == pytest.approx((5.0, 7.0))
 
 
 def test_features_and_gradients_take_turns_at_other_workers():
     step = chain_step(2, [(0.5, 0.5), (1.0, 1.0), (0.25, 0.25)], [(0.125, 0.125)] * 2)
-    # At 2.625 the feature of step 2 has waited for a second in the middle, after two features, and the gradient of step 0 for a
-    # quarter. At 3.625 the feature is next, although the gradient of step 1 has come, too.
+    # At 2.625 the feature of step 2 has waited for a second in the middle, after two features, and the gradient of step
+    # 0 for a quarter. At 3.625 the feature is next, although the gradient of step 1 has arrived, too.
     assert simulate_placement(step, 6).settled[:2] == pytest.approx(
         (2.625 + 1.0 + 0.125 + 0.5, 4.625 + 1.0 + 0.125 + 0.5)
     )
@@ -93,7 +93,7 @@ def test_an_update_goes_before_a_newer_step():
     block = BlockSeconds(Linear(1.0), Linear(1.0), update=0.5)
     costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
     step = step_tasks(placement, BOTH_LEARN, costs, {Link("edge", "trainer"): Rates(80.0, 80.0)}, replays=False)
-    # Step 1 comes at 2.1, while the trainer has step 0; that is updated at 3.1 to 3.6 and computed till 5.6.
+    # Step 1 arrives at 2.1, while the trainer has step 0. That is updated at 3.1 to 3.6 and computed until 5.6.
     assert simulate_placement(step, 6).settled[:2] == pytest.approx((1.1 + 2.0 + 0.1 + 1.5, 3.6 + 2.0 + 0.1 + 1.5))
 
 
@@ -127,7 +127,7 @@ def test_most_chains_are_near_the_bound_at_any_staleness():
 
 @given(staleness=st.integers(0, 3))
 def test_steps_go_ahead_where_nothing_can_be_stale(staleness):
-    """The first of two workers learns nothing, so K does not hold it up, however far away the second is."""
+    """The first of two workers learns nothing, so K does not delay it, however far away the second is."""
     model = ModelFacts((BlockFacts("b0", trainable=False), BlockFacts("b1")))
     placement = two_workers("edge", "trainer", 1, 2, 1, staleness=staleness)
     block = BlockSeconds(Linear(0.5), Linear(0.5), 0.0)

@@ -1,4 +1,4 @@
-"""Planners against trying everything, in exact arithmetic, and their rules of what may be chosen."""
+"""Planners, compared with trying everything in exact arithmetic, and their rules about permitted choices."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -37,7 +37,8 @@ spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0
 
 
 def exact_costs(profile, link, space, horizon, from_cut):
-    """Seconds of the horizon, migration included, for every deployment that may be chosen, by the definitions one by one."""
+    """Compute the seconds of the horizon, migration included, for every permitted deployment, by the definitions one by
+    one."""
     up, down = Fraction(link.uplink), Fraction(link.downlink)
     last = len(profile.blocks)
     costs = {}
@@ -130,7 +131,7 @@ def test_the_accurate_plan_is_the_most_exact_within_the_margin_of_the_best_of_al
 
 
 def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
-    """One cut, whose link bounds a step at 32 bits by so much more than the device does."""
+    """There is one cut. Its link bounds a step at 32 bits by this much more than the device does."""
 
     def bits_where_32_take(share):
         profile = flat_profile(
@@ -144,7 +145,7 @@ def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
 
 
 def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
-    """A batch is away for so much of a step, which any K hides."""
+    """A batch is away for this share of a step, which any K hides."""
 
     def staleness_where_away_for(share):
         plain = flat_profile(feature_bytes=(0.0,) * 6, gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6)
@@ -196,7 +197,7 @@ def test_without_replay_no_staleness_can_be_the_quickest():
 
 
 def flat_profile(**changes) -> Profile:
-    """Five blocks between which nothing differs, in numbers that binary fractions hold exactly."""
+    """Build five equal blocks, in numbers that binary fractions hold exactly."""
     same = (1.0,) * 6
     fields = {
         "feature_bytes": same,
@@ -239,7 +240,7 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
 
 
-def test_what_the_calibration_found_bounds_the_bits():
+def test_the_calibration_bounds_the_bits():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
     assert plan.layout.tiles[0].stop == 3
@@ -248,7 +249,7 @@ def test_what_the_calibration_found_bounds_the_bits():
         greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
 
 
-def test_what_the_calibration_found_does_not_bound_other_codecs():
+def test_the_calibration_does_not_bound_other_codecs():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
     assert greedy(profile, AT_8_MBIT, space).layout.bits[0] == 2
@@ -307,19 +308,19 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
 
 
 @pytest.mark.parametrize("name", [name for name in PLANNERS if name != GREEDY])
-def test_what_another_planner_than_greedy_chose_is_held(name):
+def test_the_choice_of_another_planner_than_greedy_is_kept(name):
     profile = small_profile()
     (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, (name,))
     assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).layout
     assert not result.run.switches
 
 
-def test_edge_only_that_was_not_measured_is_refused():
+def test_unmeasured_edge_only_is_refused():
     with pytest.raises(PlanError, match="at cut 4"):
         edge_only(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None)), AT_8_MBIT)
 
 
-def test_command_lines_name_all_that_can_plan_and_all_that_is_compared():
+def test_command_lines_name_all_planners_and_all_compared_ones():
     assert {*PLANNERS, FIXED} == set(PLANNER_NAMES)
     link = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
     compared = compare(small_profile(), link, SearchSpace(), 1.0, CONTESTANT_NAMES)

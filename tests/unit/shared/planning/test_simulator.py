@@ -1,4 +1,4 @@
-"""The simulated pipeline against what is known without simulating."""
+"""The simulated pipeline, compared with results that need no simulation."""
 
 import itertools
 import math
@@ -91,7 +91,7 @@ def test_a_migration_that_takes_too_long_is_given_up():
 
 
 class Script:
-    """Stands for the engine: proposes what it is told at the moments it is told, and writes down what it hears."""
+    """A stand-in for the engine: it proposes given changes at given times, and records its reports."""
 
     names = ("edge", "trainer")
 
@@ -151,7 +151,7 @@ def test_a_run_of_no_length_is_refused(bad):
         simulate(small_profile(), STEADY, pair(3, 0, 32), bad)
 
 
-def test_what_was_not_measured_cannot_be_run():
+def test_an_unmeasured_layout_cannot_be_run():
     with pytest.raises(PlanError, match="nothing measured for all blocks on trainer"):
         simulate(small_profile(), STEADY, pair(0, 0, 32), 1.0)
 

@@ -1,4 +1,4 @@
-"""The cost of a step at any placement: by hand, against the cost model of two workers, and what must hold for all."""
+"""The cost of a step at any placement: by hand, against the cost model of two workers, and rules for all."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -33,10 +33,10 @@ TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
 NOTHING = Linear(0.0)
 WHOLE = Rows(0, 10)
 FORWARD_BACKWARD = (BlockSeconds(Linear(0.5, 0.1), Linear(1.0, 0.2), 0.25),) * 2
-"""Ten samples take 1.5 s forward and 3 s backward."""
+"""Blocks that take 1.5 s forward and 3 s backward for ten samples."""
 COSTS = BlockCosts(dict.fromkeys(WORKERS, FORWARD_BACKWARD), (0.0, 100.0, 0.0), (5000.0, 7000.0), 1.0, {}, NOTHING)
 ALL_RATES = {Link(near, far): Rates(8000.0, 4000.0, 0.5) for near, far in combinations(WORKERS, 2)}
-"""A kilobyte a second away from the edge, and half of that towards it."""
+"""Rates of a kilobyte a second away from the edge, and half of that towards it."""
 
 
 def placed(*tiles: Tile, **changes: object) -> Placement:
@@ -74,7 +74,7 @@ def test_the_bound_is_the_slowest_part_once_enough_steps_are_in_flight():
     assert bounds == pytest.approx([12.75, (12.75 + 1.5) / 2, 1.5 + 4.75, 1.5 + 4.75]), "with a replay where K > 0"
 
 
-def test_only_what_waits_for_its_gradient_is_replayed():
+def test_only_batches_that_wait_for_their_gradient_are_replayed():
     replayed, stashed = (
         step_cost(step_tasks(U_SHAPE, U_SHAPE_FACTS, U_SHAPE_COSTS, ALL_RATES, replays=replays)).workers
         for replays in (True, False)
@@ -99,8 +99,8 @@ def test_a_shared_block_costs_its_parts_their_way_and_their_return():
     cost = step_cost(step_tasks(halves, TWO, COSTS, ALL_RATES))
     assert cost.workers == pytest.approx({"near": 2 * (0.9 + 1.8 + 0.25), "far": 2 * (1.1 + 2.2)})
     assert cost.directions == pytest.approx({("far", "near"): 24.0, ("near", "far"): 12.0})
-    # From far and back: forward and backward, both parts one after the other, the update of block 0, and its weights. Those of
-    # block 1 went while the part of block 0 came.
+    # From far and back: forward and backward, both parts in turn, the update of block 0, and its weights. Those of
+    # block 1 went while the part of block 0 arrived.
     assert cost.critical_seconds == pytest.approx(6.6 + 24.0 + 0.25 + 5.0)
     assert cost.round_trip_seconds == pytest.approx(0.5)
 
@@ -111,7 +111,8 @@ def test_a_worker_that_shares_a_block_waits_for_its_weights():
     )
     step = step_tasks(halves, TWO, COSTS, ALL_RATES)
     cost = step_cost(step)
-    # At far, and longer than the edge waits for both error gradients: forward and backward, its part, the update, the weights.
+    # Far takes longer than the edge waits for both error gradients: forward and backward, its part, the update, the
+    # weights.
     assert cost.critical_seconds == pytest.approx(1.0 + 2.0 + 14.0 + 0.25 + 7.0)
     assert cost.round_trip_seconds == pytest.approx(0.5)
     assert simulate_placement(step, 6).seconds_per_step() == pytest.approx(cost.bound()), "no forward is ahead of them"
@@ -142,7 +143,7 @@ def test_an_edge_that_learns_nothing_waits_for_a_report():
     assert cost.round_trip_seconds == pytest.approx(0.5)
 
 
-def test_what_was_not_measured_is_refused():
+def test_an_unmeasured_placement_is_refused():
     with pytest.raises(PlanError, match="the link from 'edge' to 'far' has no rates"):
         step_tasks(SPLIT, TWO, COSTS, {Link("edge", "near"): Rates(1.0, 1.0)})
     costs = replace(COSTS, blocks=dict.fromkeys(("edge", "near"), FORWARD_BACKWARD))
@@ -175,7 +176,7 @@ def test_loads_cost_any_placement_at_any_rates_what_the_tasks_of_its_step_do(dat
 
 
 def conditions_between(links):
-    """Links between workers by name, on devices as they were measured."""
+    """Return links between workers by name, on devices as they were measured."""
     count = len(WORKERS)
     rates, trips = np.ones((count, count)), np.zeros((count, count))
     for link, each in links.items():
@@ -196,7 +197,7 @@ def test_labels_that_stay_are_costed_from_a_profile_beside_two_workers_on_one_cu
     loads, at = loads_of(profile, [pair(1, 1, 32), stays]), over(profile, Rates(8e6, 8e6, 0.5))
     alone = loads_of(profile, [pair(1, 1, 32)])
     assert loads.seconds(at)[0] == alone.seconds(at)[0]
-    # Features and gradients of 4 and 1 MB cross, at a microsecond a byte; the edge works 1.5 s, the trainer 0.25 s.
+    # Features and gradients of 4 and 1 MB cross, at a microsecond a byte. The edge works 1.5 s, the trainer 0.25 s.
     assert [float(each[1]) for each in loads.at(at)] == pytest.approx([5.0, 1.5 + 0.25 + 2 * 5.0 + 2 * 0.5])
 
 

@@ -1,4 +1,4 @@
-"""Traces: bits are neither lost nor made, and every published format is read for what it says."""
+"""Traces: no bits are lost or added, and every published format is read correctly."""
 
 import lzma
 import math

@@ -1,4 +1,4 @@
-"""The predictor: what it makes of known devices, how it keeps them in a file, and how it compares."""
+"""The predictor: its results for known devices, its file, and its comparison."""
 
 import json
 
@@ -138,7 +138,7 @@ def test_a_predictor_that_does_not_fit_is_refused(tensors, header, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"\xff" * 8 + b"{}", b"PK\x03\x04 pickle"])
-def test_what_is_no_predictor_is_refused(content, tmp_path):
+def test_a_file_that_is_no_predictor_is_refused(content, tmp_path):
     path = tmp_path / "p.safetensors"
     path.write_bytes(content)
     with pytest.raises(PlanError, match="no predictor"):

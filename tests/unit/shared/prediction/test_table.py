@@ -1,4 +1,4 @@
-"""Latency tables: what may be in the file, and the sentence for everything else."""
+"""Latency tables: permitted content, and the sentence for everything else."""
 
 import json
 
@@ -67,7 +67,7 @@ def set_in(*steps):
         (set_in("samples", {}), r"samples is \{\}; "),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_key(document, change, sentence, tmp_path):
+def test_each_error_names_file_and_key(document, change, sentence, tmp_path):
     change(document)
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(document))
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_said_with_file_and_key(document, change, sentence, tmp
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[[[", "null", '{"schema": 1}', "\ud800".encode("utf-8", "surrogatepass")])
-def test_what_is_no_table_at_all_is_refused(text, tmp_path):
+def test_a_file_that_is_no_table_is_refused(text, tmp_path):
     path = tmp_path / "none.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanError, match=r"none\.json: "):

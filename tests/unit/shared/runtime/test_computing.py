@@ -1,4 +1,5 @@
-"""A worker that computes on a thread of its own goes on by itself, and stops, yields and fails where it should."""
+"""A worker that computes on a thread of its own: it continues by itself, and stops, yields and fails at the right
+places."""
 
 import asyncio
 import copy
@@ -29,18 +30,18 @@ STEPS = 40
 
 
 class CountedWorker(Worker):
-    """Counts what the event loop asks of it."""
+    """A worker that counts the event loop's requests."""
 
     asked = 0
 
     async def run(self, function, *args, **kwargs):
-        """See `Worker`."""
+        """Run as `Worker` does."""
         self.asked += 1
         return await super().run(function, *args, **kwargs)
 
 
 class Gate(nn.Module):
-    """Lets a forward pass only when it is told to; fails in a step that it is told."""
+    """A forward pass that waits for permission, and fails in a given step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class Gate(nn.Module):
         self.seen, self.fails_at = 0, -1
 
     def close(self) -> None:
-        """Let no forward pass from now on; those of the chain's checks are over."""
+        """Block forward passes from now on. Those of the chain's checks are over."""
         self.is_open, self.seen = threading.Semaphore(0), 0
         self.entered.clear()
 
@@ -70,7 +71,7 @@ def alone(blocks: int) -> Placement:
 
 
 def shared(blocks: int) -> Placement:
-    """The first block is on the device; K = 0."""
+    """Place the first block on the device, with K = 0."""
     whole = Rows(0, SAMPLES)
     tiles = Tile(AGENT, 0, 1, whole), Tile("gpu", 1, blocks, whole)
     return Placement(0, blocks, SAMPLES, (AGENT, "gpu"), tiles, (Source(AGENT, whole),))
@@ -80,7 +81,7 @@ def shared(blocks: int) -> Placement:
 async def computing(
     module: nn.Module, compute: Worker, heard: Heard, placed: Callable[[int], Placement] = alone
 ) -> AsyncIterator[WorkerRun]:
-    """The steps of the device's worker."""
+    """Yield the steps of the device's worker."""
     chain = chain_of(module)
     placement = placed(len(chain.blocks))
     held = HeldBlocks(chain, recipe("sgd"), CPU, held_blocks(placement, AGENT))
@@ -111,7 +112,7 @@ async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bit
     assert_same_bits(dict(module.state_dict()), dict(ours.state_dict()))
 
 
-async def test_whoever_wants_the_thread_has_it_between_two_pieces():
+async def test_another_user_gets_the_thread_between_two_pieces():
     gate, compute, heard = Gate(), CountedWorker("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
         gate.close()
@@ -139,7 +140,7 @@ async def test_when_it_has_stopped_nothing_is_computed_any_more():
         assert not heard.done
 
 
-async def test_what_has_begun_when_the_feeding_ends_is_done_and_no_more():
+async def test_only_steps_begun_before_the_feeding_ends_are_done():
     gate, compute, heard = Gate(), Worker("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
         gate.close()
@@ -168,12 +169,12 @@ async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
 
 
 @pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
-async def test_a_defect_of_whoever_listens_ends_the_run_and_is_raised(step):
+async def test_a_defect_of_the_listener_ends_the_run_and_is_raised(step):
     class Defective(Heard):
-        """Fails in one step."""
+        """A listener that fails in one step."""
 
         def step_ended(self, ended: int, _staleness: int, /) -> None:
-            """See `WorkerListener`."""
+            """Receive a step as `WorkerListener` does."""
             if ended == step:
                 raise LookupError("a defect of ours")
 
@@ -187,7 +188,7 @@ async def test_a_defect_of_whoever_listens_ends_the_run_and_is_raised(step):
 
 async def test_a_batch_that_is_ready_late_is_begun_then():
     class Late:
-        """Has its batch when it is told."""
+        """A source whose batch is ready when a test says so."""
 
         def __init__(self) -> None:
             self.ready = 0
@@ -195,17 +196,17 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
 
         @property
         def is_ready(self):
-            """See `BatchSource`."""
+            """Tell as `BatchSource` does."""
             return self.ready > 0
 
         reads_long = False
 
         def make_ready(self):
-            """See `BatchSource`."""
+            """Prepare as `BatchSource` does."""
             return self.is_ready
 
         def take(self):
-            """See `BatchSource`."""
+            """Take as `BatchSource` does."""
             self.ready -= 1
             return self.all.take()
 
@@ -221,21 +222,21 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
     assert torch.isfinite(next(module.parameters())).all()
 
 
-async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read_for_long():
+async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch():
     class Hearing(Heard):
-        """Lets a batch be read once the forward of the one before is heard of."""
+        """A listener that lets a batch be read once it has heard of the forward pass before it."""
 
         def __init__(self) -> None:
             super().__init__()
             self.forward = threading.Event()
 
         def computed(self, step, what, *seconds):
-            """See `WorkerListener`."""
+            """Receive as `WorkerListener` does."""
             super().computed(step, what, *seconds)
             self.forward.set()
 
     class Reading:
-        """Reads a batch where it is taken, the second only when it may."""
+        """A source that reads a batch when it is taken. The second read needs permission."""
 
         def __init__(self) -> None:
             self.all, self.read, self.is_second = batches(2), [], False
@@ -243,16 +244,16 @@ async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read_fo
 
         @property
         def is_ready(self):
-            """See `BatchSource`."""
+            """Tell as `BatchSource` does."""
             return bool(self.read) or self.reads_long
 
         @property
         def reads_long(self):
-            """See `BatchSource`."""
+            """Tell as `BatchSource` does."""
             return not self.read and self.all.is_ready
 
         def make_ready(self):
-            """See `BatchSource`."""
+            """Prepare as `BatchSource` does."""
             if self.reads_long:
                 if self.is_second and heard.forward.wait(10):
                     self.waited.set()
@@ -261,7 +262,7 @@ async def test_what_others_wait_for_is_heard_of_before_the_next_batch_is_read_fo
             return bool(self.read)
 
         def take(self):
-            """See `BatchSource`."""
+            """Take as `BatchSource` does."""
             return self.read.pop()
 
     heard, source = Hearing(), Reading()

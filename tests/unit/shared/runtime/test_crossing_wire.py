@@ -1,4 +1,4 @@
-"""How large a load may be before a thread of its own encodes it."""
+"""The largest load that the loop encodes itself instead of a thread."""
 
 from dataclasses import replace
 

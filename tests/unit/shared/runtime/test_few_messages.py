@@ -1,4 +1,4 @@
-"""How many messages a step takes: where a link is quick, one each way."""
+"""The number of messages of a step: one each way on a quick link."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +22,7 @@ TWO = Placement(
 )
 STEPS = 60
 BESIDE = 8
-"""Messages that are of no step: positions, the first look at the link, and what waits at the end."""
+"""Messages that belong to no step: positions, the first measurement of the link, and those that wait at the end."""
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 5])

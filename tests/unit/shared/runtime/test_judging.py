@@ -1,4 +1,4 @@
-"""The judge of announcements. What each side makes of it is tested with that side."""
+"""The judge of announcements. The tests of each side test its reaction."""
 
 from contextlib import nullcontext
 
@@ -32,7 +32,7 @@ def expected_tensor(**changed) -> ExpectedTensor:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), st.sampled_from(codec_names()))
-def test_what_is_due_is_agreed_to(shape, codec):
+def test_an_expected_announcement_is_accepted(shape, codec):
     wanted = expected_tensor(tensor=TensorSpec(shape, torch.float32), codec=codec)
     assert judge(announced(shape=shape, codec=codec), wanted) == wanted.tensor
 
@@ -58,7 +58,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("frame", "sentence"), [*OUT_OF_TURN, *WRONG])
-def test_what_is_not_due_is_refused(frame, sentence):
+def test_an_unexpected_announcement_is_refused(frame, sentence):
     with pytest.raises(ProtocolError, match=sentence) as refused:
         judge(frame, expected_tensor())
     assert isinstance(refused.value, OutOfTurnError) == ((frame, sentence) in OUT_OF_TURN)

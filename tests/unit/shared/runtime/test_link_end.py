@@ -1,4 +1,5 @@
-"""What a peer may not say on a link is refused with one sentence, before memory is taken, and changes nothing."""
+"""Invalid messages of a peer on a link: each is refused with one sentence, before memory is taken, and changes
+nothing."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +32,7 @@ LABELS_STAY = Placement(
 def frame(
     role: Role.ValueType, block: int, width: int = WIDTH, *, rows: int = 4, step: int = 0, samples: int = 4, **changes
 ) -> Frame:
-    """An announcement of float32."""
+    """Build an announcement of float32."""
     header = TensorHeader(
         codec="raw",
         dtype=DataType.DATA_TYPE_FLOAT32,
@@ -45,11 +46,11 @@ def frame(
 
 
 AWAITED = [Awaited(role=Role.ROLE_FEATURE, block=3), Awaited(role=Role.ROLE_ERROR_GRADIENT, block=1)]
-"""What the other end of `near_end` waits for."""
+"""Tensors that the other end of `near_end` waits for."""
 
 
 def near_end():
-    """The trainer's end of the link, in a session that has not begun."""
+    """Build the trainer's end of the link, in a session that has not begun."""
 
     async def main() -> LinkedSession:
         return LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
@@ -75,7 +76,7 @@ def near_end():
         (frame(Role.ROLE_FEATURE, 1, tensor=TensorHeader(codec="uniform8")), "is agreed"),
     ],
 )
-def test_what_no_placement_brings_is_refused_and_leaves_nothing(announced, says):
+def test_a_tensor_of_no_placement_is_refused_and_leaves_nothing(announced, says):
     end = near_end()
     with pytest.raises(IsthmusError, match=says):
         end.accept(announced)
@@ -83,30 +84,30 @@ def test_what_no_placement_brings_is_refused_and_leaves_nothing(announced, says)
 
 
 def test_a_third_party_gets_neither_labels_nor_outputs():
-    """Labels stay: nothing but features and error gradients of its own blocks may come to the trainer."""
+    """Labels stay: only features and error gradients of its own blocks may come to the trainer."""
     end = near_end()
     crossing = {(one.role, one.block) for one in end.position.awaited}
     assert crossing == {(Role.ROLE_FEATURE, 1), (Role.ROLE_ERROR_GRADIENT, 3)}
 
 
 class Refusing:
-    """A stream that its peer has refused: a write fails, and gRPC says why only once somebody has read."""
+    """A stream that its peer has refused: a write fails, and gRPC gives the reason only once the stream is read."""
 
     def __init__(self) -> None:
         self._is_read = asyncio.Event()
 
     async def write(self, _message):
-        """See `Duplex`."""
+        """Write as `Duplex` does."""
         await asyncio.wait_for(self._is_read.wait(), 1.0)
         raise RefusedError("no place")
 
     async def receive(self):
-        """See `Duplex`."""
+        """Receive as `Duplex` does."""
         self._is_read.set()
         raise RefusedError("no place")
 
 
-async def test_why_a_stream_is_refused_is_heard_before_a_position_can_be_written():
+async def test_the_reason_of_a_refusal_is_read_before_a_position_can_be_written():
     session = LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
     with pytest.raises(RefusedError, match="no place"):
         await session.workers["near"].links["edge"].run(Refusing())
@@ -121,7 +122,7 @@ async def test_why_a_stream_is_refused_is_heard_before_a_position_can_be_written
         (LinkPosition(placement_version=2, awaited=[*AWAITED, AWAITED[0]]), "waits for something else"),
     ],
 )
-def test_a_position_that_cannot_be_is_refused(position, says):
+def test_an_impossible_position_is_refused(position, says):
     with pytest.raises(IsthmusError, match=says):
         near_end().resume(position)
 
@@ -167,7 +168,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(FRAMES, min_size=1, max_size=4))
-def test_no_announcement_is_agreed_to_but_what_the_placement_brings(announced):
+def test_only_announcements_of_the_placement_are_accepted(announced):
     end = near_end()
     for one in announced:
         try:

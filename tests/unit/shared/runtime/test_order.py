@@ -9,7 +9,7 @@ from shared.runtime.order import MOST_NUMBERS, ComputedOrder, segments_of
 @given(
     st.integers(1, 4).flatmap(lambda count: st.tuples(st.just(count), st.lists(st.integers(0, count - 1), min_size=1)))
 )
-def test_what_is_told_says_the_order_again(case):
+def test_the_reports_restore_the_order(case):
     segments, computed = case
     order = ComputedOrder(segments)
     for segment in computed:

@@ -1,4 +1,4 @@
-"""What a link sends next, and what goes with it."""
+"""A link's choice of the next tensor to send, and of those that go with it."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def next_of(box: Outbox) -> list[tuple[Crossing, int]]:
     return [(item.crossing, item.step) for item in box.next()]
 
 
-def test_what_goes_next_is_found_without_a_look_at_all_that_crosses(monkeypatch):
+def test_the_next_tensor_is_found_without_a_look_at_all_crossings(monkeypatch):
     looked_at = []
     monkeypatch.setattr(
         ResendBuffer,
@@ -73,7 +73,7 @@ def test_labels_of_later_steps_do_not_hold_a_feature_up():
     for step in (0, 1):
         put(box, LABELS, step)
     put(box, FEATURE, 0)
-    box.resume(LABELS, 1)  # the peer has the labels of step 0
+    box.resume(LABELS, 1)  # The peer has the labels of step 0.
     assert next_of(box) == [(FEATURE, 0)]
 
 

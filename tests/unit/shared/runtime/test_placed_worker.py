@@ -1,4 +1,4 @@
-"""Placed workers over production links in virtual time: they evaluate, and change places, whatever is lost."""
+"""Placed workers over production links in virtual time: they evaluate and change places, whatever is lost."""
 
 import copy
 import random
@@ -35,7 +35,7 @@ SEEDS = st.integers(0, 1 << 30)
 
 @st.composite
 def coded(draw, placement: Placement) -> Placement:
-    """The same placement, with any codec on each of its features, forward and back."""
+    """Return the same placement, with any codec on each of its features, forward and back."""
     codecs: dict[Route, str] = {}
     for one in crossings(placement):
         if one.cargo is Cargo.FEATURE:
@@ -46,7 +46,7 @@ def coded(draw, placement: Placement) -> Placement:
 
 @st.composite
 def coded_placements(draw, name: str) -> Placement:
-    """Up to three workers in any way, or a chain of up to four where the model has as many blocks."""
+    """Draw up to three workers in any arrangement, or a chain of up to four if the model has as many blocks."""
     placement = draw(valid_placements(MODEL_FACTS[name]))
     if name == "dropping":
         placement = draw(st.one_of(chains(), st.just(placement)))
@@ -60,7 +60,7 @@ def delays(seed: int):
 
 
 def everything(session: PlacedSession):
-    """All that computing could change, copied."""
+    """Return a copy of all state that computing could change."""
     held = [
         value.detach().clone()
         for chain in session.chains.values()
@@ -122,7 +122,7 @@ def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(d
 
 @st.composite
 def coded_placements_of_three(draw, name: str) -> Placement:
-    """Any placement of three workers, of batches of 6."""
+    """Draw any placement of three workers, of batches of 6."""
     return draw(coded(draw(valid_placements(MODEL_FACTS[name], st.just(6)))))
 
 
@@ -195,7 +195,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
 
 @settings(max_examples=examples(40), deadline=None)
 @given(valid_placements(MODEL_FACTS["dropping"]) | chains(), st.data(), LOSSES, SEEDS)
-def test_that_a_worker_is_about_to_stop_comes_to_the_first_from_everywhere(placement, data, losses, seed):
+def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, losses, seed):
     busy = {tile.worker for tile in placement.tiles} | {source.worker for source in placement.sources}
     stopping = data.draw(st.lists(st.sampled_from(sorted(busy)), min_size=1, unique=True))
 
@@ -225,14 +225,14 @@ def test_a_peer_speaks_of_no_stop_but_of_those_it_passes_on():
 
 
 class Raising(nn.Linear):
-    """Fails in its third forward."""
+    """A block that fails in its third forward pass."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
         self.forwards = 0
 
     def forward(self, value: Tensor) -> Tensor:
-        """The third raises."""
+        """Raise in the third call."""
         if self.training:
             self.forwards += 1
         if self.forwards == 3:
@@ -241,7 +241,7 @@ class Raising(nn.Linear):
 
 
 def raising(worker: str) -> nn.Sequential:
-    """A model of which the block of that worker of the chain fails."""
+    """Build a model in which the block of that worker of the chain fails."""
     module = built("dropping")
     place = CHAIN.workers.index(worker)
     module[place] = (

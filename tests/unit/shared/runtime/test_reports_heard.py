@@ -1,4 +1,4 @@
-"""What a peer says of steps that are done counts once it can be so, whoever says it."""
+"""A peer's reports of finished steps: each counts once it is possible, whichever peer sends it."""
 
 import math
 
@@ -25,9 +25,9 @@ def placed(*parts):
 
 
 CHAIN = placed((AGENT, 0, 1), ("near", 1, 2), ("far", 2, BLOCKS))
-"""Labels go from the edge to who has the loss, so each reports by a link of its own."""
+"""A chain in which labels go from the edge to the worker with the loss, so each reports by a link of its own."""
 THERE_AND_BACK = placed(("near", 0, 1), ("far", 1, 2), ("near", 2, 3), (AGENT, 3, BLOCKS))
-"""The near one passes on what the far one has done."""
+"""A placement in which the near worker passes on the far one's reports."""
 
 
 def hearing(worker=AGENT, placement=THERE_AND_BACK):
@@ -83,7 +83,7 @@ def test_figures_that_a_worker_can_have_count(figures):
     assert heard.take(report(step=1), "far", BEGUN)
 
 
-def test_who_computes_no_loss_has_none():
+def test_a_worker_that_computes_no_loss_reports_none():
     with pytest.raises(ProtocolError, match="the loss of 8 samples; it has 0 at most"):
         hearing().take(report(**loss()), "near", BEGUN)
 
@@ -98,7 +98,7 @@ def test_figures_that_it_cannot_have_are_refused_on_every_worker_and_count_nothi
     assert heard.take(report(), peer, BEGUN), "the step is still the next"
 
 
-def test_what_nobody_knows_of_a_report_is_not_kept_with_it():
+def test_a_report_with_large_unknown_fields_is_refused():
     unknown = StepDone.FromString(report().SerializeToString() + b"\xa2\x06\xff\x7f" + bytes(0x3FFF))
     assert unknown.ByteSize() > MOST_REPORT_BYTES
     with pytest.raises(ProtocolError, match="a report has 4096 at most"):
@@ -119,7 +119,7 @@ def test_each_worker_ends_its_steps_in_order_and_none_that_has_not_begun(said):
         assert heard.oldest(99) == min(next_steps.values())
 
 
-def test_who_passes_nothing_on_shows_only_how_far_it_is_itself():
+def test_a_worker_that_passes_nothing_on_reports_only_its_own_progress():
     heard = hearing("far")
     assert not heard.take(report("near", rates=[]), "near", 0)
     for wrong in (report("near", 0), report("near", 2**63), report(AGENT, 0), report("x" * 100_000, 0)):

@@ -1,4 +1,4 @@
-"""What is remembered in order to be sent again."""
+"""The buffer of tensors that may be sent again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ steps = st.integers(0, 40)
 
 
 @given(steps, st.integers(0, 20), steps, steps)
-def test_what_a_peer_lacks_is_there_until_it_is_settled(first, count, settled, position):
+def test_tensors_that_a_peer_lacks_are_kept_until_they_are_settled(first, count, settled, position):
     buffer: ResendBuffer[str] = ResendBuffer()
     stop = first + count
     for step in range(first, stop):
@@ -38,13 +38,13 @@ def test_a_position_as_far_away_as_a_number_can_be_is_judged_at_once():
     assert not buffer.covers(0, 2**63)
 
 
-def test_nobody_waits_for_what_comes_after_all_that_will_be_here():
+def test_a_request_after_the_last_tensor_is_not_covered():
     buffer: ResendBuffer[int] = ResendBuffer()
     assert buffer.covers(3, 3)
     assert not buffer.covers(4, 3)
 
 
-def test_nothing_is_left_of_what_was_forgotten():
+def test_forgetting_leaves_nothing():
     buffer: ResendBuffer[int] = ResendBuffer()
     buffer.keep(4, 0)
     buffer.forget_before(5)

@@ -12,7 +12,7 @@ LIMIT_SECONDS = 10.0
 
 
 def told_seconds(silent_from: list[float], until_seconds: float, stop_seconds: float | None = None) -> list[float]:
-    """When a watch told of a stall of a peer that last spoke, each time, at one of these moments."""
+    """Return the times at which a watch reported a stall, of a peer that last spoke at one of these times each."""
 
     async def main() -> list[float]:
         loop, told = asyncio.get_running_loop(), []

@@ -1,4 +1,4 @@
-"""The runtime over links in virtual time takes as long for a step as the simulator says."""
+"""The runtime over links in virtual time: a step takes as long as the simulator says."""
 
 import asyncio
 import itertools
@@ -35,12 +35,12 @@ FEATURE_BITS = 8.0 * SAMPLES * WIDTH * FLOAT_BYTES
 WHOLE = Rows(0, SAMPLES)
 CUTS = {2: (0, 2, 4), 3: (0, 1, 3, 4), 4: (0, 1, 2, 3, 4)}
 AS_SIMULATED = 0.01
-"""The part by which a step may differ: acks and reports take bytes, too."""
+"""Largest relative difference of a step: acks and reports take bytes, too."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A placement, and what everything takes."""
+    """A placement, and the times of its parts."""
 
     placement: Placement
     compute: Mapping[str, tuple[float, float]]
@@ -50,7 +50,7 @@ class Timed:
     round_trip: float = 0.0
     update: float = 0.0
     frozen: int = 0
-    """How many of the first blocks learn nothing."""
+    """Number of the first blocks that learn nothing."""
 
     @property
     def module(self) -> nn.Sequential:
@@ -83,7 +83,7 @@ class Timed:
         return step_tasks(self.placement, self.model, costs, self.rates, replays=False)
 
     def run(self, steps: int) -> PlacementRun:
-        """The runtime does so many steps."""
+        """Run so many steps in the runtime."""
         session: LinkedSession
         begun = 0.0
 
@@ -115,20 +115,20 @@ class Timed:
 
 
 class Paced(Worker):
-    """Computes on the loop; each segment takes its seconds."""
+    """A worker that computes on the loop. Each segment takes its seconds."""
 
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds
 
     @property
     def is_wanted(self) -> bool:
-        """Each call is one piece of work."""
+        """Tell that the loop wants a turn: each call is one piece of work."""
         return True
 
     async def run(self, function, *works: Work | None):
-        """See `Worker`."""
+        """Run as `Worker` does."""
         for work in works:
-            if work is not None:  # to begin a batch takes no time
+            if work is not None:  # Beginning a batch takes no time.
                 await asyncio.sleep(self._seconds[work.segment])
         return function(*works)
 
@@ -159,7 +159,7 @@ def labels_stay(staleness: int, edge: float, trainer: float, carry: float, froze
 
 
 def run_as_simulated(timed: Timed) -> PlacementRun:
-    """A run of the runtime, which takes as long as a simulated one."""
+    """Run the runtime, and check that it takes as long as a simulated run."""
     steps = max(16, 8 * (timed.step.ahead + 1))
     run, simulated = timed.run(steps), simulate_placement(timed.step, steps)
     assert run.done[-1] == pytest.approx(simulated.done[-1], rel=AS_SIMULATED)
@@ -167,7 +167,7 @@ def run_as_simulated(timed: Timed) -> PlacementRun:
 
 
 def slow_but(tried, *every):
-    """Every combination, of which `make test` tries these."""
+    """Return every combination, of which `make test` tries these."""
     return [pytest.param(*each, marks=[] if each in tried else pytest.mark.slow) for each in itertools.product(*every)]
 
 

@@ -1,4 +1,5 @@
-"""Two workers on one cut over a slow link in virtual time: as late as K allows, exact, and no more kept than is needed."""
+"""Two workers on one cut over a slow link in virtual time: as late as K allows, exact, and without superfluous
+state."""
 
 import itertools
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def trained(module: nn.Module, placement: Placement, batches, **how) -> LinkedSe
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("limit", range(6))
 def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy):
-    """A rule that let less through would leave the link waiting."""
+    """A stricter rule would leave the link waiting."""
     batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
     scheme, module = Scheme(limit, policy), built("dropping")
     session = trained(module, at_cut(CUT, scheme), batches, backward=policy, wires=far_away)
@@ -60,7 +61,7 @@ def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy):
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_what_never_learns_keeps_nothing_to_replay(limit):
+def test_a_stage_that_never_learns_keeps_nothing_to_replay(limit):
     module = built("dropping")
     module[:CUT].requires_grad_(False)
     batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
@@ -85,7 +86,8 @@ def of_tuples(step: int) -> tuple[Tensor, Tensor]:
 )
 @pytest.mark.parametrize("fickle", [False, True])
 def test_several_tensors_cross_at_once(cut, scheme, fickle):
-    """Floats with a gradient each, in some steps or in all, and integers with none, late, and compressed each by itself."""
+    """Floats have a gradient each, in some steps or in all, and integers have none. All are late and compressed by
+    themselves."""
     expected, batches = tupled(fickle=fickle), [of_tuples(step) for step in range(STEPS)]
     session = trained(
         expected,

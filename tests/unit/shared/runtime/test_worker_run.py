@@ -37,7 +37,7 @@ def delays(dice: random.Random):
 
 
 def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, Tensor]]) -> LinkedSession:
-    """A session that is made and has trained in virtual time."""
+    """Build a session and train it in virtual time."""
 
     async def main() -> LinkedSession:
         session = make()
@@ -96,8 +96,8 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     st.lists(st.integers(0, 60), max_size=4),
     st.integers(0, 1 << 30),
 )
-def test_what_is_compressed_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
-    """The codec of each link and direction, and the feedback of who sent: as in the simulation."""
+def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
+    """The codec of each link and direction, and the sender's feedback, work as in the simulation."""
     pairs = [(one.sender, one.receiver) for one in crossings(placement)]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
     codecs |= {Route(far, near, Cargo.ERROR_GRADIENT): down for near, far in pairs}

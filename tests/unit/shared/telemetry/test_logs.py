@@ -1,4 +1,4 @@
-"""Logs: one shape whichever library wrote them, and who was bound when."""
+"""Logs: one shape for every library, with the context of each line."""
 
 import asyncio
 import contextvars
@@ -38,7 +38,7 @@ def test_both_ways_of_logging_write_the_same_shape():
     ours, theirs = json_lines(stream)
     assert ours.pop("timestamp").endswith("Z")
     assert theirs.pop("timestamp").endswith("Z")
-    theirs.pop("message", None)  # left on the record by the handlers of pytest
+    theirs.pop("message", None)  # pytest's handlers leave these on the record
     assert ours == {"event": "migrated", "cut": 3, "logger": "ours", "level": "info", "session": "s-1", "run": "r-1"}
     assert theirs == {"event": "port 80", "cut": 3, "logger": "theirs", "level": "info", "session": "s-1", "run": "r-1"}
 

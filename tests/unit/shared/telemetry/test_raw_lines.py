@@ -1,4 +1,4 @@
-"""What libraries write to standard error by themselves: events of a strict log, in order, and never too many."""
+"""Lines that libraries write to standard error: they become events of a strict log, in order and limited in number."""
 
 import io
 import json
@@ -21,7 +21,7 @@ GRPC = "E1123 18:46:00.507132   10594 ssl_transport_security.cc:2563] Handshake 
 
 
 def entries(body, code=0):
-    """The log of a process that does this while its log is JSON: each line must be an object of strict JSON."""
+    """Run this body in a process whose log is JSON, and return the log. Each line must be an object of strict JSON."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     program = f"{BEGIN}\nwith process_log(LogConfig(format='json')):\n{lines}\n"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def entries(body, code=0):
     return [json.loads(line, parse_constant=pytest.fail) for line in done.stderr.splitlines()]
 
 
-def test_what_c_code_writes_is_an_event():
+def test_a_line_of_c_code_is_an_event():
     (said,) = entries(f"os.write(2, b'''{GRPC}\\n''')")
     assert (said["event"], said["level"], said["source"]) == (
         "Handshake failed",
@@ -38,7 +38,7 @@ def test_what_c_code_writes_is_an_event():
     )
 
 
-def test_what_a_child_writes_is_an_event():
+def test_a_line_of_a_child_process_is_an_event():
     (said,) = entries("subprocess.run([sys.executable, '-c', 'import os; os.write(2, bytes([255, 10]))'])")
     assert said["event"] == "\\xff"
 

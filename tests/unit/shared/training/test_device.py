@@ -1,4 +1,5 @@
-"""What a GPU must do that a CPU does by itself, as far as it can be seen without one (see `test_cuda_runs.py`)."""
+"""Settings that a GPU needs and a CPU does not, as far as a test without a GPU can see them (see
+`test_cuda_runs.py`)."""
 
 import os
 
@@ -19,7 +20,7 @@ CPU, META, CUDA = torch.device("cpu"), torch.device("meta"), torch.device("cuda"
 
 @pytest.fixture
 def settings(monkeypatch):
-    """torch's settings of how it computes, as a function; they are put back."""
+    """Return a function that reads torch's settings. They are restored at the end."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
 
     def now():
@@ -56,7 +57,7 @@ def test_otherwise_a_process_computes_as_its_user_has_set_it(settings, device, d
 
 
 class Scaled(nn.Module):
-    """A block with a parameter that has no dimension, as a temperature or a gain is."""
+    """A block with a parameter that has no dimension, like a temperature or a gain."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +91,7 @@ def test_the_moments_of_a_parameter_without_dimensions_lie_beside_it_after_a_mov
 
 
 class Noted(nn.Linear):
-    """A layer that notes what `Module.to` makes of its weights."""
+    """A layer that records the effect of `Module.to` on its weights."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)

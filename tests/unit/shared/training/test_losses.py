@@ -1,4 +1,4 @@
-"""The loss at the end of the chain: what it says of a batch, and what it does not take."""
+"""The loss at the end of the chain: its value for a batch, and the inputs that it refuses."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ each_loss = pytest.mark.parametrize("spec", LOSSES.values(), ids=LOSSES)
 
 
 def drawn(spec, samples=6):
-    """An output of three numbers a sample, and labels that the loss takes with it."""
+    """Draw an output of three numbers a sample, and labels that the loss accepts with it."""
     torch.manual_seed(1)
     output = torch.randn(samples, 3)
     return output, torch.randint(3, (samples,)) if spec.labels is Labels.CLASSES else torch.rand_like(output)
@@ -47,7 +47,7 @@ def test_every_loss_refuses_labels_of_another_batch(spec):
 
 @given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)
 def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
-    """A label that is one number fits an output of one number: (B,) and (B, 1). Nothing is ever stretched."""
+    """A label that is one number fits an output of one number: (B,) and (B, 1). No shape is ever stretched."""
     head, output, labels = LossHead(name, None), torch.rand(shape), torch.rand(other)
     if shape in (other, (*other, 1)):
         fitted = labels.reshape(shape)
@@ -63,7 +63,7 @@ def test_output_and_labels_have_equal_shapes_or_are_refused(name, shape, other):
 
 
 def test_a_number_a_sample_is_not_held_against_a_column():
-    """What torch would broadcast to every pair of samples."""
+    """torch would broadcast these to every pair of samples."""
     with pytest.raises(ModelError, match=r"loss 'mse' takes labels of the output's own shape"):
         LossHead("mse", None).gradient((torch.rand(4),), torch.rand(4, 1))
 

@@ -1,4 +1,4 @@
-"""What holds for every optimizer that is registered: what it computes, what it keeps, and how that is judged."""
+"""Rules for every registered optimizer: its computation, its state, and the judgement of both."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def trained(module, config, steps=4):
 
 
 def block_of(config, steps=4):
-    """A block of two parameters, and its optimizer after so many steps."""
+    """Build a block of two parameters, and its optimizer after so many steps."""
     block = build_chain(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), torch.ones(2, 6)).blocks[0]
     return block, trained(block.module, config, steps)
 
@@ -80,7 +80,7 @@ def test_operations_are_in_the_same_order_on_every_device(config):
 @configs
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_what_it_keeps_is_what_its_spec_says(config, shape, dtype):
+def test_its_state_is_that_of_its_spec(config, shape, dtype):
     module = Held(shape, dtype)
     optimizer = trained(module, config)
     kept = {key: value for key, value in optimizer.state[module.weight].items() if isinstance(value, torch.Tensor)}
@@ -93,12 +93,12 @@ def test_what_it_keeps_is_what_its_spec_says(config, shape, dtype):
 
 
 @configs
-def test_nothing_is_kept_for_what_does_not_learn(config):
+def test_no_state_is_kept_for_frozen_parameters(config):
     assert optimizer_bytes([Held((3,), learns=False).weight], config) == 0
 
 
 def make_one_more_step(*blocks):
-    """The same on each block, by its optimizer."""
+    """Make the same step on each block, by its optimizer."""
     for block, optimizer in blocks:
         for parameter in block.module.parameters():
             parameter.grad = torch.sin(parameter.detach())
@@ -141,7 +141,7 @@ def test_a_state_of_other_shapes_types_or_parts_is_refused(config):
         parameter = block.named_parameters()[entry.removeprefix("optimizer/").rpartition("/")[0]]
         for says, change in wrong.items():
             if says == "it must have" and len(state_layout(parameter, config)) == 1:
-                continue  # without its one entry a parameter has no state, which may be
+                continue  # Without its one entry, a parameter has no state, which is permitted.
             with pytest.raises(ProtocolError, match=f"the optimizer state of '.*' .*{says}"):
                 block_state.check(block, config, change(entry))
     for odd in ("optimizer/0.none/step", "optimizer/step", "optimizer//"):
@@ -174,7 +174,7 @@ def test_a_key_means_the_same_with_every_optimizer_that_has_it():
         assert all(field.description for field in fields), key
 
 
-def test_what_is_left_out_is_at_the_optimizers_own_default():
+def test_an_omitted_key_is_at_the_optimizers_own_default():
     for name, betas in (("adam", (0.9, 0.999)), ("lion", (0.9, 0.99))):
         optimizer = build_optimizer(Held((3,)).parameters(), OptimizerConfig(name=name))
         assert optimizer.param_groups[0]["betas"] == betas

@@ -1,4 +1,4 @@
-"""Replay and stash: what a late gradient does, held against plain autograd on copies of the module."""
+"""Replay and stash: the effect of a late gradient, compared with plain autograd on copies of the module."""
 
 import copy
 import weakref
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class Replacing(nn.Module):
-    """Puts a new tensor in the place of its buffer at every forward."""
+    """A block that puts a new tensor in the place of its buffer at every forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Replacing(nn.Module):
 
 
 class Writing(nn.Module):
-    """Its backward needs a buffer that its next forward writes to."""
+    """A block whose backward pass needs a buffer that its next forward pass writes to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,20 +63,20 @@ def normed() -> nn.Module:
 
 
 def in_place() -> nn.Module:
-    """Its first block writes to the samples."""
+    """Build a module whose first block writes to the samples."""
     first = nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(8, 8), nn.Hardswish(inplace=True))
     return nn.Sequential(first, nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), nn.Linear(8, 3))
 
 
 class Declared(nn.Sequential):
-    """Each of its layers is a block."""
+    """A module in which each layer is a block."""
 
     def blocks(self) -> list[nn.Module]:
         return list(self)
 
 
 def handed_on() -> nn.Module:
-    """Its first block hands the samples on to one that writes to them."""
+    """Build a module whose first block hands the samples on to one that writes to them."""
     return Declared(nn.Flatten(), nn.Sequential(nn.LeakyReLU(0.1, inplace=True), nn.Linear(8, 8)), nn.Linear(8, 3))
 
 
@@ -128,7 +128,8 @@ def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: Optimi
 
 @st.composite
 def orders(draw):
-    """What the edge does under one K: whether it is 0, and (step, True) for a forward, (step, False) for a backward."""
+    """Draw the edge's calls under one K: whether K is 0, and (step, True) for a forward, (step, False) for a backward
+    pass."""
     events, started, settled = [], 0, 0
     steps, limit = draw(st.integers(1, 7)), draw(st.integers(0, 3))
     while settled < steps:
@@ -223,7 +224,7 @@ def test_the_replay_at_unchanged_weights_recomputes_the_feature_bit_for_bit():
     stage.blocks[-1].module.register_forward_hook(lambda _, __, output: outputs.append(output.detach().clone()))
     replay = Replay(stage)
     features = [replay.forward(step, (batch_of("normed", step),))[0] for step in range(2)]
-    torch.rand(5)  # whoever else draws random numbers meanwhile
+    torch.rand(5)  # another user of random numbers
     replay.backward(0, (torch.ones_like(features[0]),))
     stage.update(0)
     assert torch.equal(outputs[2], features[0])
@@ -260,7 +261,7 @@ class Counted(nn.Module):
 @pytest.mark.parametrize(("frozen", "backwards"), [(0, 3), (1, 2), (2, 1), (3, 0)])
 def test_frozen_blocks_have_no_backward(policy, frozen, backwards):
     module = nn.Sequential(nn.Sequential(Counted()), Counted(), Counted(), nn.Linear(8, 2))
-    # A counter runs when a gradient passes it: to its own linear layer's parameters or to blocks before it.
+    # A counter increases when a gradient passes it: to its own linear layer's parameters or to blocks before it.
     for parameter in (p for block in module[:frozen] for p in block.parameters()):
         parameter.requires_grad_(False)
     stage = lone_stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 3, recipe(), CPU)
@@ -336,7 +337,7 @@ def test_stash_copies_the_weights_once_a_version_and_holds_none_when_drained(mon
 
 
 class Functional(nn.Module):
-    """Its own parameter is read outside of any submodule, which torch.fx makes a piece borrow it for."""
+    """A module that reads its own parameter outside of any submodule. torch.fx makes a piece borrow it."""
 
     def __init__(self) -> None:
         super().__init__()

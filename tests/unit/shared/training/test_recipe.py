@@ -1,4 +1,4 @@
-"""The recipe: what may be combined, the learning rate at every step, and the optimizers it builds."""
+"""The recipe: permitted combinations, the learning rate at every step, and the optimizers that it builds."""
 
 import json
 import warnings
@@ -184,11 +184,11 @@ RECIPES = {
         "total_steps": "integer",
     }
 }
-"""The keys of the recipe and the types of JSON that they have, by the version of the protocol."""
+"""The keys of the recipe and their JSON types, by the version of the protocol."""
 
 
 def keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """The keys of a section's JSON schema, those of nested ones with dots, and their types."""
+    """Return the keys of a section's JSON schema, those of nested ones with dots, and their types."""
     found = {}
     for key, schema in section["properties"].items():
         if "$ref" in schema:
@@ -199,9 +199,8 @@ def keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str = "")
 
 
 def test_a_peer_that_lacks_a_key_of_the_recipe_speaks_another_version():
-    """A recipe travels with all its keys, and who does not know one refuses every run.
-
-    With another key raise PROTOCOL_VERSION, and write the keys of that version beside these.
+    """A recipe travels with all its keys, and a peer that does not know one of them refuses every run.
+    If you add a key, raise PROTOCOL_VERSION, and write the keys of that version beside these.
     """
     schema = Recipe.model_json_schema()
     assert keys_of(schema, schema["$defs"]) == RECIPES[PROTOCOL_VERSION]

@@ -1,4 +1,4 @@
-"""The checker of step logs: it accepts what exactly-once leaves behind, and nothing else."""
+"""The checker of step logs: it accepts the records of exactly-once training, and nothing else."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ def lines_of(steps):
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=6), st.integers(0, 12))
-def test_whatever_was_gone_back_from_the_rest_counts(lineages, last):
+def test_steps_after_a_rollback_count_once(lineages, last):
     lines, done = [], 0
     for forward, back in lineages:
         lines += lines_of(range(done, done + forward))
@@ -77,7 +77,7 @@ def test_a_log_goes_on_where_it_ended_and_is_compared_with_another(tmp_path):
         check_steps(tmp_path / "none")
 
 
-def test_a_folder_that_cannot_be_is_one_sentence(tmp_path):
+def test_an_invalid_folder_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be opened"):
         StepLog(tmp_path / "file", "s", "edge")

@@ -1,4 +1,4 @@
-"""Between blocks go tuples of tensors: whatever is cut where several pass trains as the whole does, bit for bit."""
+"""Tuples of tensors between blocks: with a cut through several, training equals that of the whole, bit for bit."""
 
 from collections.abc import Iterator
 
@@ -50,7 +50,7 @@ def batches() -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def whole(steps: int = STEPS) -> dict[str, Tensor]:
-    """The state of the module after plain training in one piece."""
+    """Return the state of the module after plain training in one piece."""
     module = tupled().train()
     optimizer = plain_optimizer(module, RECIPE.optimizer)
     for step in range(steps):
@@ -63,13 +63,13 @@ def whole(steps: int = STEPS) -> dict[str, Tensor]:
 
 
 def both(module: Tupled, cut: int) -> tuple[Stage, Stage]:
-    """The two sides of a cut through `module`."""
+    """Build the two sides of a cut through `module`."""
     chain = tupled_chain(module, BATCH)
     return lone_stage(chain, 0, cut, RECIPE, CPU), lone_stage(chain, cut, len(chain.blocks), RECIPE, CPU)
 
 
 def train(edge: Stage, cloud: Stage, kind: type[BackwardPolicy], steps: range) -> None:
-    """Steps of both sides in turn, with K = 0."""
+    """Run steps of both sides in turn, with K = 0."""
     chosen, head = kind(edge), LossHead(RECIPE.loss, None)
     for step in steps:
         inputs, labels = batch_of(step)
@@ -91,7 +91,8 @@ def test_two_stages_train_as_the_whole_does(cut, kind):
 
 @pytest.mark.parametrize("kind", [KeptGraph, *map(policy_by_name, POLICIES)])
 def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(kind):
-    """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both sides."""
+    """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both
+    sides."""
     edge, cloud = apart(1, seeds=(0, 1))
     cloud.held.hold(range(1, 4), {index: both(tupled(), 1)[1].held.block_tensors(index) for index in (1, 2, 3)})
     train(edge, cloud, kind, range(2))
@@ -116,7 +117,7 @@ def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(kind):
 
 
 def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
-    """The two sides of a cut, each with a module of its own."""
+    """Build the two sides of a cut, each with a module of its own."""
     return both(tupled(seeds[0]), cut)[0], both(tupled(seeds[1]), cut)[1]
 
 
@@ -134,7 +135,7 @@ def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
 )
 @pytest.mark.parametrize("fickle", [False, True])
 def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme, fickle):
-    """Each slot has its own error, and none where no gradient reaches it; integers go as they are."""
+    """Each slot has its own error, and none where no gradient reaches it. Integers travel unchanged."""
     chain = tupled_chain(tupled(fickle=fickle), BATCH)
     simulation = split_simulation(chain, (cut,), RECIPE, scheme, CPU)
     losses = simulation.train(0, STEPS, batches())
@@ -157,7 +158,7 @@ def test_integers_have_no_gradient_and_take_none():
 
 
 def test_a_stage_in_the_middle_sums_what_comes_back_to_a_tensor_that_it_hands_on():
-    """Block 1 passes `skip` through: its error gradient is that of what comes behind, with the strides that it had."""
+    """Block 1 passes `skip` through: its error gradient is that of the blocks behind, with the same strides."""
     chain = tupled_chain(tupled(), BATCH)
     middle = lone_stage(chain, 1, 2, RECIPE, CPU)
     x, skip = torch.randn(BATCH, WIDTH), torch.randn(BATCH, 2)

@@ -1,4 +1,4 @@
-"""Which placements a trainer takes, and what their batches count in its memory."""
+"""The placements that a trainer accepts, and the memory that their batches take."""
 
 import json
 from bisect import bisect_left
@@ -90,7 +90,7 @@ DEEP = "[" * 5000 + "]" * 5000
         ),
     ],
 )
-def test_a_placement_that_it_does_not_take_is_refused_with_a_sentence(document, says):
+def test_a_placement_that_the_trainer_does_not_accept_is_refused_with_a_sentence(document, says):
     with pytest.raises(IsthmusError, match=says):
         built(document)
 
@@ -107,7 +107,7 @@ def test_a_placement_that_it_does_not_take_is_refused_with_a_sentence(document, 
         ({"example": TensorHeader(dtype=DataType.DATA_TYPE_FLOAT32)}, "0 dimensions"),
     ],
 )
-def test_what_does_not_go_with_a_placement_is_refused_with_a_sentence(changes, says):
+def test_parameters_that_contradict_the_placement_are_refused_with_a_sentence(changes, says):
     with pytest.raises(IsthmusError, match=says):
         built(DOCUMENT, **changes)
 
@@ -125,7 +125,7 @@ def test_gradients_that_tell_of_raw_samples_come_where_the_operator_takes_sample
     assert built(changed(tiles=[tile(AGENT, 0, 2), tile("gpu", 2, 4)], owners={"1": "gpu"})).held.indices == (1, 2, 3)
 
 
-def test_what_other_trainers_may_have_is_not_for_this_one_to_say():
+def test_a_trainer_does_not_judge_permissions_of_other_trainers():
     tiles = [tile("near", 0, 2), tile("gpu", 2, 4)]
     assert built(changed(workers=[AGENT, "near", "gpu"], tiles=tiles)).held.indices == (2, 3)
     with pytest.raises(IsthmusError, match="accept_inputs"):
@@ -133,7 +133,7 @@ def test_what_other_trainers_may_have_is_not_for_this_one_to_say():
 
 
 def feature_bytes(samples=BATCH):
-    """As it came and as it was decoded."""
+    """Return the bytes of a feature as it arrived and as it was decoded."""
     return 2 * samples * WIDTH * FLOAT
 
 
@@ -163,7 +163,7 @@ def test_a_shared_block_counts_with_its_gradient_and_its_weights():
     )
     judge = built(document_of(placement), limits=with_limits(accept_inputs=True)).judge
     blocks, optimizer = judge.chain.blocks, recipe("adam").optimizer
-    shared = 2 * 2 * 2 * block_state.max_serialized_bytes(blocks[0], optimizer)  # two that share it, there and back
+    shared = 2 * 2 * 2 * block_state.max_serialized_bytes(blocks[0], optimizer)  # both sharers, both ways
     assert judge.judged(placement).uses.trained.each_bytes == 2 * feature_bytes() + shared
 
 

@@ -1,4 +1,4 @@
-"""What a trainer counts as up and as down: by which worker is farther from the edge, whatever is received and sent."""
+"""A trainer's figures up and down: the direction depends on the worker that is farther from the edge."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ FEATURE, GRADIENT, LABEL = Role.ROLE_FEATURE, Role.ROLE_ERROR_GRADIENT, Role.ROL
 
 
 class Counting:
-    """The figures of one worker, and what they have come to."""
+    """The figures of one worker, and their counters."""
 
     def __init__(self, worker):
         self.statistics = SessionStatistics()
@@ -37,13 +37,13 @@ class Counting:
 
     @property
     def counted(self):
-        """Payload and saved bytes up, then down."""
+        """Return the bytes of payload and of savings: up, then down."""
         names = "isthmus_payload_bytes_total", "isthmus_saved_bytes_total"
         return tuple(self.value(name, direction=way) for way in ("up", "down") for name in names)
 
     @property
     def phases(self):
-        """How many transfers up are timed, and how many down."""
+        """Count the timed transfers up, and those down."""
         return tuple(self.value("isthmus_phase_seconds_count", phase=phase) for phase in ("uplink", "downlink"))
 
 
@@ -68,7 +68,7 @@ def test_up_is_away_from_the_edge_and_down_is_back_on_both_links_of_a_worker_in_
     assert (near.statistics.bytes_up, near.statistics.bytes_down) == (counted[0], counted[2])
 
 
-def test_what_is_received_and_sent_is_known_besides():
+def test_received_and_sent_bytes_are_counted_besides():
     near = Counting("near")
     near.figures.received("edge", tensor(FEATURE, 1), 1)
     near.figures.received("far", tensor(GRADIENT, 2), 2)

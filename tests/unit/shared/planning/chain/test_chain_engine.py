@@ -1,4 +1,4 @@
-"""The engine of a chain over runs of the cost model: what it follows, what it leaves alone, and what it may risk."""
+"""The engine of a chain over runs of the cost model: changes that it follows, changes that it ignores, and its risk."""
 
 from dataclasses import replace
 from functools import partial
@@ -58,7 +58,7 @@ def test_a_run_that_begins_badly_is_put_right():
 
 
 def test_a_link_that_drops_to_a_tenth_is_followed_within_half_a_minute():
-    # Small features lie deep: as the first link gets slow, more blocks before it pay.
+    # Deep features are small: as the first link becomes slow, more blocks before it pay.
     sizes = (None, *(800_000.0 / cut for cut in range(1, 12)), None)
     chain = replace(CHAIN, feature_bytes=sizes, gradient_bytes=sizes)
     training = ChainTraining(chain, staleness=5)
@@ -123,7 +123,7 @@ def test_a_pin_goes_first_and_is_released():
 
 
 @pytest.mark.parametrize("cuts", [(3,), (7, 3), (0, 3), (3, 12), (3, 3)])
-def test_cuts_that_cannot_be_are_not_pinned(cuts):
+def test_impossible_cuts_are_not_pinned(cuts):
     training = ChainTraining(CHAIN)
     with pytest.raises(PlanError, match=r"with 12 blocks on 3 stages there must be 2, rising, from 1 to 11"):
         training.engine.pin(cuts)
@@ -157,7 +157,7 @@ def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
     assert training.true_seconds(training.engine.partition) <= min(off, 1.02) * training.best_seconds()
 
 
-def test_a_factor_that_is_to_do_is_asked_about_no_more_until_it_is_off():
+def test_a_factor_is_checked_again_only_when_it_is_off():
     training = ChainTraining(CHAIN)
     training.run(30)
     for slow in (2.0, 1.0):
@@ -206,7 +206,7 @@ class TestDeviceFactors:
         assert changes == [False, False, False, True]
         assert devices.factors.tolist() == [2.0, 1.0]
 
-    def test_how_far_off_the_last_window_was_is_against_what_was_believed_then(self):
+    def test_the_last_windows_error_is_relative_to_the_belief_at_that_time(self):
         devices, off = DeviceFactors(2), []
         for _ in range(3):
             devices.note(20, (2.0, 1.05), (1.0, 1.0))
@@ -218,7 +218,7 @@ class TestDeviceFactors:
         devices = DeviceFactors(1)
         assert [devices.note(20, (ratio,), (1.0,)) for _ in range(2)][-1] is changes
 
-    def test_who_is_off_again_with_a_factor_wants_to_be_measured_again(self):
+    def test_a_device_that_is_off_again_with_a_factor_requests_a_measurement(self):
         devices, misfits = DeviceFactors(2), []
         for ratio in (2.0, 2.0, 2.0, 3.0, 3.0):
             devices.note(20, (ratio, 1.0), (1.0, 1.0))
@@ -226,7 +226,7 @@ class TestDeviceFactors:
         assert misfits == [set(), set(), set(), set(), {0}]
         assert devices.factors.tolist() == [3.0, 1.0], "until then the factor of today has to do"
 
-    def test_who_was_measured_again_begins_with_a_factor_again(self):
+    def test_a_device_that_was_measured_again_begins_with_a_factor_again(self):
         devices = DeviceFactors(1)
         for ratio in (2.0, 2.0, 3.0, 3.0):
             devices.note(20, (ratio,), (1.0,))

@@ -1,4 +1,4 @@
-"""A partition as a placement: it costs what the plan says, and runs over traces take what the rates allow."""
+"""A partition as a placement: its cost equals the plan's, and a run over traces takes the time that the rates allow."""
 
 import pytest
 from hypothesis import given
@@ -31,7 +31,7 @@ def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness
     assert cost.bound() == pytest.approx(plan.seconds_per_step)
 
 
-def test_what_was_not_measured_has_no_tasks():
+def test_an_unmeasured_placement_has_no_tasks():
     document = chain_document(3, 2)
     document["stages"][1]["seconds"][1][3] = None
     chain = parse_profile(document, "chain")
@@ -63,7 +63,7 @@ def test_a_run_feels_its_slower_half():
     halves = Trace([0.0, 300.0, 600.0], [8e6, 0.25e6])
     mixed = compare_chain(setting(halves, halves))[0]
     assert fast.seconds_per_100_steps < mixed.seconds_per_100_steps
-    # It keeps the plan for the link as it was while it was probed; one made for the slow half does better there.
+    # It keeps the plan for the link as probed. A plan for the slow half does better there.
     assert mixed.run.start == fast.run.start != slow.run.start
 
 

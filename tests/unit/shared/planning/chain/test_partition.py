@@ -1,4 +1,4 @@
-"""The partition of a chain against trying every one, and both sides of each bound that decides it."""
+"""The partition of a chain, compared with trying all, and both sides of each bound that decides it."""
 
 import itertools
 from dataclasses import astuple, replace
@@ -64,7 +64,7 @@ def test_it_equals_trying_everything(data):
         return
     try:
         parse_profile(document, "chain")
-    except PlanError:  # nothing measured on some stage
+    except PlanError:  # a stage without measurements
         return
     check(document, data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(STALENESS)))
 
@@ -85,7 +85,8 @@ def test_the_narrowest_link_has_as_many_bits_as_any_partition_within_the_margin(
 
 
 def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
-    """A second a block anywhere, links that take no time to speak of, and nothing to choose between the widths."""
+    """Describe a chain with a second a block anywhere, links of negligible time, and no difference between the
+    widths."""
     table = [
         [float(stop - first) if stop > first else None for stop in range(blocks + 1)] for first in range(blocks + 1)
     ]
@@ -108,7 +109,7 @@ def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int |
 def test_of_equals_it_takes_the_smallest_cuts_and_then_the_most_bits():
     assert planned(even_chain()) == Partition((2,), (32,))
     assert planned(even_chain(3, 4)) == Partition((1, 2), (32, 32))
-    # With K = 0 only the sum counts: every cut is equal but for the link, which 2 bits relieve.
+    # With K = 0 only the sum counts: every cut is equal except for the link, which 2 bits relieve.
     assert planned(even_chain(), staleness=0) == Partition((1,), (2,))
 
 
@@ -146,7 +147,7 @@ def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
 
 @given(profiles(complete=True), rates, st.sampled_from((0, 1, 2, 5)))
 def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rates, staleness: int):
-    """Alg. 2 over an endless run, without overhead and serial steps, which a chain does not know."""
+    """Alg. 2 is used over an endless run, without overhead and serial steps, which a chain does not know."""
     plain = replace(profile, workers=tuple(bare(worker) for worker in profile.workers))
     if len(plain) < 2:
         return
@@ -220,6 +221,6 @@ def test_more_stages_than_can_be_ordered_are_refused():
 
 
 @pytest.mark.parametrize(("bits", "staleness"), [((), None), ((0,), None), ((33,), None), ((32,), -1)])
-def test_widths_and_staleness_that_cannot_be_are_refused(bits, staleness):
+def test_impossible_widths_and_staleness_are_refused(bits, staleness):
     with pytest.raises(PlanError, match=r"bit widths are|staleness is -1"):
         plan_chain(parse_profile(chain_document(3, 2), "chain"), bits, staleness)

@@ -1,4 +1,5 @@
-"""The decision engine in the simulator: what it may lose, what it must gain, and that an operator's pin goes first."""
+"""The decision engine in the simulator: the loss that it may cause, the gain that it must reach, and an operator's
+pin."""
 
 import dataclasses
 import math
@@ -32,7 +33,7 @@ from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, S
 )
 @settings(
     max_examples=examples(20), deadline=None, derandomize=True
-)  # benchmarks.planning.flapping looks for the exceptions
+)  # benchmarks.planning.flapping looks for exceptions.
 def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period, rates, known):
     link = symmetric(*((period / 2, rate) for rate in rates))
     kept, run = both(profile, link, best_for(profile, rates[known]), 1200.0)
@@ -74,7 +75,7 @@ def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_fast
     assert decision.layout.staleness == 3
 
 
-def test_k_that_may_not_be_is_left_at_once_and_the_cut_stays():
+def test_a_forbidden_k_is_left_at_once_and_the_cut_stays():
     engine = Engine(REPLAYED, SPACE, pair(3, 2, 8))
     decision = watched(engine, 1, 1000 * MBIT, 1000 * MBIT)
     assert decision.layout == pair(3, 0, 8)
@@ -89,7 +90,7 @@ def test_a_link_that_changes_for_good_is_followed():
     start = best_for(LIGHT, 40.0)
     kept, run = both(LIGHT, link, start, 1800.0)
     assert run.steps > 1.5 * kept
-    # It takes minutes to tell it from an oscillation, and a drain at half a minute a step.
+    # An oscillation looks the same for minutes, and a drain takes half a minute a step.
     fast, slow = (
         greedy(LIGHT, Rates(mbit * MBIT, mbit * MBIT), SPACE, 10_000).seconds_per_step for mbit in (40.0, 1.0)
     )
@@ -102,7 +103,7 @@ def test_where_nothing_is_better_nothing_changes():
     assert run.switches == ()
 
 
-def test_what_the_blocks_would_cost_keeps_them_where_they_are():
+def test_the_cost_of_moving_keeps_blocks_at_their_place():
     link = symmetric((60.0, 40.0), (3000.0, 1.0))
     start = best_for(HEAVY, 40.0)
     _, run = both(HEAVY, link, start, 120.0)
@@ -162,7 +163,7 @@ def test_all_blocks_are_given_back_at_once_where_they_may_not_be_kept():
     assert watched(engine, 1, 40 * MBIT, 40 * MBIT).layout.tiles[0].stop < 4
 
 
-def test_the_outcome_holds_what_was_predicted_against_what_was_measured():
+def test_the_outcome_compares_the_prediction_with_the_measurement():
     engine = Engine(LIGHT, SPACE, pair(3, 3, 32))
     assert engine.outcome() is None
     watched(engine, 61, steps_a_second=2.0)
@@ -194,7 +195,7 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     start = best_for(profile, 60.0)
     kept, run = both(profile, link, start, 1800.0)
     assert [switch.layout.tiles[0].stop for switch in run.switches] == [3]
-    # Five minutes of proof cost a sixth of what is to be gained, and they end where the link is slow or dead.
+    # Five minutes of proof cost a sixth of the gain, and they end where the link is slow or dead.
     best = simulate(profile, link, run.switches[0].layout, 1800.0).steps
     assert run.steps >= kept + 0.7 * (best - kept)
 
@@ -213,7 +214,7 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
     space = SearchSpace((8, 32), allow_edge_only=True)
     link = symmetric((10.0, 15.0), (50.0, 0.01))
     start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).layout
-    # Six minutes of going there and back cost more than 1 % of what this run was told that it has to do.
+    # Six minutes of moving there and back cost more than 1 % of the work that this run was told of.
     run = simulate(profile, link, start, 1800.0, Engine(profile, space, start, total_steps=13_500))
     alone = simulate(profile, link, pair(4, 0, 32), 1800.0).steps
     assert run.steps >= 0.8 * alone

@@ -1,4 +1,4 @@
-"""The engine and its experts: it follows one only where that is proven and paid for."""
+"""The engine and its experts: it follows an expert only with a proof and with the means to pay."""
 
 import dataclasses
 import math
@@ -16,9 +16,8 @@ from tests.support.planning.engine_cases import QUICK, SPACE, best_for, between
 
 
 def on_a_wave(engine, seconds, answers=True, until=math.inf):
-    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on; each deployment does as it should.
-
-    Each second: what is decided, and taken at once.
+    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on. Each deployment does as it
+    should. Each second it records the decision and takes it at once.
     """
     done = 0.0
     for second in range(seconds):
@@ -31,7 +30,7 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
         yield second, decision
 
 
-def test_what_an_expert_asks_for_is_done_only_where_the_account_can_pay_the_way():
+def test_an_experts_request_is_done_only_if_the_account_can_pay_the_move():
     heavy = dataclasses.replace(QUICK, blocks=tuple(ProfiledBlock(f"b{i}", 1e6) for i in range(4)))
     moves = []
     for total_steps in (4_000, 9_000, 40_000):
@@ -78,7 +77,7 @@ def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
         home_steps = 1.0 / float(loads_of(QUICK, [start]).seconds(over(QUICK, rates))[0])
         if engine.layout == start:
             done += home_steps
-        else:  # nothing is done there, against what the model says
+        else:  # no step is done there, though the model predicts some
             lost += home_steps
         decision = engine.observe(between(second, int(done), rates))
         if decision is not None:
@@ -87,5 +86,5 @@ def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
     assert left_at
     assert max(left_at) < 1800
     assert engine.layout == start
-    # The account's hundredth, and as much again for what is seen too late.
+    # The account's hundredth, and as much again for the delay of observation.
     assert lost <= 0.02 * (done + lost)

@@ -1,4 +1,4 @@
-"""The engine over a long way: batches in flight bridge it, and what is slow is put down to what is slow."""
+"""The engine over a long round trip: batches in flight hide it, and a slowdown is put down to its cause."""
 
 import pytest
 
@@ -28,7 +28,8 @@ WAITING = small_profile(
     min_bits=(None, 8, 8, 8, None),
     max_staleness=5,
 )
-"""At 5 and 20 Mbit/s its best step takes 28 ms without batches in flight, less than its replay takes, and 33.5 ms with five."""
+"""A profile whose best step at 5 and 20 Mbit/s takes 28 ms without batches in flight, less than its replay, and 33.5 ms
+with five."""
 
 
 def far_link(round_trip_seconds):
@@ -73,7 +74,8 @@ def test_a_link_that_is_slower_than_measured_is_slower_for_whatever_uses_it_and_
     engine = Engine(LIGHT, SearchSpace((32,), staleness=3, cuts=(1,)), pair(1, 3, 32), total_steps=10_000)
     assert watched(engine, 900, 8 * MBIT, 8 * MBIT, 1 / 8) is None
     engine.constrain(free)
-    # Today's step is bound by the link at 4 s and takes 8: so would each other cut's share of the link, but not the edge.
+    # The link bounds today's step at 4 s, and it takes 8. Each other cut's time on the link doubles as well, the edge's
+    # time does not.
     decision = watched(engine, 60, 8 * MBIT, 8 * MBIT, 1 / 8, begin=900)
     assert decision.layout.tiles[0].stop == 3
     assert decision.seconds_per_step == pytest.approx(3.0, rel=0.05)

@@ -1,4 +1,4 @@
-"""Experts: when they move, what their moves cost them, and what they would have done."""
+"""Experts: the times of their moves, the costs of these, and the steps that they would have done."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ SERIAL = np.array([0, 0])
 
 
 def ways(seconds):
-    """So long from either of two candidates to the other."""
+    """Return the same seconds for a move to either of two candidates."""
     return lambda index: np.where(np.arange(2) == index, 0.0, seconds)
 
 
 def played(expert, speeds, way_seconds, allowed=ANYWHERE):
-    """Steps in each second and where it is then. speeds: of two candidates by second; way_seconds: at the link's pace then."""
+    """Play an expert, and return the steps and the place in each second. speeds: of two candidates by second."""
     done = [
         (expert.play(1.0, np.array(each, dtype=np.float64), allowed, ways(way)), expert.index)
         for each, way in zip(speeds, way_seconds, strict=True)
@@ -29,7 +29,7 @@ def played(expert, speeds, way_seconds, allowed=ANYWHERE):
 
 @pytest.mark.parametrize(("way_seconds", "moves"), [(14.0, True), (16.0, False)])
 def test_it_moves_where_the_way_is_worth_it_within_its_payback(way_seconds, moves):
-    # Twice as fast for 30 s is 30 seconds of the old speed, and so is a way of 15 s at the new one.
+    # 30 s at twice the speed gain 30 seconds of the old speed. A move of 15 s at the new speed costs the same.
     _, places = played(Expert(QUICK, 0, SERIAL, 0.0), [(1, 2)] * 3, [way_seconds] * 3)
     assert places[-1] == int(moves)
 
@@ -37,13 +37,14 @@ def test_it_moves_where_the_way_is_worth_it_within_its_payback(way_seconds, move
 def test_a_move_ends_what_is_in_flight_and_does_nothing_until_the_link_has_carried_it():
     steps, places = played(Expert(QUICK, 0, SERIAL, 0.0), [(1, 4)] * 7, [2.5, 2.5, 2.5, 5.0, 5.0, 2.5, 2.5])
     assert places == [1] * 7
-    # The one in flight ends; then a second carries 0.4 of the way, two on a slower link 0.2 each, and half a second the rest.
+    # The batch in flight ends. A second then carries 0.4 of the blocks, two on a slower link 0.2 each, and half a
+    # second the rest.
     assert steps == [pytest.approx(each) for each in (1.0, 1.0, 0.0, 0.0, 0.0, 2.0, 4.0)]
 
 
 def test_the_more_is_in_flight_the_later_a_move_shows():
     steps, _ = played(Expert(QUICK, 0, np.array([3, 3]), 0.0), [(1.5, 6)] * 5, [0.0] * 5)
-    # Four in flight at 1.5 a second take 2 s and two thirds; the rest of the third second is the new one's.
+    # Four in flight at 1.5 a second take 2 2/3 s. The rest of the third second is the new place's.
     assert steps == [pytest.approx(each) for each in (1.5, 1.5, 1.5, 1.0 + 2.0, 6.0)]
 
 
@@ -55,7 +56,7 @@ def test_between_two_moves_it_stays():
     assert min(np.diff(changes)) >= 5
 
 
-def test_it_goes_nowhere_it_may_not():
+def test_it_moves_to_no_forbidden_place():
     _, places = played(Expert(QUICK, 0, SERIAL, 0.0), [(1, 9)] * 20, [0.0] * 20, np.array([True, False]))
     assert set(places) == {0}
 
@@ -71,7 +72,7 @@ def test_it_never_does_more_than_the_fastest_nor_less_than_nothing(speeds, way_s
     assert all(0.0 <= done <= max(each) * (1 + 1e-9) for done, each in zip(steps, speeds, strict=True))
 
 
-def test_on_a_slow_oscillation_it_beats_whoever_stays():
+def test_on_a_slow_oscillation_it_beats_every_candidate_that_stays():
     speeds = [(4, 1) if second // 60 % 2 else (1, 2) for second in range(600)]
     steps, _ = played(Expert(Rule(2.0, 30.0), 0, SERIAL, 5.0), speeds, [3.0] * 600)
     assert sum(steps) > 1.1 * max(np.sum(speeds, axis=0))

@@ -1,4 +1,4 @@
-"""The ledger: what counts as proven, what as regretted, and what may still be lost."""
+"""The ledger: proofs, regrets, and the remaining loss that it allows."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ REMAINING_STEPS = 1000.0
 
 
 def fed(ledger, seconds, speeds_at):
-    """Feed it second by second with home's work; the gain that it saw in the other at each."""
+    """Feed it second by second with home's work. Returns the gain that it saw in the other place at each."""
     gains = []
     for second in range(seconds):
         speeds = np.array(speeds_at(second), dtype=np.float64)
@@ -31,12 +31,12 @@ def test_a_steady_lead_is_proven_after_the_time_of_proof_and_not_before():
 
 @given(period=st.integers(2, 300), better=st.integers(1, 20), begins_better=st.booleans())
 @settings(max_examples=examples(50), deadline=None, derandomize=True)
-def test_what_an_oscillation_favours_no_more_than_home_is_never_proven(period, better, begins_better):
+def test_a_candidate_that_an_oscillation_favours_no_more_than_home_is_never_proven(period, better, begins_better):
     def speeds(second):
         phase = second % (period // 2 * 2) < period // 2
         return (20, 20 + better) if phase == begins_better else (20, 20 - better)
 
-    # A lead is forgotten slowly, so of a lead that came first less is left than the lag after it takes.
+    # A lead is forgotten slowly, so an earlier lead shrinks by less than a later lag takes away.
     assert max(fed(Ledger(RiskLimits(), HOME, 2), 1500, speeds)) <= 0.0
 
 

@@ -1,4 +1,4 @@
-"""Files of chains: what they hold, and one sentence for each thing that is wrong with one."""
+"""Files of chains: their content, and one sentence for each error in one."""
 
 import copy
 import json
@@ -32,7 +32,7 @@ def test_a_file_is_read_as_it_stands(tmp_path):
 
 
 def changed(path: str, value: object) -> dict:
-    """The good file with another value at a path, as stages.0.name; `...` leaves the key out."""
+    """Return the good file with another value at a path, as stages.0.name; `...` leaves the key out."""
     document = copy.deepcopy(GOOD)
     *parents, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
     place = document
@@ -81,7 +81,7 @@ def changed(path: str, value: object) -> dict:
         ("links_between", [{"from": "s0", "to": "s1"}], "it must be an object with uplink"),
     ],
 )
-def test_what_is_wrong_gets_one_sentence(path, value, sentence):
+def test_each_error_gets_one_sentence(path, value, sentence):
     with pytest.raises(PlanError) as refused:
         parse_profile(changed(path, value), "c.json")
     text = str(refused.value)
@@ -98,7 +98,7 @@ def test_a_chain_has_as_many_blocks_as_stages_at_least():
 
 
 @pytest.mark.parametrize("decoded", [[], "chain", None, 1])
-def test_what_is_no_object_is_refused(decoded):
+def test_json_that_is_no_object_is_refused(decoded):
     with pytest.raises(PlanError, match=r"c\.json: a profile is a JSON object, not "):
         parse_profile(decoded, "c.json")
 

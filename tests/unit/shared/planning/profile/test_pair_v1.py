@@ -1,4 +1,4 @@
-"""Files of pairs: what is right is kept to the last digit, what is wrong is refused in a sentence with file and key."""
+"""Files of pairs: a valid one is kept to the last digit, an invalid one is refused in a sentence with file and key."""
 
 import math
 
@@ -122,7 +122,7 @@ def test_a_field_of_the_wrong_kind_is_named(key, value):
 
 
 @pytest.mark.parametrize("bad", [0, 33, "8", 1.5, True, [8]], ids=str)
-def test_a_width_that_none_can_be_is_refused(bad):
+def test_an_impossible_width_is_refused(bad):
     with pytest.raises(PlanError, match=r"^file: min_bits\[1\] is .*; it must be an integer of 1 to 32"):
         parse_profile(written(min_bits=[None, bad, 8, 8, None]), "file")
 

@@ -1,4 +1,4 @@
-"""Files of profiles: what is written is read back, and there is one sentence for each thing that is wrong with one."""
+"""Files of profiles: a written one is read back, and each error has one sentence."""
 
 import copy
 import json
@@ -47,7 +47,7 @@ def test_a_link_has_two_ends_and_a_direction():
 
 
 def changed(path: str, value: object) -> dict:
-    """The good file with another value at a path, as workers.0.name; `...` leaves the key out."""
+    """Return the good file with another value at a path, as workers.0.name; `...` leaves the key out."""
     document = copy.deepcopy(GOOD)
     *parents, last = [int(key) if key.isdecimal() else key for key in path.split(".")]
     place = document
@@ -88,7 +88,7 @@ def changed(path: str, value: object) -> dict:
         ("min_bits", [None, 40, None, None, None], "min_bits[1] is 40; it must be an integer of 1 to 32"),
     ],
 )
-def test_what_is_wrong_gets_one_sentence(path, value, sentence):
+def test_each_error_gets_one_sentence(path, value, sentence):
     with pytest.raises(PlanError) as refused:
         parse_profile(changed(path, value), "p.json")
     text = str(refused.value)

@@ -1,4 +1,4 @@
-"""Who a caller is, by certificate, token or ticket, and what that allows."""
+"""The identity of a caller, by certificate, token or ticket, and its permissions."""
 
 import grpc
 import pytest

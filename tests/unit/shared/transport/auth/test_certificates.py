@@ -1,4 +1,4 @@
-"""Certificates that are made here are believed by OpenSSL for what they are for, and by nobody for anything else."""
+"""Certificates that are made here: OpenSSL trusts each for its purpose, and for nothing else."""
 
 import socket
 import ssl
@@ -15,7 +15,7 @@ from shared.transport.auth.tls import TlsFiles, read_material
 
 
 def handshake(folder, server="trainer", client=None, name="gpu.example.org", ca="ca.pem"):
-    """Raises ssl.SSLError unless both believe each other."""
+    """Connect two sides. Raises ssl.SSLError unless both trust each other."""
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
     serving.load_cert_chain(folder / f"{server}.pem", folder / f"{server}.key")
     serving.verify_mode = ssl.CERT_REQUIRED if client else ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What the gate makes of calls that come with a ticket, on a real socket."""
+"""The gate's treatment of calls with a ticket, on a real socket."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ TICKET = PeerTicket(PeerLink("a session", 3, "near", 0), b"its hash")
 
 
 class Door:
-    """A server behind a gate; `tickets` can be used, and `linked` is who has opened links."""
+    """A server behind a gate. `tickets` can be used, and `linked` records the callers that have opened links."""
 
     def __init__(self, folder, calls_per_second):
         self.token, table = make_token("pi-7", [Scope.TRAIN])
@@ -62,11 +62,11 @@ def dialled(channel, authorization, method=LINK):
 
 
 async def nothing():
-    """What else is done at each look of the watch."""
+    """Do nothing else at each look of the watch."""
 
 
 async def refused(channel, authorization, method=LINK):
-    """How a call ends that is refused before a message was read."""
+    """Make a call that is refused before a message is read, and return its status."""
     call = dialled(channel, authorization, method)
     return await call.code(), await call.details()
 
@@ -90,7 +90,7 @@ async def test_a_ticket_that_lets_nobody_in_is_unauthenticated_also_where_the_me
         assert not door.linked
 
 
-async def test_who_shows_wrong_tickets_is_looked_at_no_more_like_any_stranger(tmp_path):
+async def test_a_caller_with_wrong_tickets_is_refused_unread_like_any_stranger(tmp_path):
     async with standing(tmp_path, calls_per_second=0.01) as (_, channel):  # one call at once, and the next much later
         codes = [(await refused(channel, "Ticket bad"))[0] for _ in range(2)]
         assert codes == [Code.UNAUTHENTICATED, Code.RESOURCE_EXHAUSTED]

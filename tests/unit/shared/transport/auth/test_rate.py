@@ -32,12 +32,12 @@ def test_no_stretch_of_time_has_more_calls_than_a_burst_and_the_rate_allow(per_s
 
 
 @given(per_second=st.floats(0.2, 50))
-def test_who_waits_as_long_as_he_was_told_is_admitted_and_no_sooner(per_second):
+def test_a_caller_is_admitted_after_the_wait_it_was_told_and_no_sooner(per_second):
     clock = Clock()
     limit = RateLimit(per_second, clock)
     while not (wait := limit.take("a")):
         pass
-    assume(wait > 1e-6)  # below, sums of floats decide
+    assume(wait > 1e-6)  # below this, rounding of sums decides
     start = clock.now
     clock.now = start + wait * 0.99
     assert limit.take("a") > 0

@@ -1,4 +1,4 @@
-"""A value follows its files, and a file that cannot be read leaves the value as it was."""
+"""A value that follows its files: an unreadable file leaves it unchanged."""
 
 import pytest
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def test_nothing_is_read_while_nothing_changes(path):
     assert reads == ["x"]
 
 
-def test_what_cannot_be_read_at_the_beginning_is_an_error(path):
+def test_an_unreadable_file_at_the_beginning_is_an_error(path):
     def read():
         raise ConfigError("it cannot be used")
 

@@ -1,4 +1,4 @@
-"""A token lets everybody in who has it, with the scopes it was made with, and a file that is wrong says what is wrong."""
+"""Tokens: each admits anybody who has it, with its own scopes, and a wrong file is an error that says what is wrong."""
 
 import hashlib
 import tomllib
@@ -45,7 +45,7 @@ def test_tokens_are_long_and_never_the_same():
 
 
 @pytest.mark.parametrize("subject", ["", "é", "a b", "a\n", 'a"', "x" * 65])
-def test_a_subject_that_cannot_be(subject):
+def test_an_impossible_subject_is_refused(subject):
     with pytest.raises(ConfigError, match="letters, digits"):
         make_token(subject, [Scope.READ])
 

@@ -1,4 +1,4 @@
-"""That gRPC is told how to read before it is imported: it looks once."""
+"""gRPC's settings: they are set before its import, because it reads them once."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ AGENT, TRAINER = ("edge_agent.main", "edge_agent.run"), ("cloud_trainer.main", "
 
 
 def told(modules, **environment):
-    """What gRPC finds when it is imported with the first of these modules that needs it."""
+    """Return the settings that gRPC finds when the first of these modules that needs it imports it."""
     others = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
     command = [sys.executable, "-c", LOOKING, *modules]
     return subprocess.run(command, env=others | environment, capture_output=True, text=True, check=False).stderr.strip()
@@ -43,5 +43,5 @@ def test_grpc_is_told_before_it_is_imported(modules):
     assert told(modules) == TOLD
 
 
-def test_what_the_user_has_told_it_stays():
+def test_the_users_settings_stay():
     assert told(TRAINER, GRPC_EXPERIMENTS="event_engine_fork") == "event_engine_fork"

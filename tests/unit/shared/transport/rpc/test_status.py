@@ -1,4 +1,4 @@
-"""Errors on their way through a status: what the trainer's operator and the edge's user are told."""
+"""Errors in a status: the messages for the trainer's operator and for the edge's user."""
 
 import grpc
 import pytest
@@ -45,7 +45,7 @@ def at_the_edge(code, details):
 @given(
     st.text() | st.text(alphabet=st.characters()) | st.binary().map(lambda raw: raw.decode(errors="surrogateescape"))
 )
-def test_whatever_is_said_fits_a_status_and_one_line_of_a_terminal(text):
+def test_any_message_fits_a_status_and_one_line_of_a_terminal(text):
     said = one_line(text * 50)
     assert said.isprintable()
     assert len(said.encode()) <= 2000
@@ -97,7 +97,7 @@ def test_a_status_ends_the_agent_with_its_exit_code_and_a_sentence_that_names_th
 
 
 class Aborted:
-    """What a call is ended with, as the other side would see it."""
+    """The end of a call, as the other side would see it."""
 
     async def abort(self, code, details, trailing_metadata=()):
         metadata = Metadata(*trailing_metadata)
@@ -131,7 +131,7 @@ async def test_a_refusal_that_waiting_does_not_mend_tells_no_time():
 
 
 @given(junk=st.binary() | st.text())
-def test_details_that_are_none_are_passed_over(junk):
+def test_invalid_details_are_ignored(junk):
     metadata = Metadata(("grpc-status-details-bin", junk), ("other", "x"))
     told = retry_after_seconds(AioRpcError(Code.RESOURCE_EXHAUSTED, Metadata(), metadata, details="x"))
     assert told is None or 0 <= told <= 3600
@@ -145,7 +145,7 @@ def test_a_trainer_that_gives_no_reason_is_quoted_so():
     assert str(at_the_edge(Code.INVALID_ARGUMENT, "")).endswith(": no reason given")
 
 
-def test_what_is_damaged_is_not_used():
+def test_a_damaged_detail_is_not_used():
     assert undamaged("as it was") == "as it was"
     with pytest.raises(DamagedMessageError, match="damaged message: its checksum is wrong"):
         undamaged(Damaged("its checksum is wrong"))
@@ -168,7 +168,7 @@ def test_an_error_of_the_agents_has_its_status(error, code):
     ("kind", "at_the_agent"),
     [
         (SessionLostError, SessionLostError),
-        (TicketError, SessionLostError),  # joining again gives another one
+        (TicketError, SessionLostError),  # Joining again gives another ticket.
         (NotStoredError, NotStoredError),
         (FencedError, FencedError),
         (RefusedError, RefusedError),
@@ -195,7 +195,7 @@ async def test_a_failure_keeps_its_kind_and_its_words_through_any_number_of_work
     assert str(failure).endswith("it is so")
 
 
-async def test_a_kind_that_nobody_knows_is_what_its_status_says():
+async def test_an_unknown_kind_is_read_from_its_status():
     with pytest.raises(AioRpcError) as ended:
         await abort(Aborted(), StatusError(Code.FAILED_PRECONDITION, "it is so", kind="A_LATER_ONE"))
     assert type(error_of(ended.value, "gpu:1")) is ProtocolError

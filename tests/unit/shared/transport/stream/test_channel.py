@@ -1,4 +1,4 @@
-"""A stream within this process: both ends are the production ones, and so is what connects them."""
+"""A stream within this process: both ends, and the connection between them, are the production ones."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ async def test_both_ends_may_send_the_same_message_type():
     assert (bytes(at_far.payload), bytes(at_near.payload)) == (b"abc", b"de")
 
 
-async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_end():
+async def test_changes_at_either_end_do_not_affect_a_written_message():
     near, far = channels()
     message, payload = LinkMessage(frames=[Frame(step=3)]), bytearray(b"abc")
     await near.write(Packet(message, memoryview(payload)))
@@ -75,7 +75,7 @@ async def test_what_was_written_is_not_changed_by_what_becomes_of_it_at_either_e
     assert message.frames[0].step == 4
 
 
-async def test_a_writer_waits_where_nobody_reads():
+async def test_a_writer_waits_until_its_peer_reads():
     near, far = channels()
     for step in range(MOST_UNREAD_PACKETS):
         await far.write(Packet(LinkMessage(dones=[StepDone(step=step)])))

@@ -1,4 +1,4 @@
-"""Credits: never more under way than the receiver grants and the window allows, and never a stream that cannot go on."""
+"""Credits: the bytes under way stay within the receiver's grant and the window, and the stream never stands still."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ async def settled():
 
 
 async def waits(credits, count):
-    """Whether a chunk of so many bytes has to wait; one that has to is given up."""
+    """Tell whether a chunk of so many bytes has to wait. A waiting one is given up."""
     task = asyncio.create_task(credits.take(count))
     await settled()
     if task.done():
@@ -56,7 +56,7 @@ def test_no_more_is_under_way_than_both_bounds_allow_but_for_a_single_chunk(size
         while not sender.done():
             received = data.draw(st.integers(credits.acknowledged_bytes, credits.sent_bytes))
             if data.draw(st.booleans()):
-                received = credits.sent_bytes  # sooner or later everything is acknowledged
+                received = credits.sent_bytes  # At some time, everything is acknowledged.
             granted = data.draw(st.integers(0, 300))
             credits.window_bytes = data.draw(st.integers(0, 300))
             credits.acknowledge(Ack(received_bytes=received, credit_bytes=granted))
@@ -87,7 +87,7 @@ async def test_a_chunk_larger_than_every_bound_goes_alone():
     assert not await waits(credits, GIB), "a grant of nothing does not stop the stream for good"
 
 
-async def test_an_ack_wakes_who_waits():
+async def test_an_ack_wakes_a_waiting_sender():
     credits = SendCredits(10)
     await credits.take(10)
     waiting = asyncio.create_task(credits.take(10))
@@ -102,7 +102,7 @@ async def test_an_ack_wakes_who_waits():
 
 
 def seconds_to_send(sizes, pace):
-    """How long chunks of these sizes take to be let through, one after the other. pace: bits per second."""
+    """Return the time in which chunks of these sizes are let through, one after the other. pace: bits per second."""
 
     async def scenario():
         loop, credits = asyncio.get_running_loop(), SendCredits(GIB)
@@ -147,7 +147,7 @@ async def test_a_repeated_or_lost_ack_does_no_harm():
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 2**64 - 1))
-def test_acks_of_what_was_never_sent_or_that_go_back_are_refused(sent, acknowledged, received):
+def test_acks_of_unsent_bytes_or_that_go_back_are_refused(sent, acknowledged, received):
     async def scenario():
         credits = SendCredits(1000)
         await credits.take(sent + acknowledged)
@@ -174,7 +174,7 @@ def test_the_ledger_counts_every_byte_and_tells_its_own_time(sizes, credit_bytes
 
 
 @given(st.lists(st.integers(0, 10_000), max_size=20), st.integers(1, 5000))
-def test_what_the_ledger_grants_the_credits_take(sizes, credit_bytes):
+def test_the_ledgers_grants_are_valid_credits(sizes, credit_bytes):
     async def scenario():
         credits, ledger = SendCredits(credit_bytes), ReceiveLedger(credit_bytes)
         for size in sizes:

@@ -1,4 +1,4 @@
-"""Both ends of a stream over links that change, in virtual time: kept full, without long queues, and never at a standstill."""
+"""Both ends of a stream over links that change, in virtual time: full links, short queues, and no standstill."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from tests.support.examples import examples
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually
 
 DEEP = 1 << 24
-"""A buffer in front of a link that never says no."""
+"""Bytes of a buffer in front of a link that accepts everything."""
 SLOWER = st.floats(6, 8.5).map(lambda exponent: 10**exponent)
 ROUND_TRIPS = st.floats(0.0002, 0.2)
 CALL_SECONDS = 0.250
@@ -34,7 +34,7 @@ def tensor(size: int) -> WireTensor:
 async def busy_stream(
     up: Wire, down: Wire, size: int = 500_000, *, pause_seconds: float = 0.0, both_ways: bool = False
 ) -> AsyncIterator[tuple[Duplex, Duplex]]:
-    """A stream on which the edge sends one tensor after the other, or both sides do."""
+    """Yield a stream on which the edge sends one tensor after the other, or both sides do."""
     edge, cloud = edge_end(up, down), cloud_end(up, down)
 
     async def send(end: Duplex) -> None:
@@ -56,14 +56,14 @@ async def busy_stream(
 
 
 async def goodput(wire: Wire, seconds: float) -> float:
-    """Payload over the next so many seconds, as a share of what the wire carries."""
+    """Return the payload of the next seconds, as a share of the wire's capacity."""
     before = wire.delivered_bytes
     await asyncio.sleep(seconds)
     return (wire.delivered_bytes - before) * 8 / seconds / wire.bits_per_second
 
 
 async def acks(end: Duplex, count: int) -> None:
-    """Wait until so many more have come."""
+    """Wait until so many more acks have arrived."""
     come, learn = asyncio.Semaphore(0), end.link.acknowledged
 
     def counted(*values: float) -> None:
@@ -77,7 +77,7 @@ async def acks(end: Duplex, count: int) -> None:
 
 
 async def until(condition: Callable[[], bool], limit_seconds: float) -> float:
-    """Seconds until it holds, or a failure."""
+    """Wait until the condition holds, and return the seconds. Fails beyond the limit."""
     began = asyncio.get_running_loop().time()
     while not condition():
         assert asyncio.get_running_loop().time() - began < limit_seconds
@@ -86,7 +86,7 @@ async def until(condition: Callable[[], bool], limit_seconds: float) -> float:
 
 
 async def exchange(near: Duplex, far: Duplex, steps: int, size: int, seconds: float) -> None:
-    """A tensor there and one back, so many times; either end takes so long to answer."""
+    """Send a tensor there and one back, so many times. Either end takes this time to answer."""
     arrived = {end: asyncio.Semaphore(0) for end in (near, far)}
 
     async def receive(end: Duplex) -> None:
@@ -116,7 +116,7 @@ def test_ten_acks_measure_each_direction(rate, round_trip, both_ways):
     async def main():
         up, down = (Wire(rate, round_trip / 2, buffer_bytes=DEEP) for _ in range(2))
         async with busy_stream(up, down, 2_000_000, both_ways=both_ways) as (edge, cloud):
-            await acks(edge, 11)  # the first is the labels'
+            await acks(edge, 11)  # the first belongs to the labels
             assert is_known(edge, up)
             if both_ways:
                 await acks(cloud, 11)
@@ -134,7 +134,7 @@ def test_a_steady_link_is_kept_full(rate, round_trip, buffer, size):
         async with busy_stream(up, down, size):
             await asyncio.sleep(1.0 + 4e7 / rate)
             seconds = 5.0 + 4e7 / rate
-            # For less than a round trip, every ten seconds, the queue is let run dry.
+            # Every ten seconds, the queue may run dry for less than a round trip.
             assert await goodput(up, seconds) > 0.97 - (1 + seconds / 10) * round_trip / seconds
 
     run_virtually(main)
@@ -149,7 +149,7 @@ def test_a_link_that_has_changed_is_known_and_full_again_within_some_round_trips
             await asyncio.sleep(2.0 + 4e7 / rate + 20 * round_trip)
             before = up.queued_bytes + rate * round_trip / 8
             up.bits_per_second = rate * factor
-            # What is under way has to come through first, and then a few chunks of the size that suited the old rate.
+            # The bytes under way have to arrive first, and then a few chunks of the size that suited the old rate.
             emptied = round_trip + 2 * before * 8 / up.bits_per_second
             await until(lambda: is_known(edge, up), 35 * round_trip + emptied + 0.3)
             await asyncio.sleep(5 * round_trip + emptied)
@@ -182,7 +182,7 @@ def test_a_deep_buffer_stays_short_and_a_control_call_quick(both_ways):
             filled, queued = asyncio.create_task(goodput(up, 60.0)), []
             while not filled.done():
                 await asyncio.sleep(0.01)
-                # A call finds all that waits in both directions ahead of it.
+                # A call waits for the queues of both directions.
                 assert 0.04 + (up.queued_bytes + down.queued_bytes) * 8 / 20e6 < CALL_SECONDS
                 queued.append(up.queued_bytes)
             assert await filled > 0.97
@@ -195,7 +195,8 @@ def test_a_deep_buffer_stays_short_and_a_control_call_quick(both_ways):
 @settings(max_examples=examples(15), deadline=None)
 @given(st.floats(7, 8).map(lambda exponent: 10**exponent), st.floats(0.0002, 0.06))
 def test_both_directions_are_full_at_once(rate, round_trip):
-    """Acks that wait in the other direction's queue come in bursts; the pace keeps these from coming back as queues."""
+    """Acks that wait in the other direction's queue arrive in bursts. The pace keeps these from becoming queues
+    again."""
 
     async def main():
         up, down = (Wire(rate, round_trip / 2, buffer_bytes=DEEP) for _ in range(2))
@@ -259,7 +260,7 @@ def test_a_step_is_one_message_each_way_however_long_it_takes(seconds, chunks):
 
 @pytest.mark.parametrize(("late", "messages"), [(1, 1), (2, LEAST_CHUNKS_OF_A_TENSOR)])
 def test_a_link_is_measured_again_when_two_chunks_in_a_row_were_late(late, messages):
-    """One may have come to a peer whose processor was busy."""
+    """A single late one may have met a busy peer."""
     size, delays = 200_000, []
 
     async def main():
@@ -303,7 +304,7 @@ def test_a_link_that_slowly_becomes_slower_is_measured_again_after_a_while():
     st.integers(0, 1000).map(random.Random),
 )
 def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance: random.Random):
-    """And in a time that the link and the delays account for: no measurement makes the sender wait without a bound."""
+    """The time follows from the link and the delays: no measurement makes the sender wait without a bound."""
 
     async def main():
         def late() -> float:
@@ -329,7 +330,7 @@ def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance:
         hearing = asyncio.create_task(edge.receive())
         await asyncio.gather(send(), receive())
         hearing.cancel()
-        # Every message of the worst case, a chunk at a time and each as late as can be.
+        # Every message of the worst case, a chunk at a time and each as late as possible.
         chunks = len(sizes) + sum(sizes) / 32_768
         slowest = chunks * (2 * delay + 2.2 * jitter + LONGEST_PAUSE_SECONDS + 0.01) + sum(sizes) * 10 / rate
         assert loop.time() - began < slowest + 10
@@ -340,7 +341,8 @@ def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance:
 @settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 30_000), st.floats(0.001, 0.3), st.integers(0, 1000).map(random.Random))
 def test_small_tensors_on_a_busy_machine_never_wait_for_long(size, lateness, chance: random.Random):
-    """What they say of a link is how late the receiver looked. Writing at a pace of that, a chunk waited for minutes."""
+    """Such tensors show the lateness of the receiver alone. At a pace computed from it, a chunk would wait for
+    minutes."""
 
     async def main():
         def late() -> float:
@@ -364,7 +366,7 @@ def test_small_tensors_on_a_busy_machine_never_wait_for_long(size, lateness, cha
                 await edge.send(part)
             for _ in range(2):
                 await arrived.acquire()
-            # Two pauses, and once in a while the second waits for the first one's ack; both ways may be late.
+            # Two pauses: sometimes the second waits for the first one's ack. Both directions may be late.
             assert loop.time() - began <= 2 * LONGEST_PAUSE_SECONDS + 3 * lateness + 0.01
             await asyncio.sleep(0.003 + late())
         hearing.cancel()

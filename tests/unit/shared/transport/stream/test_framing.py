@@ -1,4 +1,4 @@
-"""Framing: tensors become chunks and chunks the same tensor; whatever else comes is refused before memory is taken."""
+"""Framing: tensors become chunks and chunks the same tensor. Any other input is refused before memory is taken."""
 
 from contextlib import suppress
 from itertools import count
@@ -29,7 +29,7 @@ keys = st.builds(TensorKey, uint64, roles, uint32, uint32)
 
 
 class Memory:
-    """Gives memory, and remembers how much was asked for."""
+    """An allocator that records the requested bytes."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -51,12 +51,12 @@ def anything(_frame):
 
 
 def framed(payload=bytes(range(100)), chunk_bytes=40):
-    """The chunks of a tensor; those of the default are of 40, 40 and 20 bytes."""
+    """Return the chunks of a tensor. Those of the default are of 40, 40 and 20 bytes."""
     return list(chunks(tensor(payload), chunk_bytes))
 
 
 def assembled(frames, accept=anything, memory=None):
-    """What the last of the frames completes."""
+    """Return the tensor that the last of the frames completes."""
     assembler = Assembler(accept, memory or Memory())
     *before, last = [assembler.add(frame, payload) for frame, payload in frames]
     assert before == [None] * len(before)
@@ -124,7 +124,7 @@ def test_tensors_do_not_share_memory():
 
 
 @given(keys, uint64, st.integers(0, 20), uint64, uint64, st.binary(max_size=20))
-def test_what_is_not_accepted_takes_no_memory(key, version, role, offset, announced, payload):
+def test_a_refused_tensor_takes_no_memory(key, version, role, offset, announced, payload):
     def refuse(_frame):
         raise ProtocolError("no")
 
@@ -150,7 +150,7 @@ def test_a_terabyte_is_judged_before_it_is_allocated():
 
 @pytest.mark.parametrize("field", ["shape", "strides"])
 @pytest.mark.parametrize(("dimensions", "taken"), [(MAX_DIMENSIONS, True), (MAX_DIMENSIONS + 1, False), (10**6, False)])
-def test_more_dimensions_than_a_tensor_has_are_refused_before_anybody_looks_at_them(field, dimensions, taken):
+def test_more_dimensions_than_a_tensor_has_are_refused_before_they_are_read(field, dimensions, taken):
     asked = []
     frame = Frame(step=4, tensor=TensorHeader(encoded_bytes=3, **{field: [1] * dimensions}))
     assembler = Assembler(asked.append, Memory())
@@ -183,8 +183,7 @@ def test_chunks_twice_or_left_out_are_refused(order):
 
 @st.composite
 def interleavings(draw, in_parts=False):
-    """Tensors with keys of their own, and their chunks mixed; the chunks of one are in the order of their bytes.
-
+    """Draw tensors with keys of their own, and their chunks mixed. The chunks of one are in the order of their bytes.
     in_parts: there is a tensor of several chunks.
     """
     drawn = draw(st.lists(keys, min_size=int(in_parts), max_size=MOST_TENSORS, unique=True))
@@ -226,7 +225,7 @@ def test_without_one_of_its_chunks_a_tensor_never_becomes_whole(drawn, data):
 @given(interleavings(in_parts=True), st.data())
 def test_a_chunk_that_comes_twice_is_refused(drawn, data):
     _, mixed = drawn
-    # A whole tensor that comes twice is for the judge of announcements to refuse.
+    # The judge of announcements refuses a whole tensor that comes twice.
     parts = [at for at, (frame, part) in enumerate(mixed) if frame.offset or len(part) < frame.tensor.encoded_bytes]
     at = data.draw(st.sampled_from(parts))
     assembler = Assembler(anything, Memory())
@@ -272,7 +271,7 @@ def test_a_moment_that_no_clock_shows_is_refused_before_memory_is_taken():
 
 
 @pytest.mark.parametrize("field", ["placement_version", "sender_nanoseconds"])
-def test_a_later_chunk_that_says_again_what_the_first_one_said_is_refused(field):
+def test_a_later_chunk_that_repeats_the_first_ones_header_is_refused(field):
     frames = framed()
     with pytest.raises(ProtocolError, match=r"the feature of step 4 .* announced in its first chunk, and nowhere else"):
         assembled([frames[0], (changed(frames[1][0], **{field: 1}), frames[1][1])])
@@ -288,7 +287,7 @@ def test_a_later_chunk_that_says_again_what_the_first_one_said_is_refused(field)
         (TensorKey(3, Role.ROLE_BLOCK, 5, 1), "the state of block 5 (step 3, slot 1)"),
     ],
 )
-def test_a_key_says_what_it_names(key, sentence):
+def test_a_key_names_its_tensor(key, sentence):
     assert str(key) == sentence
 
 

@@ -1,4 +1,4 @@
-"""What a link carries, learnt from acks, on arrivals computed for a link of one rate."""
+"""The rate of a link, learnt from acks, on arrivals computed for a link of one rate."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ ACK_DELAY = 0.002
 """Seconds that an ack may wait at the receiver."""
 
 Ack = tuple[int, int, float, float]
-"""What `acknowledged` is told."""
+"""Arguments of `acknowledged`."""
 
 
 @dataclass
 class Link:
-    """A link of one rate; the sender in front of it always has as much under way as `window_chunks` say."""
+    """A link of one rate. Its sender always keeps `window_chunks` under way."""
 
     bits_per_second: float
     delay_seconds: float
@@ -36,11 +36,11 @@ class Link:
         return self.chunk_bytes * 8 / self.bits_per_second
 
     def acks(self, count: int, every: int = 1, burst_chunks: float = 0.0) -> Iterator[Ack]:
-        """The next so many, one for `every` so many chunks."""
+        """Yield the next acks, one for `every` so many chunks."""
         first = len(self._acked_at)
         for index in range(first, first + count * every):
             before = index - self.window_chunks
-            # A chunk is released by the ack that covers the one a window before it.
+            # The ack of the chunk a window earlier releases a chunk.
             written = self._acked_at[before] if before >= 0 else 0.0
             begin = written + self.delay_seconds
             self.free_at = max(self.free_at, begin - burst_chunks * self.chunk_seconds) + self.chunk_seconds
@@ -53,13 +53,13 @@ class Link:
                 yield (index + 1) * self.chunk_bytes, nanoseconds, written, self._acked_at[index]
 
     def stand_still(self, seconds: float) -> None:
-        """Carry nothing for a while; what is under way stays under way."""
+        """Carry nothing for a while. Bytes under way stay under way."""
         self.free_at += seconds
 
 
 @st.composite
 def full_links(draw: st.DrawFn) -> Link:
-    """Links that are kept full, by chunks of 5 to 50 ms or of 64 KiB or more, and whose acks may be slow."""
+    """Draw links that are kept full, by chunks of 5 to 50 ms or of 64 KiB or more, and whose acks may be slow."""
     rate, delay, back = draw(RATES), draw(DELAYS), draw(st.floats(0, 0.1))
     chunk = max(int(rate / 8 * draw(st.floats(0.005, 0.05))), 64 * 1024)
     loop_chunks = (2 * delay + back) * rate / 8 / chunk
@@ -151,7 +151,7 @@ def test_a_pause_of_the_sender_says_nothing(link: Link, seconds: float):
 
 @given(st.lists(st.floats(0.001, 5), min_size=10, max_size=50), st.integers(1, LEAST_GAP_BYTES - 1))
 def test_small_tensors_that_a_busy_receiver_looks_at_late_say_nothing(late_seconds: list[float], size: int):
-    """Such a rate would be a few hundred bits per second, and no limit of what is large could bear it."""
+    """Such a rate would be a few hundred bits per second, and no limit of a large tensor could bear it."""
     rate, now = LinkRate(), 0.0
     for index, late in enumerate(late_seconds):
         rate.acknowledged((index + 1) * size, round((now + late) * 1e9), now, now + late)
@@ -184,7 +184,7 @@ def test_the_queue_has_to_drain_when_the_delay_without_it_was_not_seen_for_long(
         assert acked < 2 * BASE_SECONDS
     assert drained_after is not None
     assert drained_after > BASE_SECONDS
-    now = drained_after + 1.0  # what is written after that meets no queue, on a way that has become longer
+    now = drained_after + 1.0  # Later writes meet no queue, on a path that has become longer.
     rate.acknowledged(received + 100, round((now + 0.05) * 1e9), now, now + 0.09)
     assert not rate.draining
     assert rate.queue_seconds == 0.0

@@ -1,4 +1,4 @@
-"""Messages of several chunks: however tensors are cut and gathered, the same tensors come."""
+"""Messages of several chunks: however tensors are cut and gathered, the same tensors arrive."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_any_cut_into_messages_gives_the_same_tensors(contents, most_bytes):
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=MOST_FRAMES))
-def test_what_fits_in_one_message_goes_in_one(sizes):
+def test_chunks_that_fit_in_one_message_go_in_one(sizes):
     contents = [bytes(size) for size in sizes]
     assert len(list(messages(tensors_of(contents), sum(sizes) + 1))) == 1
     if sum(sizes) > 1 and sizes[-1]:
@@ -62,7 +62,7 @@ def test_payloads_are_views_and_the_last_frame_has_the_rest():
         ([4, 6], "has the rest"),
     ],
 )
-def test_lengths_that_are_not_the_payloads_are_refused(said, says):
+def test_wrong_lengths_of_payloads_are_refused(said, says):
     with pytest.raises(ProtocolError, match=says):
         list(payloads([Frame(payload_bytes=count) for count in said], bytes(10)))
 

@@ -1,4 +1,4 @@
-"""Packets: what protobuf would write, with one copy of the payload and a checksum at the end."""
+"""Packets: the bytes that protobuf would write, with one copy of the payload and a checksum at the end."""
 
 import pytest
 import xxhash
@@ -48,7 +48,7 @@ def some_packet():
 
 
 def reason(data, message_type=LinkMessage):
-    """Why these bytes are refused; they must be."""
+    """Return the reason for which these bytes are refused. They must be refused."""
     outcome = deserializer(message_type)(data)
     assert isinstance(outcome, Damaged), outcome
     assert "\n" not in outcome.reason
@@ -56,12 +56,12 @@ def reason(data, message_type=LinkMessage):
 
 
 def sealed(body):
-    """Bytes with the checksum that a writer with any protobuf library appends."""
+    """Append the checksum that a writer with any protobuf library appends."""
     return body + bytes([CHECKSUM_TAG]) + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
 
 
 @given(messages, payloads)
-def test_what_was_written_is_read(message, payload):
+def test_a_written_packet_is_read_back(message, payload):
     packet = deserializer(type(message))(serialize(Packet(message, payload)))
     assert isinstance(packet, Packet)
     assert packet.message == message

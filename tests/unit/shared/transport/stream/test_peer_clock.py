@@ -1,4 +1,4 @@
-"""The peer's clock in terms of our own: as good as the quickest exchange, for as long as clocks keep together."""
+"""The peer's clock in terms of our own: as good as the quickest exchange, for as long as clocks stay close."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shared.transport.stream.peer_clock import DRIFT, PeerClock
 
 OFFSETS = st.floats(-1e6, 1e6)
-"""The two machines were started weeks apart."""
+"""Clock differences of two machines that were started weeks apart."""
 MOMENTS = st.floats(0, 1e6)
 WAYS = st.tuples(st.floats(0, 2), st.floats(0, 2))
 """Seconds there and back."""
@@ -20,7 +20,7 @@ ROUNDING = 1e-6
     st.floats(0, 1e4),
 )
 def test_the_error_is_that_of_the_best_exchange_with_what_the_clocks_came_apart_since(offset, drift, exchanges, later):
-    """Half of its round trip, and the drift from then to now."""
+    """The error is half of its round trip, and the drift from then to now."""
     clock, now, errors = PeerClock(), 0.0, []
 
     def peer(moment):

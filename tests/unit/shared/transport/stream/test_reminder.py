@@ -1,4 +1,4 @@
-"""A reminder comes when something has waited for its time, and never for what has gone before."""
+"""Reminders: one comes when a message has waited for its time, and none for messages that are gone."""
 
 import asyncio
 
@@ -13,8 +13,8 @@ SECONDS = 1.0
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=20))
-def test_it_comes_for_what_waits_too_long_and_for_nothing_else(spans):
-    """spans: how long nothing waits, and then how long something would, unless it is reminded of."""
+def test_it_comes_only_for_a_message_that_waits_too_long(spans):
+    """spans: pairs of a time without a waiting message, and of a time for which one would wait without a reminder."""
 
     async def main():
         loop, reminded, expected = asyncio.get_running_loop(), [], []
@@ -30,7 +30,7 @@ def test_it_comes_for_what_waits_too_long_and_for_nothing_else(spans):
             elif waiting < SECONDS:
                 assert len(reminded) == len(expected)
             else:
-                return  # whichever of the two timers is looked at first
+                return  # the order of the two timers does not matter
             reminder.end()
         await asyncio.sleep(2 * SECONDS)
         assert [abs(was - due) < 1e-6 for was, due in zip(reminded, expected, strict=True)] == [True] * len(expected)
@@ -38,7 +38,7 @@ def test_it_comes_for_what_waits_too_long_and_for_nothing_else(spans):
     run_virtually(main)
 
 
-def test_what_waits_on_is_reminded_of_again_once_it_begins_again():
+def test_a_message_that_still_waits_causes_another_reminder_after_a_new_begin():
     async def main():
         reminded = 0
 

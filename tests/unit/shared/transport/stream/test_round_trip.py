@@ -1,4 +1,4 @@
-"""What a way there and back takes, by what acks show of it."""
+"""The round trip of a link, measured by acks."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.virtual import Wire, run_virtually
 from tests.unit.shared.transport.stream.test_duplex import DEEP, busy_stream
 
 ACK_SECONDS = 0.003
-"""What an ack may wait for a message that carries it, and what it takes on the link itself."""
+"""Seconds that an ack waits for a message that carries it, and takes on the link itself."""
 
 
 def test_nothing_is_known_before_the_first_ack():

@@ -1,4 +1,4 @@
-"""How to send over a link: in what pieces, how much under way, how fast."""
+"""Sending over a link: the size of pieces, the bytes under way, and the pace."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 class Known(LinkRate):
-    """What is known of a link: this much."""
+    """A link of which exactly this is known."""
 
     def __init__(self, rate: float | None, loop: float = 0.04, queue: float = 0.0, *, draining: bool = False) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ def test_an_unknown_link_allows_nothing_in_particular():
 
 
 @given(RATES, st.floats(0, 1), st.floats(0, 10), st.booleans(), st.integers(1024, 4 * MIB))
-def test_what_is_allowed_stays_within_its_bounds(rate, loop, queue, draining, largest):
+def test_the_bytes_under_way_stay_within_their_bounds(rate, loop, queue, draining, largest):
     allowed = allowance(Known(rate, loop, queue, draining=draining), largest)
     assert min(LEAST_CHUNK_BYTES, largest) <= allowed.chunk_bytes <= largest
     assert LEAST_GAIN * rate <= allowed.bits_per_second <= MOST_GAIN * rate * 1.000001

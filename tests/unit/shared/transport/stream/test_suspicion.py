@@ -1,4 +1,4 @@
-"""What makes a sender measure its link again, and what does not."""
+"""The causes that make a sender measure its link again, and those that do not."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_acks_that_take_much_longer_than_usual_raise_one(carried, usual, more):
 
 
 @given(CARRIED, st.floats(0.05, 0.2))
-def test_what_was_usual_long_ago_does_not_count(carried, late):
+def test_old_delays_do_not_count(carried, late):
     suspicion = after([carried + late] * USUAL + [carried] * USUAL, carried)
     for _ in range(IN_A_ROW):
         suspicion.note(LATE_SECONDS + 1.01 * LATE_TIMES * (late + carried), carried)
