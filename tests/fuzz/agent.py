@@ -208,4 +208,3 @@ async def _begin(stack: AsyncExitStack, report: AgentReport) -> list[_Fuzzing]:
         "checkpoints.replicas=1",
     ]
     return [_Fuzzing(lies, flags, report) for flags in (alone, chain)]
-
