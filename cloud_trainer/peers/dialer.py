@@ -1,4 +1,4 @@
-"""Which other trainers this one may dial, and how it makes connections to them: never with an agent's token."""
+"""The dialler of other trainers: those that are allowed, and connections to them. It never uses an agent's token."""
 
 import grpc
 
@@ -15,16 +15,16 @@ from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Peer, PeerCheck
 
 LOOK_SECONDS = 5.0
-"""How long another trainer may take to answer that is only looked for."""
+"""Longest time to an answer of another trainer that is only checked."""
 
 
 class PeerDialer:
     """Makes clients of other trainers."""
 
     def __init__(self, peers: PeersConfig, link: LinkConfig, *, insecure: bool) -> None:
-        """insecure: whether other machines may be dialled in clear text.
+        """insecure: True if other machines may be dialled in clear text.
 
-        Raises ConfigError where they would be and must not, and for files that cannot be used.
+        Raises ConfigError if they would be and must not, and for files that cannot be used.
         """
         abroad = [address for address in peers.allowed if not is_loopback(address)]
         if abroad and not (peers.tls.used or insecure):
@@ -37,9 +37,8 @@ class PeerDialer:
         self.access = tls_access(peers.tls, "peers.tls", trainer_section="")
 
     def check(self, peer: Peer) -> None:
-        """Refuse an address that the operator has not allowed, and what names no session there.
-
-        Raises StatusError or ProtocolError.
+        """Refuse an address that the operator has not allowed, and an invalid session or ticket. Raises StatusError or
+        ProtocolError.
         """
         if not is_allowed(peer.address, self._allowed):
             raise StatusError(
@@ -48,25 +47,25 @@ class PeerDialer:
             )
         if not is_session_id(peer.session_id):
             raise ProtocolError(f"{peer.session_id[:40]!r} can be no session of {peer.worker[:40]!r}")
-        if not is_ticket(peer.ticket):  # which a header has to carry
+        if not is_ticket(peer.ticket):  # a header must carry it
             raise ProtocolError(f"what should let this trainer dial {peer.worker[:40]!r} can be no ticket")
 
     async def look(self, address: str) -> PeerCheck:
-        """Whether the trainer at an address could be dialled now."""
+        """Check whether the trainer at an address could be dialled now."""
         if not is_allowed(address, self._allowed):
             return PeerCheck(reason="its operator has not allowed that address (peers.allowed)")
         try:
             async with self.client(address, LOOK_SECONDS) as client:
-                await client.check_serving()  # a connection without a call looks like a failed handshake over there
+                await client.check_serving()  # else the peer logs a failed handshake
                 return PeerCheck(allowed=True)
         except IsthmusError as failure:
             return PeerCheck(allowed=True, reason=str(failure))
 
     def client(self, address: str, connect_timeout_seconds: float = CALL_SECONDS) -> TrainerClient:
-        """A client of the trainer at an address that is allowed, not connected yet."""
+        """Make a client of the trainer at an allowed address. It is not connected yet."""
         trainer = TrainerAddressConfig(address=address, connect_timeout_seconds=connect_timeout_seconds)
         return TrainerClient(trainer, self._link, access=self.access)
 
     def probe(self, address: str, ticket: str) -> ProbeCalls:
-        """Calls that measure the link to the trainer at an address that is allowed."""
+        """Make calls that measure the link to the trainer at an allowed address."""
         return ProbeCalls(address, self.access, self._link, CALL_SECONDS, ticket)

@@ -1,4 +1,4 @@
-"""One link of a worker's run to another trainer, which is dialled with a ticket."""
+"""One link of a worker's run to another trainer, dialled with a ticket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,11 +18,11 @@ from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 _log = structlog.get_logger(__name__)
 END_SECONDS = 2.0
-"""How long a peer has to end a link that is told to end, before it is given up. A peer that is there needs a round trip."""
+"""Time in which a peer must end a link on request, before the link is given up. A live peer needs a round trip."""
 
 
 class DialledLink(KeptLink):
-    """A link, from its first ticket on. To cancel `keep_up` ends it."""
+    """A link, from its first ticket on. Cancelling `keep_up` ends it."""
 
     def __init__(
         self,
@@ -33,31 +33,32 @@ class DialledLink(KeptLink):
         new_client: Callable[[], TrainerClient],
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """new_client: makes one that is not connected yet. on_delivered: see `StreamListener`."""
+        """new_client: makes a client that is not connected yet. on_delivered: see `StreamListener`."""
         super().__init__(run, peer.worker, peer.session_id, session_term, evaluation)
         self._ticket = peer.ticket
         self._new_client = new_client
         self._listener = StreamListener(self.end.accept, lambda: min(run.in_flight, default=None), on_delivered)
         self._damaged_at: LinkPosition | None = None
-        """Where the link stood when a message was damaged last."""
+        """Position of the link when a message was last damaged."""
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
-        """See `KeptLink`."""
+        """Dial as `KeptLink` does."""
         async with self._new_client() as client:
             call, self._ticket = await client.link(self.opening, self._listener, self._ticket)
             _log.info("peer dialled", peer=self.peer)
             yield call
 
     async def serve(self, call: LinkCall) -> None:
-        """See `KeptLink`."""
+        """Serve as `KeptLink` does."""
         serving = asyncio.create_task(self.run.serve(self.peer, call.stream))
         try:
             await asyncio.wait({serving})
             serving.result()
             raise UnreachableError("the peer has ended it")
         finally:
-            # The peer ends the stream once it hears that no more comes; to cancel what reads would look like a lost link.
+            # The peer ends the stream once it hears that no more comes. If the reader were cancelled, the link would
+            # look lost.
             with suppress(IsthmusError, TimeoutError):
                 if not serving.done():
                     async with asyncio.timeout(END_SECONDS):
@@ -68,7 +69,7 @@ class DialledLink(KeptLink):
             await asyncio.gather(serving, return_exceptions=True)
 
     def check_passing(self, failure: IsthmusError) -> None:
-        """See `KeptLink`. Damage does not happen twice at one place, unless it is not by chance."""
+        """Check as `KeptLink` does. Damage at one place twice is no accident."""
         if isinstance(failure, DamagedMessageError):
             before, self._damaged_at = self._damaged_at, self.end.position
             if before != self._damaged_at:

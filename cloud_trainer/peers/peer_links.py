@@ -13,9 +13,9 @@ from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
 OnDelivered = Callable[[str, WireTensor, float, int], None]
-"""Told of every tensor that a peer has acknowledged: which peer, the tensor, and the rest as `StreamListener` says it."""
+"""Receiver of every acknowledged tensor: the peer, the tensor, and the other arguments of `StreamListener`."""
 Failure = asyncio.Future[None]
-"""Ends when something fails, with that."""
+"""A future that ends when something fails, with that failure."""
 
 
 class PeerLinks:
@@ -30,10 +30,11 @@ class PeerLinks:
         on_delivered: OnDelivered,
         evaluation: int = 0,
     ) -> None:
-        """run: it computes, and is stopped after these links. peers: whom to dial, each with its first ticket.
+        """run: it computes already, and is stopped after these links. peers: workers to dial, each with its first
+        ticket.
 
-        evaluation: its number; 0 for training. Dials nobody yet. Raises StatusError for an address that is not allowed, and
-        ProtocolError for a peer to which the run has no link.
+        evaluation: its number; 0 for training. No peer is dialled yet. Raises StatusError for an address that is not
+        allowed, and ProtocolError for a peer to which the run has no link.
         """
         named = [peer.worker for peer in peers]
         if not named or len(set(named)) < len(named):
@@ -57,20 +58,20 @@ class PeerLinks:
         ]
         self._keeping: asyncio.Task[None] | None = None
         self.failure: Failure = asyncio.get_running_loop().create_future()
-        """Ends with what computing fails with, or with a StatusError that names the peer whose link dialling again cannot mend.
-        The other links are ended by then. `stop` cancels it.
+        """Ends with a failure of computing, or with a StatusError that names a peer whose link cannot be mended by
+        dialling again. The other links are ended by then. `stop` cancels it.
 
-        FAILED_PRECONDITION: the peer has lost the session or does not know the ticket; joining again may mend that. ABORTED,
-        NOT_FOUND: the peer has said that the session is not for this agent any more, or is closed for good.
+        FAILED_PRECONDITION: the peer has lost the session or does not know the ticket; joining again may mend that.
+        ABORTED, NOT_FOUND: the peer says that another agent has the session, or that it is closed for good.
         """
 
     @property
     def missing(self) -> list[str]:
-        """The peers to which there is no link now."""
+        """List the peers to which there is no link now."""
         return [link.peer for link in self._links if link.call is None]
 
     def dial(self) -> None:
-        """Dial all of them, and again those that are lost, until `stop`."""
+        """Dial all peers, and those whose links are lost again, until `stop`."""
         self._keeping = asyncio.create_task(self._keep_up())
 
     async def stop(self) -> None:
@@ -85,4 +86,4 @@ class PeerLinks:
             await run_together(*(link.keep_up() for link in self._links))
         except Exception as failure:
             self.failure.set_exception(failure)
-            self.failure.exception()  # whom it concerns looks when it is needed
+            self.failure.exception()  # its readers look when they need it

@@ -12,12 +12,12 @@ from shared.wire.isthmus.v1.trainer_pb2 import Fence
 
 
 class StreamName(NamedTuple):
-    """Which stream of a session it is; a new one of the same name takes the place of the one before."""
+    """The name of a stream within a session. A new stream of the same name replaces the one before."""
 
     worker: str = AGENT
-    """Who has dialled it."""
+    """Worker that has dialled it."""
     evaluation: int = 0
-    """The number of the evaluation that it is for; 0 for training."""
+    """Number of its evaluation; 0 for training."""
 
 
 TRAINING = StreamName()
@@ -29,28 +29,29 @@ class Attachment:
 
     def __init__(self, session_id: str) -> None:
         self.term = 0
-        """The term of the agent that attached last; 0 before the first."""
+        """Term of the agent that attached last; 0 before the first."""
         self.lost_at: float | None = None
-        """When the last stream was lost, by time.monotonic; None while there is any, and after its peer has ended it itself."""
+        """Time at which the last stream was lost, by time.monotonic. None while any is attached, and if its peer has
+        ended it."""
         self._session_id = session_id
         self._serving: dict[StreamName, asyncio.Task[None]] = {}
 
     @property
     def begun(self) -> bool:
-        """Whether the session was ever attached."""
+        """Tell whether the session was ever attached."""
         return self.term > 0
 
     @property
     def attached(self) -> bool:
-        """Whether any stream is attached."""
+        """Tell whether any stream is attached."""
         return bool(self._serving)
 
     def attach(self, serving: "asyncio.Task[None]", name: StreamName = TRAINING) -> None:
-        """Note that a stream is attached. serving: the task that serves it; cancelling it ends the stream."""
+        """Note that a stream is attached. serving: the task that serves it. Cancelling the task ends the stream."""
         self._serving[name], self.lost_at = serving, None
 
     def detach(self, serving: "asyncio.Task[None]", name: StreamName = TRAINING) -> None:
-        """Note that a stream has ended; nothing happens where another has taken its place."""
+        """Note that a stream has ended. If another has taken its place, nothing happens."""
         if self._serving.get(name) is not serving:
             return
         del self._serving[name]
@@ -63,20 +64,20 @@ class Attachment:
             await asyncio.wait(set(self._serving.values()))
 
     async def end(self) -> None:
-        """End the streams that are attached, if any. When this returns, nothing that they brought is still being taken."""
+        """End the attached streams, if any. On return, nothing that they brought is still being taken."""
         for serving in self._serving.values():
             serving.cancel()
         await self.wait_until_ended()
         self._serving = {name: serving for name, serving in self._serving.items() if not serving.done()}
 
     async def end_one(self, name: StreamName) -> None:
-        """End one stream, if it is attached; when this returns, another may be attached at once."""
+        """End one stream, if it is attached. On return, another may be attached at once."""
         while (serving := self._serving.get(name)) is not None and not serving.done():
             serving.cancel()
             await asyncio.wait({serving})
 
     def is_attached_for(self, evaluation: int) -> bool:
-        """Whether any stream of an evaluation, or of training (0), is attached."""
+        """Tell whether any stream of an evaluation, or of training (0), is attached."""
         return any(name.evaluation == evaluation for name in self._serving)
 
     def give_up(self, evaluation: int) -> None:
@@ -96,7 +97,7 @@ class Attachment:
             raise self.refusal(fence.session_term)
 
     def refusal(self, term: int) -> StatusError:
-        """What is said to a call of another term."""
+        """Build the refusal for a call of another term."""
         return StatusError(
             grpc.StatusCode.ABORTED,
             f"session {self._session_id} was attached with term {self.term}; a call of term {term} came",

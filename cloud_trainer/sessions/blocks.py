@@ -1,4 +1,4 @@
-"""The blocks of one session: those that are held here, and those that were uploaded and wait for another placement."""
+"""The blocks of one session: those held here, and uploaded ones that wait for another placement."""
 
 from collections.abc import Collection
 
@@ -10,32 +10,32 @@ from shared.training.held_blocks import HeldBlocks
 
 
 class SessionBlocks:
-    """Tells the session's memory how many bytes the blocks take that wait."""
+    """The blocks of a session. It tells the session's memory how many bytes the waiting blocks take."""
 
     def __init__(self, worker: str, held: HeldBlocks, memory: SessionMemory) -> None:
-        """worker: which one this trainer is."""
+        """worker: the name of this trainer's worker."""
         self.held = held
         self.worker = worker
         self._memory = memory
         self._arriving: dict[int, BlockTensors] = {}
-        """The states of the blocks that wait, by index."""
+        """States of the waiting blocks, by index."""
 
     def digests(self) -> list[int]:
-        """Digests of all blocks of the model, in order. Computes."""
+        """Compute the digests of all blocks of the model, in order."""
         return [block_state.digest(block) for block in self.held.chain.blocks]
 
     def check_there(self, index: int) -> int:
-        """`index` if the model has that block. Raises ProtocolError otherwise."""
+        """Return `index` if the model has that block. Raises ProtocolError otherwise."""
         if index >= (count := len(self.held.chain.blocks)):
             raise ProtocolError(f"there is no block {index}; the model has {count} blocks, from 0")
         return index
 
     def is_static(self, index: int) -> bool:
-        """Whether training leaves a block as it is. Raises ProtocolError for a block that the model has not."""
+        """Tell whether training leaves a block unchanged. Raises ProtocolError for a block that the model lacks."""
         return block_state.is_static(self.held.chain.blocks[self.check_there(index)])
 
     def check_held(self, index: int) -> int:
-        """`index` if the state of that block is here. Raises ProtocolError otherwise."""
+        """Return `index` if the state of that block is here. Raises ProtocolError otherwise."""
         if index not in self.held.indices:
             raise ProtocolError(
                 f"worker {self.worker!r} does not hold block {index}; it holds {list(self.held.indices)}"
@@ -43,7 +43,7 @@ class SessionBlocks:
         return index
 
     def take(self, index: int, tensors: BlockTensors, *, aside: bool) -> None:
-        """Take a block's state: at once, or aside until another placement. Computes.
+        """Store a block's state: at once, or aside until another placement. Computes.
 
         Raises ProtocolError if it does not fit.
         """
@@ -58,16 +58,16 @@ class SessionBlocks:
             block_state.restore(block, None, None, tensors)
 
     def lacks(self, index: int) -> bool:
-        """Whether a block that is to come has not been uploaded, and is not known either."""
+        """Tell whether an expected block is neither uploaded nor known otherwise."""
         return index not in self._arriving and not block_state.is_static(self.held.chain.blocks[index])
 
     def hold(self, wanted: Collection[int]) -> None:
-        """Hold these blocks from now on, in the states that were uploaded. Computes. Raises as `HeldBlocks.hold` does."""
+        """Hold these blocks from now on, in their uploaded states. Computes. Raises as `HeldBlocks.hold` does."""
         self.held.hold(wanted, {index: state for index, state in self._arriving.items() if index in wanted})
         self.forget_arrived()
 
     def forget_arrived(self) -> None:
-        """Forget what was uploaded and waits: others have trained these blocks further, so it is out of date."""
+        """Forget the uploaded blocks that wait. Other workers have trained them further, so they are out of date."""
         if self._arriving:
             self._arriving.clear()
             self._count()

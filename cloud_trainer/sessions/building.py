@@ -1,4 +1,4 @@
-"""Builds the model of a session from what an agent asks for, and checks every part of that before it costs memory."""
+"""The builder of a session's model: it checks every part of an agent's request before that part costs memory."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,12 +30,12 @@ from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _MAX_RECIPE_CHARACTERS = 64 * 1024
 MAX_REQUEST_BYTES = 256 * 1024
-"""The size of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. It stays in
-memory as long as the session."""
+"""Largest size of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. All
+of it stays in memory as long as the session."""
 
 
 def check_request(request: OpenSessionRequest) -> None:
-    """Refuse a request that is too large to be kept, or that names no run where it does name one. Raises ProtocolError."""
+    """Refuse a request that is too large to be kept, or whose name of a run is invalid. Raises ProtocolError."""
     if request.run_id and not is_session_id(request.run_id):
         raise ProtocolError("what opens the session names its run otherwise than with 32 hexadecimal digits")
     if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
@@ -43,28 +43,28 @@ def check_request(request: OpenSessionRequest) -> None:
 
 
 def run_of(request: OpenSessionRequest, session_id: str) -> str:
-    """The run that a session is part of."""
+    """Return the run to which the session belongs."""
     return request.run_id or session_id
 
 
 class OpenedModel(NamedTuple):
-    """The model of a session, as an edge has asked for it, and how it is trained."""
+    """The model that an edge requested for a session, and its training."""
 
     chain: Chain
     recipe: Recipe
     head: LossHead
     memory: SessionMemory
     activation_bytes: int
-    """What autograd keeps of a batch, of all blocks."""
+    """Bytes that autograd keeps of a batch, over all blocks."""
 
 
 def step_log_of(folder: Path | None, session_id: str) -> StepLog | None:
-    """Where every update of a session is written down. folder: None for nowhere. Raises StorageError."""
+    """Open the log of every update of a session. folder: None for no log. Raises StorageError."""
     return None if folder is None else StepLog(folder, session_id, "trainer")
 
 
 def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limits) -> OpenedModel:
-    """Build the model that a session is about, and check every part of the request but what runs where.
+    """Build the model of a session, and check every part of the request except the placement.
 
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
@@ -118,7 +118,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
 
 
 def _recipe_of(request: OpenSessionRequest) -> Recipe:
-    """Raises ConfigError."""
+    """Read the recipe. Raises ConfigError."""
     if len(request.recipe_json) > _MAX_RECIPE_CHARACTERS:
         raise ConfigError(
             f"the recipe is {len(request.recipe_json)} characters of JSON; at most {_MAX_RECIPE_CHARACTERS} are taken"
@@ -131,7 +131,7 @@ def _recipe_of(request: OpenSessionRequest) -> Recipe:
 
 
 def _example_of(request: OpenSessionRequest, limits: Limits) -> TensorSpec:
-    """Shape and type of a batch. Raises ProtocolError."""
+    """Read the shape and type of a batch. Raises ProtocolError."""
     dimensions = len(request.example.shape)
     if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")

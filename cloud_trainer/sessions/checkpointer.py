@@ -1,4 +1,4 @@
-"""The trainer's parts of checkpoints: each is copied between two steps, and written while training goes on."""
+"""The trainer's parts of checkpoints: each is copied between two steps, and written while training continues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,21 +22,21 @@ class SessionCheckpointer:
         self._saving: dict[str, asyncio.Task[None]] = {}
 
     async def wait_for_all(self) -> None:
-        """Wait until all checkpoints that are being written are written, or could not be."""
+        """Wait until all checkpoints in progress are written, or have failed."""
         await asyncio.gather(*self._saving.values())
 
     async def wait_for(self, session_id: str) -> None:
-        """Wait until the checkpoint that is being written of a session is written, or could not be."""
+        """Wait until a session's checkpoint in progress is written, or has failed."""
         if (saving := self._saving.get(session_id)) is not None:
             await asyncio.wait({saving})
 
     async def take(
         self, session: Session, wanted: pb.CheckpointWorkerRequest, tell: Callable[[bool], Awaitable[None]]
     ) -> None:
-        """Copy the session's state; returns then, and the writing goes on.
+        """Copy the session's state and return. The writing continues afterwards.
 
-        tell: called with whether it is written, at once with False while another checkpoint is being written. Raises
-        ProtocolError where the session is at another step than the one that is wanted, StatusError where it has no memory for
+        tell: called with whether the checkpoint is written; at once with False while another is being written. Raises
+        ProtocolError if the session is at another step than the requested one, and StatusError if it has no memory for
         the copy.
         """
         name = checkpoint_name(wanted.name)
@@ -60,7 +60,7 @@ class SessionCheckpointer:
             try:
                 with held:
                     written = await self._store.save(session.id, name, {}, state, pinned)
-            finally:  # the loop reports a defect; the edge must not wait for this checkpoint
+            finally:  # The loop reports a defect. The edge must not wait for this checkpoint.
                 del self._saving[session.id]
                 await tell(written)
 

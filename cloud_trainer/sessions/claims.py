@@ -1,6 +1,6 @@
 """The judge of the numbers that an agent names in its calls: of checkpoints and of terms.
 
-What a session makes of them is judged there; here nothing passes that no session can have.
+It refuses every number that no session can have. A session judges the others.
 """
 
 from shared.bounds import MOST_STEPS, MOST_TERMS, is_step, is_term
@@ -10,7 +10,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 def checkpoint_name(said: pb.CheckpointName) -> CheckpointName:
-    """The checkpoint that an agent names. Raises ProtocolError for one that there cannot be."""
+    """Read the checkpoint that an agent names. Raises ProtocolError for an impossible one."""
     name = CheckpointName(said.lineage, said.step)
     if not is_term(name.lineage) or not is_step(name.step):
         raise ProtocolError(
@@ -20,6 +20,6 @@ def checkpoint_name(said: pb.CheckpointName) -> CheckpointName:
 
 
 def check_term(term: int) -> None:
-    """Refuse a term that no session can come to. Raises ProtocolError."""
+    """Refuse a term that no session can reach. Raises ProtocolError."""
     if not is_term(term):
         raise ProtocolError(f"a session cannot be joined with term {term}; {MOST_TERMS} is the largest")

@@ -1,7 +1,8 @@
-"""What a trainer does when its device has failed for good: it says so, and ends so that its supervisor starts another process.
+"""The watch for a device that has failed for good: it tells the callers, and ends the process so that its supervisor
+starts another.
 
-An assertion in a kernel, as an index out of range in a user's loss is, leaves the device useless to every session of the
-process.
+An assertion in a kernel, for example an index out of range in a user's loss, makes the device useless for every session
+of the process.
 """
 
 import functools
@@ -21,7 +22,7 @@ Call = Callable[[Any, Context], Awaitable[T]]
 
 
 class DeviceWatch:
-    """Notices in any call that the device has failed."""
+    """A watch that notices in any call that the device has failed."""
 
     def __init__(self, on_failure: Callable[[], object]) -> None:
         """on_failure: called once, on the event loop."""
@@ -29,7 +30,8 @@ class DeviceWatch:
         self._on_failure = on_failure
 
     def watched(self, call: Call[T]) -> Call[T]:
-        """`call`, watched: whoever makes the device fail gets the reason, and every later caller gets UNAVAILABLE."""
+        """Wrap `call`: the caller that makes the device fail gets the reason, and every later caller gets
+        UNAVAILABLE."""
 
         @functools.wraps(call)
         async def watching(request: Any, context: Context) -> T:

@@ -1,6 +1,6 @@
-"""Who may have a session: one agent at a time, the one with the highest term.
+"""The fence of a session: one agent at a time has it, the one with the highest term.
 
-A term is stored before anything is done under it.
+A term is stored before any work is done under it.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from shared.version import NO_VERSION, PROTOCOL_VERSION
 
 _log = structlog.get_logger(__name__)
 _STORAGE_RETRY_SECONDS = 30.0
-"""When a disk that is full may have room again: an operator has to make it."""
+"""Retry time when a disk is full. An operator has to make room."""
 
 
 class Fencing:
@@ -33,12 +33,13 @@ class Fencing:
         self._attaching: set[str] = set()
 
     def __contains__(self, session_id: str) -> bool:
-        """Whether somebody attaches this session, or builds it again, just now."""
+        """Tell whether a call is attaching this session, or building it again."""
         return session_id in self._attaching
 
     @contextmanager
     def alone(self, session_id: str) -> Iterator[None]:
-        """Nobody else attaches the session, or builds it again, meanwhile. Raises StatusError where somebody does."""
+        """Keep every other call from attaching the session, or building it again, meanwhile. Raises StatusError if one
+        does."""
         if session_id in self._attaching:
             raise StatusError(
                 grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
@@ -50,9 +51,10 @@ class Fencing:
             self._attaching.discard(session_id)
 
     async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, Record]:
-        """The caller's session if it is in memory, and its record. uses: the session counts as used until this is closed.
+        """Find the caller's session, if it is in memory, and its record. uses: the session counts as used until this is
+        closed.
 
-        Raises StatusError where there is none.
+        Raises StatusError if there is none.
         """
         subject = caller().subject
         self._sessions.check_owner(session_id)
@@ -66,7 +68,7 @@ class Fencing:
         return None, record
 
     async def examine(self, session_id: str, session_term: int, uses: ExitStack) -> tuple[Session | None, Record]:
-        """As `find`, for an agent that attaches it with this term. Changes nothing.
+        """Find as `find` does, for an agent that attaches it with this term. Changes nothing.
 
         Raises StatusError for an agent that may not.
         """
@@ -102,7 +104,7 @@ class Fencing:
         if self._sessions.find(session.id) is session:
             return
         if session.forgotten:
-            await self._store.forget(session.id)  # the fence has written its record again
+            await self._store.forget(session.id)  # The fence has written its record again.
             raise self._sessions.not_found(session.id)
         raise StatusError(
             grpc.StatusCode.UNAVAILABLE, f"session {session.id} was given up while it was being attached; try again"

@@ -1,7 +1,8 @@
-"""Which processes use which sessions of a store, so that several trainers on one store, or of one user, do each other no harm.
+"""Held folders: the sessions of a store that each process uses, so that several trainers on one store do each other no
+harm.
 
-A trainer holds the folder of each session from before it is written until the session leaves its memory. Its methods block;
-the store's thread calls them.
+A trainer holds the folder of each session from before its first write until the session leaves memory. The methods
+block, and the store's thread calls them.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 
 class HeldFolders:
-    """The folders that this process holds, by the session."""
+    """The folders that this process holds, by session."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
@@ -24,7 +25,8 @@ class HeldFolders:
         return session_id in self._held
 
     def hold(self, session_id: str, files: Files) -> None:
-        """Hold the folder of a session, unless another process does. A warning where it cannot: training needs it not."""
+        """Hold the folder of a session, unless another process does. A failure is only a warning: training does not
+        need it."""
         if session_id in self._held:
             return
         try:
@@ -36,7 +38,7 @@ class HeldFolders:
             self._held[session_id] = held
 
     def let_go(self, session_id: str) -> None:
-        """Hold it no more; nothing happens where this process does not."""
+        """Release the folder of a session. If this process does not hold it, nothing happens."""
         if (held := self._held.pop(session_id, None)) is not None:
             try:
                 held.let_go()
@@ -44,11 +46,11 @@ class HeldFolders:
                 _log.warning("session not let go; others take it for used", session=session_id, reason=str(failure))
 
     def elsewhere(self, session_id: str, files: Files) -> bool:
-        """Whether another process that lives has the session. Raises StorageError."""
+        """Tell whether another live process has the session. Raises StorageError."""
         return session_id not in self._held and files.is_held()
 
     def renew(self, is_live: Callable[[str], bool]) -> None:
-        """Show that this process lives, and let go what is not in its memory any more."""
+        """Show that this process lives, and release the folders of sessions that left its memory."""
         for session_id, held in list(self._held.items()):
             if not is_live(session_id):
                 self.let_go(session_id)
@@ -59,6 +61,6 @@ class HeldFolders:
                 _log.warning("session not held", session=session_id, reason=str(failure))
 
     def close(self) -> None:
-        """Let all go."""
+        """Release all folders."""
         for session_id in list(self._held):
             self.let_go(session_id)

@@ -1,6 +1,6 @@
-"""How an agent gets a session: it joins, and restores a checkpoint where not every worker is whole.
+"""The ways of an agent to a session: it joins, and restores a checkpoint if a worker lacks state.
 
-A join builds a session again that is not in memory. What its blocks then lack, a restore brings.
+A join rebuilds a session that is not in memory. A restore then brings the state of its blocks.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,11 +22,11 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 BuildAgain = Callable[[pb.OpenSessionRequest, pb.Placement, str], Awaitable[Session]]
-"""Makes a session from the request that opened it, under a placement."""
+"""Builder of a session from the request that opened it, under a placement."""
 
 
 class Joining:
-    """Joins and restores, one at a time of a session."""
+    """Joins and restores, one at a time for each session."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Joining:
         self._build = build
 
     async def join(self, request: pb.JoinSessionRequest) -> pb.JoinSessionResponse:
-        """See `TrainerService.JoinSession`. Raises StatusError."""
+        """Join as `TrainerService.JoinSession` says. Raises StatusError."""
         check_version(request.protocol_version)
         session_id, term = request.session_id, request.session_term
         check_term(term)
@@ -51,7 +51,8 @@ class Joining:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.examine(session_id, term, uses)
                 names, replicas = await self._store.names(session_id), await self._store.replicas(session_id)
-                # Held before the term is stored: a join that found no room after that would have used its term up.
+                # Reserve the place before storing the term: a join that found no room after that would have used up its
+                # term.
                 with self._place(session_id) if found is None else nullcontext():
                     await self._fencing.take(session_id, record, term)
                     session = found or await self._build_again(session_id, record, uses)
@@ -72,7 +73,7 @@ class Joining:
             )
 
     async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
-        """See `TrainerService.RestoreWorker`. Raises StatusError, and as opening does."""
+        """Restore as `TrainerService.RestoreWorker` says. Raises StatusError, and the errors of opening."""
         session_id, name = request.session_id, checkpoint_name(request.checkpoint)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
@@ -98,7 +99,7 @@ class Joining:
                     async with session.changing(request.fence):
                         await session.restore(name.step, states, judged, request.fence.session_term)
                 except BaseException:
-                    self._sessions.remove(session)  # half-loaded, it is of no use
+                    self._sessions.remove(session)  # A half-loaded session is of no use.
                     await session.end()
                     raise
             await self._fencing.check_kept(session)
@@ -108,9 +109,9 @@ class Joining:
 
     @contextmanager
     def _place(self, session_id: str) -> Iterator[None]:
-        """Hold a place for a session that is to be built again; nobody else gets it, unless the block fails.
+        """Reserve a place for a session that will be rebuilt. The place is released if the body fails.
 
-        Raises StatusError where there is none.
+        Raises StatusError if there is none.
         """
         self._sessions.reserve(session_id)
         try:
@@ -120,7 +121,7 @@ class Joining:
             raise
 
     async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
-        """The session as it was opened, without the state of its blocks, in the place that is held for it."""
+        """Rebuild the session in its reserved place, without the state of its blocks."""
         session = await self._build(record.request, record.request.placement, session_id)
         session.worker.is_blank = True
         self._sessions.add(session)

@@ -1,4 +1,4 @@
-"""What the operator lets one session ask for."""
+"""The operator's limits for one session."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shared.transport.rpc.status import StatusError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most of one tensor, of K, and of one session's model and memory (cloud_trainer.config, section server)."""
+    """The limits of one tensor, of K, and of one session's model and memory (cloud_trainer.config, section server)."""
 
     tensor_bytes: int
     staleness: int
@@ -21,15 +21,15 @@ class Limits:
     session_modules: int = 10_000
     build_seconds: float = 60.0
     accept_inputs: bool = False
-    """Whether raw samples may be sent to this trainer."""
+    """True if raw samples may be sent to this trainer."""
 
     @property
     def of_a_build(self) -> BuildLimits:
-        """What building one session's model may take."""
+        """Return the limits of building one session's model."""
         return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
 
     def check_memory(self, count: int) -> None:
-        """Refuse a session that would take `count` bytes, where that is too many. Raises StatusError."""
+        """Refuse a session that would take `count` bytes, if that is too many. Raises StatusError."""
         if count > self.session_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -39,10 +39,7 @@ class Limits:
             )
 
     def check_uses(self, training: int, evaluating: int) -> None:
-        """Refuse a session that would take so many bytes in training, or in an evaluation, where either is too many.
-
-        Raises StatusError.
-        """
+        """Refuse a session that would take too many bytes in training, or in an evaluation. Raises StatusError."""
         if max(training, evaluating) > self.session_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

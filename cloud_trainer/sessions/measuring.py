@@ -1,4 +1,4 @@
-"""How long one step of some consecutive blocks takes, measured on made-up features for profiles and latency tables."""
+"""Measurement of one step of consecutive blocks, on random features, for profiles and latency tables."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,15 @@ _MAX_REPEATS = 1000
 
 
 def measured_step(session: Session, first: int, stop: int, repeats: int) -> Callable[[], float]:
-    """What does one step of blocks [first, stop) as a session runs them, and returns the step's seconds.
+    """Return a function that runs one step of blocks [first, stop) as a session does, and returns the step's seconds.
 
-    It puts back what it changed, and raises StatusError once the session trains. repeats: how often it is to be called.
+    The function undoes its changes, and raises StatusError once the session trains. repeats: number of its calls.
     Raises ModelError for blocks out of range, ProtocolError for too many repeats, and StatusError.
     """
     session.check_untrained()
     held, placement = session.blocks.held, session.worker.placement
     chain, device = held.chain, held.device
-    check_run(first, stop, chain)  # made-up features go in and come out, so it may be any
+    check_run(first, stop, chain)  # Random features go in and come out, so any range is possible.
     if not 1 <= repeats <= _MAX_REPEATS:
         raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
     policy = policy_of_stage(session.request.backward, placement.staleness, ends_model=stop == placement.blocks)
@@ -31,7 +31,7 @@ def measured_step(session: Session, first: int, stop: int, repeats: int) -> Call
     elsewhere = [block.module for block in stage.blocks if block.index not in held.indices]
 
     def measured() -> float:
-        session.check_untrained()  # the agent may have joined since the step before
+        session.check_untrained()  # The agent may have joined since the previous step.
         with translate_failures("measuring blocks", device), untouched(stage.blocks):
             for module in elsewhere:
                 module.to(device)

@@ -1,7 +1,7 @@
-"""What one session holds of the trainer's memory, counted at its worst from opening to closing.
+"""The trainer's memory that one session takes, counted at its worst from opening to closing.
 
-Weights and activations, batches in flight with their labels and gradients, and blocks on their way in and out. Each
-claim that would make it more than a session may have is refused before the memory is taken. Knows nothing of tensors.
+It is weights and activations, batches in flight with their labels and gradients, and blocks that arrive and leave. Each
+claim beyond the session's limit is refused before the memory is taken. Knows nothing of tensors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,39 +14,42 @@ from cloud_trainer.sessions.limits import Limits
 from shared.transport.rpc.status import StatusError
 
 MOST_COPYING = 8
-"""Copies of blocks of one session at one time, to send, to measure or to store them. An edge has four under way beside a
-checkpoint, and those of a connection that was lost are held until that is noticed."""
+"""Largest number of simultaneous copies of one session's blocks, to send, measure or store. An edge has four under way
+beside a checkpoint, and those of a lost connection are held until the loss is noticed."""
 COPIES = 2
-"""A tensor is held as it came and as it was decoded, and a feature's gradient is as large as the feature."""
+"""Copies of one crossing tensor: as it arrived and as it was decoded. A feature's gradient is as large as the
+feature."""
 UPLOADS = 2
-"""Every block may be on its way here so often at one time: an upload that was lost is held while it comes again."""
+"""Uploads of a block that may be under way at one time: a lost upload is held while it is repeated."""
 _RETRY_SECONDS = 10.0
-"""When an upload or a copy that hangs on a lost connection may have been given up."""
+"""Retry time: until then, an upload or a copy on a lost connection may be given up."""
 
 
 class Batches(NamedTuple):
-    """What may be in flight of a session."""
+    """The batches of a session that may be in flight."""
 
     in_flight: int
-    """How many batches."""
+    """Number of batches."""
     each_bytes: int
-    """What each takes at its worst, in all its copies, without its labels."""
+    """Bytes of each batch at its worst, all its copies included, its labels excluded."""
 
 
 class Uses(NamedTuple):
-    """What a session does with a placement, one after the other: whoever may do the one may do the other."""
+    """The batches of a placement in training and in evaluation. A session needs the room for both, one after the
+    other."""
 
     trained: Batches
-    """What may be in flight in training."""
+    """Batches in flight in training."""
     evaluated: Batches
-    """What may be in flight in an evaluation."""
+    """Batches in flight in an evaluation."""
 
 
 class SessionMemory:
     """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
     def __init__(self, limits: Limits, model_bytes: int, block_bytes: Sequence[int]) -> None:
-        """model_bytes: of training, with a second copy of the state for blocks on their way. block_bytes: the state of each."""
+        """model_bytes: for training, including a second copy of the state for blocks that arrive. block_bytes: the
+        state of each."""
         self._limits = limits
         self._model_bytes = model_bytes
         self._block_bytes = block_bytes
@@ -58,11 +61,11 @@ class SessionMemory:
         self._aside_bytes = 0
 
     def check(self, uses: Uses) -> None:
-        """Refuse what would take too much, in training or in an evaluation. Raises StatusError."""
+        """Refuse batches that would take too much, in training or in an evaluation. Raises StatusError."""
         self._limits.check_uses(self._total(uses.trained), self._total(uses.evaluated))
 
     def permit(self, staleness: int, codecs: Iterable[str], uses: Uses) -> None:
-        """Refuse what the operator does not let the session have: its K, its codecs, the memory that its batches take.
+        """Refuse a K, codecs or a memory of batches that the operator does not allow.
 
         Raises ProtocolError, ConfigError for an unknown codec, or StatusError.
         """
@@ -70,13 +73,14 @@ class SessionMemory:
         self.check(uses)
 
     def max_staleness(self, each_bytes: int) -> int:
-        """The largest K for which there is memory with batches of so many bytes, and the limit of all sessions at most."""
+        """Return the largest K for which memory holds batches of so many bytes. The limit of all sessions bounds it."""
         each = self._of_each(each_bytes)
         room = self._limits.session_bytes - self._total(Batches(1, each_bytes))
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
     def take_labels(self, count: int, uses: Uses) -> None:
-        """Count labels of so many bytes for every batch in flight, if none were larger so far. Raises StatusError."""
+        """Count labels of so many bytes for every batch in flight, unless larger ones were counted. Raises
+        StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:
@@ -87,7 +91,7 @@ class SessionMemory:
 
     @contextmanager
     def copying(self, blocks: Iterable[int], uses: Uses) -> Iterator[None]:
-        """Blocks of the model are copied, and the copy is held while the body runs. Raises StatusError."""
+        """Count copies of blocks of the model while the body runs. Raises StatusError."""
         _check_limit(self._copying, MOST_COPYING, "copies of blocks")
         count = sum(self._block_bytes[block] for block in blocks)
         self._check_room(count, uses)
@@ -100,7 +104,7 @@ class SessionMemory:
             self._copied_bytes -= count
 
     def begin_upload(self, count: int, uses: Uses) -> None:
-        """Begin an upload of so many bytes of a block. Raises StatusError where too many are on their way already."""
+        """Begin an upload of so many bytes of a block. Raises StatusError if too many are under way already."""
         most_bytes = UPLOADS * self._state_bytes
         if self._uploading_bytes + count > most_bytes:
             raise StatusError(
@@ -117,11 +121,11 @@ class SessionMemory:
         self._uploading_bytes -= count
 
     def set_aside(self, count: int) -> None:
-        """Set how many bytes the blocks take that wait for the cut to move."""
+        """Set the bytes of the blocks that wait for another placement."""
         self._aside_bytes = count
 
     def _check_room(self, count: int, uses: Uses) -> None:
-        """Refuse so many bytes more of blocks on their way. Raises StatusError."""
+        """Refuse additional bytes of blocks beyond the limit. Raises StatusError."""
         total = max(map(self._total, uses))
         moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
         room = max(self._state_bytes - moving_bytes, 0) + self._limits.session_bytes - total
@@ -143,7 +147,7 @@ class SessionMemory:
 
 
 def _check_limit(under_way: int, limit: int, what: str) -> None:
-    """Raises StatusError where as many calls as may be are under way already."""
+    """Refuse a call beyond the limit of simultaneous calls. Raises StatusError."""
     if under_way >= limit:
         raise StatusError(
             grpc.StatusCode.RESOURCE_EXHAUSTED,

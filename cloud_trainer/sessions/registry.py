@@ -1,8 +1,8 @@
-"""The sessions that a trainer holds, by id: how many it takes, whose they are, and how long it keeps one that nobody uses.
+"""The sessions that a trainer holds, by id: their number, their owners, and the time for which it keeps unused ones.
 
-A session belongs to the subject of the call that opened it. To every other caller it is not there: who asks for it, or
-asks to end it, is refused as if it had never been. An edge that dies before it attaches, or between its last step and its
-farewell, says nothing; its place comes free by time.
+A session belongs to the subject of the call that opened it. Every other caller is refused as if the session did not
+exist. An edge that dies before it attaches, or between its last step and its farewell, says nothing; a timeout frees
+its place.
 """
 
 import asyncio
@@ -20,25 +20,25 @@ from shared.transport.rpc.status import StatusError
 from shared.version import NO_SESSION
 
 _RETRY_SECONDS = 30.0
-"""When a caller may ask for a place again. Sessions last minutes to days; an agent that asks twice a minute costs nothing."""
+"""Retry time for a place. Sessions last minutes to days, and an agent that asks twice a minute costs nothing."""
 
 
 @dataclass(slots=True)
 class _Place:
     owner: str
-    """The subject that the session belongs to."""
+    """Subject that the session belongs to."""
     session: Session | None = None
-    """None while its model is being built."""
+    """The session; None while its model is being built."""
     calls: int = 0
-    """Calls that use the session now."""
+    """Number of calls that use the session now."""
     expiry: asyncio.TimerHandle | None = None
-    """Runs while no call uses it."""
+    """Timer that runs while no call uses the session."""
 
 
 class SessionRegistry:
     """Open sessions. A place is reserved before a model is built, so that building cannot exceed the limit.
 
-    Used on the event loop, but for what metrics read: `len`, `limit` and `built`.
+    Used on the event loop, except for the members that metrics read: `len`, `limit` and `built`.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class SessionRegistry:
         on_expired: Callable[[Session], None],
         limit_per_subject: int | None = None,
     ) -> None:
-        """idle_seconds: how long a session is kept that no call uses; unattached_seconds: where none was ever attached.
+        """idle_seconds: time for which an unused session is kept. unattached_seconds: the same for one that was never
+        attached.
 
         on_expired: called with each session that is freed for that reason.
         """
@@ -68,23 +69,23 @@ class SessionRegistry:
 
     @property
     def built(self) -> list[Session]:
-        """The sessions whose models are built."""
+        """List the sessions whose models are built."""
         return [place.session for place in list(self._places.values()) if place.session is not None]
 
     @property
     def owned(self) -> list[tuple[str, str, Session | None]]:
-        """Id, owner and session of every place; no session while its model is being built."""
+        """List the id, owner and session of every place. The session is None while its model is being built."""
         return [(session_id, place.owner, place.session) for session_id, place in self._places.items()]
 
     def owner(self, session_id: str) -> str | None:
-        """The subject that an open session belongs to; None where there is none."""
+        """Return the subject that an open session belongs to; None if there is none."""
         place = self._places.get(session_id)
         return None if place is None else place.owner
 
     def reserve(self, session_id: str | None = None) -> str:
-        """A place for a session of the caller: a new one with a new id, or one that comes back.
+        """Reserve a place for a session of the caller: a new one with a new id, or one that comes back.
 
-        When all are taken, a session whose edge was lost gives its place up. Raises StatusError when there is none.
+        When all are taken, a session whose edge was lost gives up its place. Raises StatusError if there is none.
         """
         if len(self._places) >= self.limit:
             self._give_up_lost()
@@ -108,15 +109,15 @@ class SessionRegistry:
         self._expire_later(session.id, place)
 
     def find(self, session_id: str) -> Session | None:
-        """The session of that id, if it is in memory."""
+        """Return the session of that id, if it is in memory."""
         place = self._places.get(session_id)
         return None if place is None else place.session
 
     @contextmanager
     def using(self, session_id: str) -> Iterator[Session]:
-        """The caller's session of that id, which does not expire meanwhile; the log of the task names it from now on.
+        """Use the caller's session of that id. It does not expire meanwhile, and the task's log names it from now on.
 
-        Raises StatusError when there is none.
+        Raises StatusError if there is none.
         """
         self.check_owner(session_id)
         place = self._places.get(session_id)
@@ -140,7 +141,7 @@ class SessionRegistry:
             raise self.not_found(session_id)
 
     def remove(self, session: Session) -> None:
-        """Free the place of this very session; nothing happens where another has its id by now."""
+        """Free the place of this session. If another session has its id by now, nothing happens."""
         place = self._places.get(session.id)
         if place is not None and place.session is session:
             del self._places[session.id]
@@ -148,19 +149,19 @@ class SessionRegistry:
                 place.expiry.cancel()
 
     def release(self, session_id: str) -> None:
-        """Free a place that was reserved; nothing happens where a session has taken it."""
+        """Free a reserved place. If a session has taken it, nothing happens."""
         place = self._places.get(session_id)
         if place is not None and place.session is None:
             del self._places[session_id]
 
     def close(self) -> None:
-        """Let no session expire from now on."""
+        """Stop the expiry of all sessions."""
         for place in self._places.values():
             if place.expiry is not None:
                 place.expiry.cancel()
 
     def not_found(self, session_id: str) -> StatusError:
-        """The refusal for a session that is not there, or is not the caller's."""
+        """Build the refusal for a session that does not exist, or belongs to another caller."""
         return StatusError(
             grpc.StatusCode.NOT_FOUND,
             f"there is no session {session_id[:40]!r}; it was closed, left unused for {self._idle_seconds:g} s "
@@ -189,7 +190,7 @@ class SessionRegistry:
 
     def _expire(self, session_id: str, place: _Place) -> None:
         if self._places.get(session_id) is not place or place.session is None:
-            return  # the place was freed; the session that has the id now is another
+            return  # The place was freed, and another session has the id now.
         self.remove(place.session)
         self._on_expired(place.session)
 

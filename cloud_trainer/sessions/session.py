@@ -1,4 +1,4 @@
-"""An open session: whose it is, and what its agent asks of the worker that this trainer is in it, one call at a time."""
+"""An open session: its owner, and its agent's calls to this trainer's worker, one at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class Session:
-    """From its opening to its end. Used on the event loop."""
+    """A session, from its opening to its end. Used on the event loop."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Session:
         worker: SessionWorker,
         statistics: SessionStatistics,
     ) -> None:
-        """request: the one that opened the session. worker: has begun to compute, and counts in `statistics`."""
+        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`."""
         self.id = session_id
         self.run_id = run_of(request, session_id)
         self.request = request
@@ -47,18 +47,18 @@ class Session:
         self.attachment = self.links.attachment
         self.tickets = self.links.tickets
         self.forgotten = False
-        """Whether it is closed for good: nothing is stored from which it could be resumed."""
+        """True if it is closed for good. Nothing is stored from which it could be resumed."""
         self.evaluations = Evaluations(worker, self.links)
         self._changing = asyncio.Lock()
         self._is_ended = False
 
     @property
     def max_staleness(self) -> int:
-        """The largest K that the session may have with what is in force."""
+        """Return the largest K that the session may have under the placement in force."""
         return self.memory.max_staleness(self.worker.uses.trained.each_bytes)
 
     def run_of(self, evaluation: int) -> WorkerRun:
-        """The steps of an evaluation, or of training (0). Raises StatusError where there is no such evaluation."""
+        """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""
         run = self.evaluations.run(evaluation) if evaluation else self.worker.run
         if run is None:
             raise StatusError(
@@ -67,17 +67,17 @@ class Session:
         return run
 
     def on_delivered(self, evaluation: int) -> OnDelivered:
-        """What is told when a link for an evaluation, or for training (0), has brought a tensor to its other end."""
+        """Return the receiver of delivered tensors, for an evaluation or for training (0)."""
         return _ignore if evaluation else self.worker.figures.delivered
 
     def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
-        """What lets other trainers dial this one, for an evaluation or for training (0)."""
+        """Issue the tickets with which other trainers dial this one, for an evaluation or for training (0)."""
         trainers = [dialer for dialer in self.worker.dialers(evaluation) if dialer != AGENT]
         issued = self.tickets.issue(self.attachment.term, trainers, evaluation)
         return [pb.Ticket(worker=worker, ticket=ticket) for worker, ticket in issued.items()]
 
     def check_arriving(self, block: int) -> int:
-        """`block` if its state may be brought now. Raises ProtocolError or StatusError otherwise."""
+        """Return `block` if its state may be uploaded now. Raises ProtocolError or StatusError otherwise."""
         static = self.blocks.is_static(block)
         if self.attachment.begun and not static and self.worker.updates(block):
             raise StatusError(
@@ -88,25 +88,26 @@ class Session:
         return block
 
     def check_named(self, session_id: str) -> None:
-        """Refuse a message that names another session than the stream that it came on. Raises ProtocolError."""
+        """Refuse a message that names another session than its stream's. Raises ProtocolError."""
         if session_id != self.id:
             raise ProtocolError(f"a message for session {session_id[:40]!r} came on a stream of session {self.id!r}")
 
     def check_untrained(self) -> None:
-        """Refuse to measure blocks once the session trains: the backward of a step may need them. Raises StatusError."""
+        """Refuse to measure blocks once the session trains, because the backward pass of a step may need them. Raises
+        StatusError."""
         if self.attachment.begun:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"session {self.id} trains; blocks are measured before that"
             )
 
     def check_joined(self, fence: pb.Fence) -> None:
-        """Refuse a call of an agent that is not the one that joined last. Raises StatusError."""
+        """Refuse a call of an agent that did not join last. Raises StatusError."""
         if fence.session_term != self.attachment.term or not self.attachment.begun:
             raise self.attachment.refusal(fence.session_term)
 
     @asynccontextmanager
     async def changing(self, fence: pb.Fence) -> AsyncIterator[None]:
-        """Nobody else changes what is in force meanwhile.
+        """Change the session alone: no other call changes it meanwhile.
 
         Raises StatusError for an agent that did not join last, and for a session that was ended.
         """
@@ -117,26 +118,27 @@ class Session:
             yield
 
     async def join(self, session_term: int) -> None:
-        """Another agent has the session from now on, whose term is stored; all that was begun for the one before ends."""
+        """Give the session to another agent, whose term is stored. All that the previous agent began ends."""
         self.attachment.term = session_term
         self.tickets.withdraw_all_offers()
         async with self._changing:
             await self._end_links()
-            self.attachment.lost_at = None  # its agent is there, linked or not
+            self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
     async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
-        """Put a judged placement into force; one that is in force already is no error. Called inside `changing`.
+        """Put a judged placement into force. One that is in force already is no error. Called inside `changing`.
 
         See `SessionWorker.commit`.
         """
         if judged.placement != self.worker.placement:
             self.worker.check_follows(judged.placement, next_step, lineage)
-            await self._end_links()  # what comes until then may begin another step, so the worker checks it again
+            await self._end_links()  # Messages until then may begin another step, so the worker checks it again.
             await self.worker.commit(judged, next_step, lineage)
 
     async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
-        """Go on from a checkpoint under a judged placement; see `SessionWorker.restore`. Called inside `changing`."""
+        """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside
+        `changing`."""
         await self._end_links()
         await self.worker.restore(step, states, judged, lineage)
 
@@ -150,14 +152,14 @@ class Session:
         await self.links.dial(evaluation, links)
 
     async def end(self) -> None:
-        """End all of it. When this returns, nothing of the session is being computed."""
+        """End the session. On return, nothing of it is being computed."""
         async with self._changing:
             self._is_ended = True
             await self._end_links()
             await self.worker.stop()
 
     async def _end_links(self) -> None:
-        """End all links and what evaluates; the steps of training stay as they are."""
+        """End all links and evaluations. The steps of training stay unchanged."""
         await self.links.end_training()
         await self.evaluations.end()
 

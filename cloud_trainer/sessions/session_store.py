@@ -1,6 +1,7 @@
-"""What of the trainer's sessions outlives its process: of each, how it was opened, the last term, and its checkpoints.
+"""The sessions on disk, which outlive the trainer's process: the request that opened each, its last term, and its
+checkpoints.
 
-It also bounds what is stored for a subject. A thread of its own reads and writes. Knows nothing of streams.
+The store also bounds what a subject may keep. A thread of its own reads and writes. Knows nothing of streams.
 """
 
 import asyncio
@@ -31,29 +32,29 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """How a session was opened, by whom, and the highest term with which it was attached."""
+    """The opening of a session: its request, its owner, and the highest term that attached it."""
 
     request: OpenSessionRequest
     session_term: int
     subject: str
-    """Whose session it is."""
+    """Subject that owns the session."""
 
     @property
     def document(self) -> dict[str, str]:
-        """What its file holds; the term is a file of its own."""
+        """Return the content of its file. The term is a file of its own."""
         return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most that is stored for one subject."""
+    """The limits of one subject's stored sessions."""
 
     sessions: int
     stored_bytes: int
 
 
 class SessionStore:
-    """The records and checkpoints of all sessions. Without a folder it keeps nothing."""
+    """The records and checkpoints of all sessions. Without a folder it stores nothing."""
 
     def __init__(self, files: Files | None, keep: int, quota: Quota, clock: Callable[[], float] = time.time) -> None:
         """clock: seconds since 1970."""
@@ -64,22 +65,23 @@ class SessionStore:
         self._index = StoredIndex()
         self._held = HeldFolders()
         self._reserved: dict[str, str] = {}
-        """The subject of each session that is being opened."""
+        """Subject of each session that is being opened."""
         self._learned = False
-        """Whether the index knows what was stored before this process began."""
+        """True if the index knows the sessions stored before this process began."""
         self._claiming = asyncio.Lock()
-        """Held from counting what will be stored until it is: who writes second counts what the first has written."""
+        """Lock held from the count of future bytes until it is recorded: a second writer counts those of the first."""
         self.disk = Worker("disk")
 
     def close(self) -> None:
-        """Wait until what is being written is written, let the sessions go, and end the thread."""
+        """Wait until current writes are done, release the sessions, and end the thread."""
         self.disk.close()
         self._held.close()
 
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
-        """Reserve room for one more session of a subject until `release_room`; False where the subject has as many as it may.
+        """Reserve room for one more session of a subject until `release_room`. False if the subject has reached its
+        limit.
 
-        Sessions that nobody can resume give their room up first. is_live: whether a session is in memory, or on its way
+        Sessions that cannot be resumed give up their room first. is_live: True for a session in memory, or on its way
         there. Raises StorageError.
         """
         if not self._learned:
@@ -96,7 +98,7 @@ class SessionStore:
         return True
 
     async def _look_again(self, subject: str) -> None:
-        """Find out what other trainers on the same store have done since to sessions that this one does not have."""
+        """Find the changes that other trainers on the same store made to sessions that this one does not have."""
         for session_id in self._index.seen_by(subject.__eq__):
             ours = session_id in self._held or session_id in self._reserved
             if not ours and (folder := self._folder(session_id)) is not None:
@@ -106,16 +108,17 @@ class SessionStore:
                     self._index.put(session_id, entry)
 
     def release_room(self, session_id: str) -> None:
-        """The session is stored by now, or will not be; nothing happens where no room was reserved."""
+        """Release the reservation of a session that is stored, or will not be. Without one, nothing happens."""
         self._reserved.pop(session_id, None)
 
     def _taken(self, subject: str) -> int:
-        """How many sessions of a subject are stored or have a reservation."""
+        """Count the sessions of a subject that are stored or have a reservation."""
         reserved = (name for name, owner in self._reserved.items() if owner == subject and name not in self._index)
         return self._index.count(subject) + sum(1 for _ in reserved)
 
     async def keep_record(self, session_id: str, record: Record) -> None:
-        """Write down how a session was opened. Where that fails it only warns, because the session itself can go on."""
+        """Write the record of a session's opening. A failure is only a warning, because the session itself can
+        continue."""
         if (folder := self._folder(session_id)) is None:
             return
         await self.disk.run(self._held.hold, session_id, folder.files)
@@ -126,20 +129,20 @@ class SessionStore:
             _log.warning("session not kept; it could not be restored", session=session_id, reason=str(failure))
 
     async def fence(self, session_id: str, record: Record, session_term: int) -> bool:
-        """Write down for good that a session is attached with this term; False where it was attached with this or a higher one.
+        """Store that a session is attached with this term. False if it was attached with this or a higher one.
 
-        Raises StorageError where that cannot be written.
+        Raises StorageError if that cannot be written.
         """
         if (folder := self._folder(session_id)) is None:
             return True
         await self.disk.run(self._held.hold, session_id, folder.files)
         if not await self.disk.run(_fence, folder, record, session_term):
             return False
-        await self._learn_of(session_id, folder)  # another trainer may have opened it, on the same store
+        await self._learn_of(session_id, folder)  # Another trainer on the same store may have opened it.
         return True
 
     async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
-        """The records and checkpoints of the sessions whose subject may be seen, by id. Raises StorageError."""
+        """Return the records and checkpoints of the sessions whose subject may be seen, by id. Raises StorageError."""
         await self.learn()
         found = {}
         for session_id in self._index.seen_by(sees):
@@ -148,10 +151,10 @@ class SessionStore:
         return found
 
     async def learn(self) -> None:
-        """Find out which sessions are stored, and put them in the index. Raises StorageError."""
+        """Find the stored sessions, and put them in the index. Raises StorageError."""
         if self._files is None:
             return
-        known = self._index.session_ids  # before the list: what is opened while it is made is not on it
+        known = self._index.session_ids  # before the list: it lacks sessions that are opened while it is made
         found = {name for name in await self.disk.run(self._files.folders) if is_session_id(name)}
         for gone in known - found:
             self._index.remove(gone)
@@ -168,20 +171,20 @@ class SessionStore:
             self._index.put(session_id, entry)
 
     async def is_elsewhere(self, session_id: str) -> bool:
-        """Whether another trainer that lives has the session. Raises StorageError."""
+        """Tell whether another live trainer has the session. Raises StorageError."""
         folder = self._folder(session_id)
         return folder is not None and await self.disk.run(self._held.elsewhere, session_id, folder.files)
 
     async def let_go(self, session_id: str) -> None:
-        """The session is no more in this process's memory; another trainer may have it."""
+        """Release a session that left this process's memory. Another trainer may have it."""
         await self.disk.run(self._held.let_go, session_id)
 
     async def renew(self, is_live: Callable[[str], bool]) -> None:
-        """Show that this process lives and has the sessions for which `is_live` is true; it lets go of others."""
+        """Show that this process lives and has the sessions for which `is_live` is true. It releases the others."""
         await self.disk.run(self._held.renew, is_live)
 
     async def record(self, session_id: str) -> Record | None:
-        """The stored record of a session; None where there is none that can be believed."""
+        """Return the stored record of a session; None if there is no credible one."""
         folder = self._folder(session_id)
         return None if folder is None else await self.disk.run(_read_record, folder)
 
@@ -193,9 +196,10 @@ class SessionStore:
         state: dict[str, Tensor],
         pinned: Collection[CheckpointName],
     ) -> bool:
-        """Write a worker's part of a checkpoint, and prune older checkpoints but those pinned; returns whether it is on disk.
+        """Write a worker's part of a checkpoint, and prune older checkpoints except pinned ones. Returns whether it is
+        on disk.
 
-        A warning says why not.
+        A warning names the reason of a failure.
         """
         if (folder := self._folder(session_id)) is None:
             return False
@@ -228,7 +232,8 @@ class SessionStore:
     async def _write(
         self, session_id: str, folder: SessionFolder, count_after: Callable[[], int], write: Callable[[], None]
     ) -> None:
-        """Write what a session may store. count_after: the bytes of its folder then. Raises StorageError."""
+        """Write data of a session within its quota. count_after: the bytes of its folder afterwards. Raises
+        StorageError."""
 
         def write_and_count() -> int:
             write()
@@ -248,9 +253,9 @@ class SessionStore:
             self._index.put(session_id, StoredEntry(before.subject, stored_bytes, resumable=True))
 
     def _claim(self, session_id: str, before: StoredEntry, after_bytes: int) -> None:
-        """Count what will be stored of a session before it is written, so that others find no room that this takes.
+        """Count the bytes of a session before they are written, so that no other write takes their room.
 
-        Raises StorageError where it is more than is left.
+        Raises StorageError if there is too little.
         """
         left = self._left_bytes(before)
         if after_bytes > left:
@@ -262,31 +267,31 @@ class SessionStore:
         self._index.put(session_id, StoredEntry(before.subject, claimed, before.resumable))
 
     def _left_bytes(self, before: StoredEntry) -> int:
-        """What one session may take, with all that others of its subject take."""
+        """Return the bytes that one session may take, given the other sessions of its subject."""
         return self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
 
     async def names(self, session_id: str) -> list[CheckpointName]:
-        """The checkpoints of a session, the newest first; they may be damaged. Raises StorageError."""
+        """List the checkpoints of a session, the newest first. They may be damaged. Raises StorageError."""
         folder = self._folder(session_id)
         return [] if folder is None else await self.disk.run(folder.checkpoints.names)
 
     async def replicas(self, session_id: str) -> dict[CheckpointName, list[int]]:
-        """The blocks of other workers' parts that are kept of a session, by checkpoint. Raises StorageError."""
+        """List the stored blocks of other workers' parts of a session, by checkpoint. Raises StorageError."""
         folder = self._folder(session_id)
         return {} if folder is None else await self.disk.run(folder.checkpoints.replicas)
 
     async def load(self, session_id: str, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
-        """Read blocks of a checkpoint, and it may be others with them. Raises StorageError where one is damaged or missing."""
+        """Read blocks of a checkpoint, possibly others with them. Raises StorageError if one is damaged or missing."""
         if not blocks:
             return {}
         return await self.disk.run(load_states, self._kept(session_id).checkpoints, name, blocks)
 
     async def load_block(self, session_id: str, name: CheckpointName, block: int) -> bytes:
-        """Read one block of a checkpoint as it travels. Raises StorageError where it is damaged, or not there."""
+        """Read one block of a checkpoint in the form that travels. Raises StorageError if it is damaged or missing."""
         return await self.disk.run(load_block, self._kept(session_id).checkpoints, name, block)
 
     async def forget(self, session_id: str) -> None:
-        """Remove all that is stored of a session; a warning where that fails."""
+        """Remove all data of a session. A failure is a warning."""
         if (folder := self._folder(session_id)) is None:
             return
         await self.let_go(session_id)
@@ -298,10 +303,10 @@ class SessionStore:
             self._index.remove(session_id)
 
     async def forget_abandoned(self, after_seconds: float, is_live: Callable[[str], bool]) -> None:
-        """Remove the sessions that no trainer has and to which nothing was written for so long; a warning where that fails.
+        """Remove the sessions that no trainer has and to which nothing was written for so long. A failure is a warning.
 
-        is_live: whether a session is in memory or on its way there; asked on the event loop. What a session that comes back at
-        this moment writes waits its turn on the disk's thread.
+        is_live: True for a session in memory or on its way there, asked on the event loop. The writes of a session that
+        comes back at this moment wait for their turn on the disk's thread.
         """
         try:
             await self.learn()
@@ -331,20 +336,20 @@ class SessionStore:
         return True
 
     def _entry(self, session_id: str, folder: SessionFolder) -> StoredEntry | None:
-        """What is stored of a session; None where no record can be believed. Runs on the disk's thread."""
+        """Read the entry of a stored session; None if no record is credible. Runs on the disk's thread."""
         if (record := _read_record(folder)) is None:
             return None
         resumable, elsewhere = bool(folder.checkpoints.names()), self._held.elsewhere(session_id, folder.files)
         return StoredEntry(record.subject, folder.total_bytes(), resumable, elsewhere)
 
     def _kept(self, session_id: str) -> SessionFolder:
-        """The folder of a session. Raises StorageError where nothing is stored."""
+        """Return the folder of a session. Raises StorageError if nothing is stored."""
         if (folder := self._folder(session_id)) is None:
             raise StorageError("this trainer keeps no checkpoints (checkpoints.location)")
         return folder
 
     def _folder(self, session_id: str) -> SessionFolder | None:
-        """The folder of a session; None where nothing is stored, and for an id that no trainer gives.
+        """Return the folder of a session; None if nothing is stored, and for an id that no trainer gives.
 
         The id comes from a peer, and must not lead to a folder elsewhere.
         """
@@ -365,7 +370,7 @@ def _read_record(folder: SessionFolder) -> Record | None:
 
 
 def _fence(folder: SessionFolder, record: Record, session_term: int) -> bool:
-    """See `SessionStore.fence`. Runs on the disk's thread."""
-    if folder.read() is None:  # it could not be written when the session was opened
+    """Store a term as `SessionStore.fence` says. Runs on the disk's thread."""
+    if folder.read() is None:  # The write failed when the session was opened.
         folder.write(record.document)
     return folder.take_term(session_term)

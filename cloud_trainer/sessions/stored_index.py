@@ -1,4 +1,4 @@
-"""Which sessions are stored, whose they are and how large: what quotas and lists are made from.
+"""The index of stored sessions: their owners and sizes. Quotas and lists are computed from it.
 
 Knows nothing of files. A session's subject never changes, so its record is read once.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """What is known of one stored session."""
+    """The facts of one stored session."""
 
     subject: str
     stored_bytes: int = 0
     resumable: bool = False
-    """Whether there is a checkpoint, without which nobody can resume it."""
+    """True if it has a checkpoint. Without one, it cannot be resumed."""
     elsewhere: bool = False
-    """Whether another trainer that lives has it: it counts there."""
+    """True if another live trainer has it. Then it counts there."""
 
 
 class StoredIndex:
@@ -29,36 +29,36 @@ class StoredIndex:
         return session_id in self._entries
 
     def put(self, session_id: str, entry: StoredEntry) -> None:
-        """Something is stored of a session from now on, or the amount has changed."""
+        """Note that a session is stored, or that its size has changed."""
         self._entries[session_id] = entry
 
     def remove(self, session_id: str) -> None:
-        """Nothing is stored of it any more; nothing happens where nothing was."""
+        """Note that a session is stored no more. If it was not stored, nothing happens."""
         self._entries.pop(session_id, None)
 
     @property
     def session_ids(self) -> set[str]:
-        """The sessions of which something is stored."""
+        """Return the stored sessions."""
         return set(self._entries)
 
     def seen_by(self, sees: Callable[[str], bool]) -> list[str]:
-        """The sessions whose subject may be seen, in the order of their ids."""
+        """List the sessions whose subject may be seen, in the order of their ids."""
         return sorted(session_id for session_id, entry in self._entries.items() if sees(entry.subject))
 
     def count(self, subject: str) -> int:
-        """Sessions of a subject that no other trainer has."""
+        """Count the sessions of a subject that no other trainer has."""
         return len(self._counted(subject))
 
     def total_bytes(self, subject: str) -> int:
-        """The bytes that are stored of these."""
+        """Sum the stored bytes of these sessions."""
         return sum(entry.stored_bytes for entry in self._counted(subject).values())
 
     def entry(self, session_id: str) -> StoredEntry | None:
-        """What is known of a session; None where nothing is stored of it."""
+        """Return the facts of a session; None if it is not stored."""
         return self._entries.get(session_id)
 
     def useless(self, subject: str) -> list[str]:
-        """Those of which too little is stored to resume them."""
+        """List the sessions that store too little to be resumed."""
         return [name for name, entry in self._counted(subject).items() if not entry.resumable]
 
     def _counted(self, subject: str) -> dict[str, StoredEntry]:

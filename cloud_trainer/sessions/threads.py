@@ -1,8 +1,10 @@
-"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building models.
+"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building
+models.
 
-Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it has
+Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it
+has
 a thread of its own, which subjects share in the same way. Copying and restoring a session's state keeps its place among
-the session's own work and delays nobody else's.
+the session's own work and delays no other session's.
 """
 
 import os
@@ -20,8 +22,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWITCH_SECONDS = 0.000002
-"""How long one thread may hold Python's interpreter while another waits for it. A step waits for it whenever one thread hands
-on to another, some twenty times, so with the default of 5 ms a model that is being built, or a placement that is judged, would
+"""Longest time for which a thread may hold Python's interpreter while another waits for it. A step waits whenever one
+thread hands over to another, some twenty times. With the default of 5 ms, building a model or judging a placement would
 make a step of 1 ms take a hundred times as long."""
 _BUILDING_NICENESS = 10
 """Priority of the building thread, as of nice(1): while cores are short, steps of other sessions come first."""
@@ -42,11 +44,12 @@ class TrainerThreads:
         self._codec = SharedWorker("codec")
 
     def compute_lane(self, session_id: str) -> Lane:
-        """A session's lane on the compute thread: `run` for its steps, `aside` for work that others do not wait for."""
+        """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other
+        session."""
         return self._steps.of(session_id)
 
     def codec_lane(self, session_id: str) -> Lane:
-        """A session's lane on the codec thread."""
+        """Return a session's lane on the codec thread."""
         return self._codec.of(session_id)
 
     async def build(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -54,7 +57,7 @@ class TrainerThreads:
         return await self._building.of(caller().subject).run(function, *args, **kwargs)
 
     def close(self, seconds: float) -> bool:
-        """Drop what waits, and end the threads. Returns whether all that was running ended within so many seconds."""
+        """Drop waiting work, and end the threads. Returns whether all running work ended within so many seconds."""
         workers, deadline = (self._steps, self._building, self._codec), time.monotonic() + seconds
         for worker in workers:
             worker.close()

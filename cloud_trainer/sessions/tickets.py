@@ -1,9 +1,9 @@
 """The tickets of a session: each lets another trainer dial this one once, for one link, or download some blocks.
 
-A ticket is a random token, and only its hash is kept. There is never more than one for a link, and one for the blocks that a
-worker is offered, of memory and of each checkpoint. Tickets are forgotten with the session that holds them, when an agent joins
-with a higher term, and at the end of the evaluation that they are for; when another placement comes into force, all but those
-for a checkpoint, which stays as it is. Knows nothing of calls.
+A ticket is a random token, and only its hash is kept. A link has at most one ticket. A worker has at most one for its
+blocks in memory, and one for its blocks of each checkpoint. Tickets are forgotten with their session, when an agent
+joins with a higher term, and at the end of their evaluation. Another placement withdraws all but those for a
+checkpoint, which does not change. Knows nothing of calls.
 """
 
 import secrets
@@ -20,17 +20,17 @@ class Tickets:
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._links: dict[bytes, PeerLink] = {}
-        """By the hash of the ticket."""
+        """Links by the hash of their ticket."""
         self._offers: dict[bytes, BlockOffer] = {}
-        """The same for blocks."""
+        """Offers of blocks by the hash of their ticket."""
 
     def __len__(self) -> int:
         return len(self._links) + len(self._offers)
 
     def issue(self, term: int, workers: Collection[str], evaluation: int = 0) -> dict[str, str]:
-        """A new ticket for each worker that may dial. evaluation: its number; 0 for training.
+        """Issue a new ticket for each worker that may dial. evaluation: its number; 0 for training.
 
-        All tickets that were issued before for the same evaluation, or for training, are withdrawn, and all of other terms.
+        Earlier tickets for the same evaluation, or for training, are withdrawn, and all of other terms.
         """
         self._links = {
             digest: link
@@ -40,7 +40,7 @@ class Tickets:
         return {worker: self._new(PeerLink(self._session_id, term, worker, evaluation)) for worker in workers}
 
     def find(self, ticket: str) -> PeerTicket | None:
-        """What a ticket is for, if it can still be used. This does not use it."""
+        """Return the purpose of a ticket, if it can still be used. This does not use it."""
         digest = digest_of(ticket)
         link = self._links.get(digest)
         return None if link is None else PeerTicket(link, digest)
@@ -48,7 +48,8 @@ class Tickets:
     def take(self, ticket: PeerTicket, link: PeerLink) -> str | None:
         """Use a ticket up to open a link, and return the next one for the same link.
 
-        Returns None, and uses nothing up, where the ticket is of another link, or was used or withdrawn since it was found.
+        Returns None, and uses nothing up, if the ticket is for another link, or was used or withdrawn since it was
+        found.
         """
         if ticket.link != link or self._links.get(ticket.digest) != link:
             return None
@@ -60,10 +61,10 @@ class Tickets:
         self._links = {digest: link for digest, link in self._links.items() if link.evaluation != evaluation}
 
     def offer(self, worker: str, blocks: Collection[int], checkpoint: CheckpointName | None = None) -> str:
-        """A new ticket with which a worker may download these blocks, and no others, as often as it likes.
+        """Issue a ticket with which a worker may download these blocks, and no others, as often as it likes.
 
-        checkpoint: as they are in that one, and not in memory. What the same worker was offered before of memory, or of any
-        checkpoint, is withdrawn.
+        checkpoint: their source; None for memory. The worker's earlier ticket for memory, or for any checkpoint, is
+        withdrawn.
         """
         offered = BlockOffer(self._session_id, worker, frozenset(blocks), checkpoint)
         self._offers = {
@@ -76,11 +77,11 @@ class Tickets:
         return ticket
 
     def find_offer(self, ticket: str) -> BlockOffer | None:
-        """Which blocks a ticket is for, if any."""
+        """Return the blocks that a ticket is for, if any."""
         return self._offers.get(digest_of(ticket))
 
     def withdraw_offers(self) -> None:
-        """Forget the tickets for blocks as they are in memory."""
+        """Forget the tickets for blocks in memory."""
         self._offers = {digest: offer for digest, offer in self._offers.items() if offer.checkpoint is not None}
 
     def withdraw_all_offers(self) -> None:

@@ -1,1 +1,1 @@
-"""The part of one worker in a session, which this trainer carries out."""
+"""The part of one worker in a session, which this trainer runs."""

@@ -1,4 +1,5 @@
-"""Builds a worker's part of a session from what an agent asks for, and checks every part of that before it costs memory."""
+"""The builder of a worker's part of a session: it checks every part of an agent's request before that part costs
+memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
 
 
 class BuiltWorker(NamedTuple):
-    """What a worker needs to begin."""
+    """The objects with which a worker begins."""
 
     in_force: InForce
     held: HeldBlocks
@@ -41,17 +42,16 @@ def build_worker(
     device: torch.device,
     step_log_folder: Path | None = None,
 ) -> BuiltWorker:
-    """Build what a worker needs under a placement, for a session that was opened with `request`.
+    """Build a worker's part under a placement, for a session that was opened with `request`.
 
-    device: what its blocks compute on. step_log_folder: where every update is written down; None: nowhere.
-
+    device: the one on which its blocks compute. step_log_folder: folder for the log of every update; None for no log.
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
     if request.backward not in POLICIES:
         raise ConfigError(f"backward is {request.backward[:40]!r}; it must be one of {', '.join(POLICIES)}")
     if request.feedback not in list(FeedbackMode):
         raise ConfigError(f"feedback is {request.feedback[:40]!r}; it must be one of {', '.join(FeedbackMode)}")
-    # What is no placement at all, or asks for too much, is refused before a model is built for it.
+    # An invalid placement, or one that takes too much, is refused before a model is built for it.
     batch_size = request.example.shape[0] if request.example.shape else 0
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())

@@ -11,21 +11,21 @@ from shared.transport.rpc.status import StatusError
 
 
 class Evaluation:
-    """From its beginning to its end. Used on the event loop."""
+    """An evaluation, from its beginning to its end. Used on the event loop."""
 
     def __init__(self, number: int, run: WorkerRun) -> None:
-        """run: computes already."""
+        """run: it computes already."""
         self.number = number
         self.run = run
         self._ended = asyncio.Event()
 
     async def end(self) -> None:
-        """Compute no more; repeating it changes nothing."""
+        """Stop computing. Repeating the call changes nothing."""
         self._ended.set()
         await self.run.stop()
 
     async def wait_until_ended(self) -> None:
-        """Wait until somebody ends it."""
+        """Wait until the evaluation is ended."""
         await self._ended.wait()
 
 
@@ -39,7 +39,7 @@ class Evaluations:
         self._now: Evaluation | None = None
 
     async def begin(self, number: int) -> Evaluation:
-        """Take part in an evaluation; an earlier one ends. Called inside `Session.changing`. Raises StatusError."""
+        """Take part in an evaluation. An earlier one ends. Called inside `Session.changing`. Raises StatusError."""
         if number <= self._last_number:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -56,11 +56,11 @@ class Evaluations:
         return self._now
 
     def run(self, number: int) -> WorkerRun | None:
-        """The steps of an evaluation; None where it is not under way."""
+        """Return the steps of an evaluation; None if it is not under way."""
         return None if self._now is None or self._now.number != number else self._now.run
 
     async def end(self, evaluation: Evaluation | None = None) -> None:
-        """End this evaluation, unless it has ended; None ends the one that is under way, if any is."""
+        """End this evaluation, unless it has ended. None ends the current one, if any."""
         if self._now is None or evaluation not in (None, self._now):
             return
         ended, self._now = self._now, None
@@ -68,5 +68,5 @@ class Evaluations:
         await ended.end()
 
     def begin_again(self) -> None:
-        """Count the numbers from 1 on: another agent has the session."""
+        """Count evaluations from 1 again: another agent has the session."""
         self._last_number = 0

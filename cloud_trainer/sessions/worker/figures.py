@@ -1,4 +1,4 @@
-"""What the steps of one worker add to the figures of its session and of the trainer."""
+"""The steps of one worker, counted in the figures of its session and of the trainer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ class SessionStatistics:
     """The figures of a session that metrics and status show."""
 
     received_bytes: int = 0
-    """Payload of tensors received in training."""
+    """Payload of tensors received in training, in bytes."""
     sent_bytes: int = 0
-    """Payload of tensors sent in training."""
+    """Payload of tensors sent in training, in bytes."""
     bytes_up: int = 0
-    """Of both, what went up: away from the edge."""
+    """Share of both that went up, away from the edge."""
     bytes_down: int = 0
-    """Of both, what went down."""
+    """Share of both that went down."""
     loss: float | None = None
-    """The loss of the last step; None before the first, and where another worker computes it."""
+    """Loss of the last step; None before the first, and if another worker computes it."""
 
 
 class WorkerFigures(WorkerListener):
-    """Counts what one worker computes, and what crosses its links: up, to workers farther from the edge, and down."""
+    """The counter of one worker's steps and crossings: up, to workers farther from the edge, and down."""
 
     def __init__(
         self, worker: str, statistics: SessionStatistics, metrics: TrainingMetrics, on_step: Callable[[], None]
@@ -39,35 +39,36 @@ class WorkerFigures(WorkerListener):
         self._metrics = metrics
         self._on_step = on_step
         self._samples: dict[int, int] = {}
-        """Of each step under way, the samples of its batch."""
+        """Samples of each step under way."""
         self._farther: frozenset[str] = frozenset()
-        """The workers that are farther from the edge than this one."""
+        """Workers that are farther from the edge than this one."""
 
     def placed(self, placement: Placement) -> None:
-        """What crosses from now on does so under this placement."""
+        """Count crossings under this placement from now on."""
         self._farther = frozenset(placement.workers[placement.workers.index(self._worker) + 1 :])
 
     def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
-        """See `WorkerListener`."""
+        """Count sent bytes as `WorkerListener` says."""
         self._statistics.sent_bytes += payload_bytes
         self._count(payload_bytes, raw_bytes, up=peer in self._farther)
 
     def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """See `WorkerListener`."""
+        """Count received bytes as `WorkerListener` says."""
         payload_bytes = len(tensor.payload)
         self._samples[tensor.key.step] = tensor.batch_samples
         self._statistics.received_bytes += payload_bytes
         self._count(payload_bytes, raw_bytes, up=peer not in self._farther)
 
     def delivered(self, peer: str, tensor: WireTensor, seconds: float, _receiver_nanoseconds: int, /) -> None:
-        """A tensor has arrived at a peer: T2 of a feature that went up, as on the edge, and T4 of what went down."""
+        """Time a tensor that has arrived at a peer: T2 of a feature that went up, as on the edge, and T4 of one that
+        went down."""
         if peer not in self._farther:
             self._metrics.phase_seconds["downlink"].observe(seconds)
         elif tensor.key.role == Role.ROLE_FEATURE:
             self._metrics.phase_seconds["uplink"].observe(seconds)
 
     def step_done(self, done: StepDone, /) -> None:
-        """See `WorkerListener`."""
+        """Count a step as `WorkerListener` says."""
         if done.worker != self._worker:
             return
         if done.samples:

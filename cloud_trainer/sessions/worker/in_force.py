@@ -1,4 +1,4 @@
-"""What follows from a placement for the worker that this trainer is: worked out once, when the placement is judged."""
+"""The consequences of a placement for this trainer's worker: computed once, when the placement is judged."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,29 +8,29 @@ from shared.placement import AGENT, Cargo, Crossing, Deployment, Placement, Plac
 
 
 class InForce(NamedTuple):
-    """A judged placement, in the terms of those who carry it out, count and show."""
+    """A judged placement, in the terms of the code that runs it, counts and shows it."""
 
     plan: PlacementPlan
     deployment: Deployment
-    """The codecs are those of what crosses first at this worker."""
+    """Summary of the placement. Its codecs are those of the first crossing at this worker."""
     uses: Uses
-    """What may be in flight here."""
+    """Batches that may be in flight here."""
 
     @property
     def placement(self) -> Placement:
-        """The placement itself."""
+        """Return the placement itself."""
         return self.plan.placement
 
 
 class ActivePlacement:
-    """What is in force at this trainer, for all that ask more than once."""
+    """The placement in force at this trainer, for all its readers."""
 
     def __init__(self, first: InForce) -> None:
         self.now = first
 
 
 def deployment_at(worker: str, plan: PlacementPlan) -> Deployment:
-    """A placement in few numbers, as one worker sees it."""
+    """Summarise a placement in few numbers, as one worker sees it."""
     placement, crossings = plan.placement, plan.training.crossings
     return Deployment(
         version=placement.version,
@@ -46,6 +46,6 @@ def deployment_at(worker: str, plan: PlacementPlan) -> Deployment:
 
 
 def _first_codec(placement: Placement, several: Iterable[Crossing]) -> str:
-    """The codec of the first of them; raw where there is none."""
+    """Return the codec of the first of them; raw if there is none."""
     routes = (Route(one.sender, one.receiver, one.cargo) for one in several)
     return next((placement.codecs.get(route, "raw") for route in routes), "raw")

@@ -1,4 +1,5 @@
-"""Which placements a session may have: read from what the agent sends, valid, private, and within what its operator gives."""
+"""The judge of placements: it reads an agent's, and checks that it is valid, private, and within the operator's
+limits."""
 
 import dataclasses
 import json
@@ -39,7 +40,7 @@ MAX_DOCUMENT_CHARACTERS = 64 * 1024
 
 
 def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placement:
-    """The placement that an agent sends, not judged yet. Raises ConfigError."""
+    """Read the placement that an agent sends. It is not judged yet. Raises ConfigError."""
     text = wanted.document_json
     if len(text) > MAX_DOCUMENT_CHARACTERS:
         raise ConfigError(
@@ -57,7 +58,7 @@ def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placem
 
 @dataclass(frozen=True)
 class PlacementJudge:
-    """Judges placements of one session's model for the worker that this trainer is."""
+    """The judge of placements of one session's model, for this trainer's worker."""
 
     worker: str
     chain: Chain
@@ -65,21 +66,21 @@ class PlacementJudge:
     limits: Limits
     memory: SessionMemory
     graph_bytes: int
-    """What autograd keeps of a batch while that waits for its error gradient, at most; 0 where it keeps nothing."""
+    """Most bytes that autograd keeps of a batch that waits for its error gradient; 0 if it keeps nothing."""
 
     @cached_property
     def model(self) -> ModelFacts:
-        """What placing has to know of the model."""
+        """Return the facts of the model that a placement needs."""
         return facts_of(self.chain)
 
     def read(self, wanted: pb.Placement) -> InForce:
-        """A placement that the session may have. Computes. Raises ConfigError, ProtocolError or StatusError."""
+        """Read and judge a placement. Computes. Raises ConfigError, ProtocolError or StatusError."""
         return self.judged(read_placement(wanted, len(self.chain.blocks), self.chain.features[0][0].shape[0]))
 
     def judged(self, placement: Placement) -> InForce:
-        """What follows from a placement, unless the session may not have it. Computes. Raises as `read` does."""
+        """Judge a placement, and compute its consequences. Computes. Raises as `read` does."""
         self._check_worker(placement)
-        others = frozenset(placement.workers) - {self.worker}  # what they may have is theirs and the agent's to say
+        others = frozenset(placement.workers) - {self.worker}  # others judge for themselves
         everybody = others | {self.worker}
         check(placement, self.model, Permissions(inputs_to=everybody, gradients_to=everybody))
         plan = PlacementPlan.of(placement, self.model)
@@ -99,7 +100,7 @@ class PlacementJudge:
         return InForce(plan, deployment_at(self.worker, plan), uses)
 
     def _batches(self, plan: StepPlan) -> Batches:
-        """What may be in flight here; labels come on top."""
+        """Count the batches that may be in flight here. Labels are added later."""
         wire = CrossingWire(plan.placement, self.chain, self.recipe.optimizer, lambda _labels: None)
         mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
         each = sum(self._crossing_bytes(wire, one) for one in mine)
@@ -115,7 +116,7 @@ class PlacementJudge:
             )
 
     def check_labels(self, labels: TensorSpec, uses: Uses) -> None:
-        """Refuse labels that the loss cannot take, or for which there is no memory. Raises an IsthmusError."""
+        """Refuse labels that the loss does not accept, or for which there is no memory. Raises an IsthmusError."""
         self.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.recipe.loss, self.chain.features[0], self.chain.output, labels)
         self.memory.take_labels(labels.bytes, uses)
@@ -139,7 +140,8 @@ class PlacementJudge:
             )
 
     def _waiting_bytes(self, placement: Placement) -> int:
-        """What a batch that waits for its error gradient keeps besides what has crossed: its graph, and its weights."""
+        """Count the bytes that a batch keeps while it waits for its error gradient, besides the crossed tensors: graph
+        and weights."""
         waiting = {
             block
             for stage in stages(placement, self.worker)
@@ -158,7 +160,7 @@ class PlacementJudge:
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
 
     def _crossing_bytes(self, wire: CrossingWire, one: Crossing) -> int:
-        """What is held of a crossing at its worst: as it came or goes, and as it was decoded."""
+        """Count the bytes of a crossing at its worst: as it travels, and as it was decoded."""
         if one.cargo is Cargo.LABEL:
             return 0  # counted when they are announced
         if one.cargo in (Cargo.WEIGHTS, Cargo.WEIGHT_GRADIENT):

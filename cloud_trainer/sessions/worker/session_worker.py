@@ -1,4 +1,4 @@
-"""The worker that this trainer is in a session: its blocks, and its steps under the placement in force."""
+"""The worker of this trainer in a session: its blocks, and its steps under the placement in force."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -22,13 +22,13 @@ from shared.transport.rpc.status import StatusError
 
 
 class SessionWorker:
-    """From the opening of a session to its end. Used on the event loop, but for what computes."""
+    """A worker, from the opening of a session to its end. Used on the event loop, except for computations."""
 
     @classmethod
     async def made(
         cls, built: BuiltWorker, threads: Threads, statistics: SessionStatistics, metrics: TrainingMetrics
     ) -> Self:
-        """Make one beside the event loop; it computes from then on."""
+        """Make a worker beside the event loop. It computes from then on."""
         judge, active = built.judge, ActivePlacement(built.in_force)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         figures = WorkerFigures(judge.worker, statistics, metrics, blocks.forget_arrived)
@@ -53,87 +53,88 @@ class SessionWorker:
         active: ActivePlacement,
         figures: WorkerFigures,
     ) -> None:
-        """placed: what computes. active: what is in force. figures: what listens. See `made`."""
+        """placed: the part that computes. active: the placement in force. figures: the listener. See `made`."""
         self._placed = placed
         self._threads = threads
         self._active = active
         self.blocks = blocks
         self.figures = figures
         self.lineage = 0
-        """The session term in which it last went back to a checkpoint; 0 before the first time."""
+        """Session term in which it last went back to a checkpoint; 0 before the first time."""
         self.is_blank = False
-        """Whether it was built again and has not got the state of its blocks back."""
+        """True if it was rebuilt and lacks the state of its blocks."""
         figures.placed(self.placement)
 
     @property
     def name(self) -> str:
-        """The worker that this trainer is."""
+        """Return the name of this trainer's worker."""
         return self.blocks.worker
 
     @property
     def placement(self) -> Placement:
-        """What is in force."""
+        """Return the placement in force."""
         return self._active.now.placement
 
     @property
     def deployment(self) -> Deployment:
-        """What is in force, as far as a deployment says it; see `InForce`."""
+        """Return a summary of the placement in force; see `InForce`."""
         return self._active.now.deployment
 
     @property
     def uses(self) -> Uses:
-        """What may be in flight."""
+        """Return the batches that may be in flight."""
         return self._active.now.uses
 
     @property
     def run(self) -> WorkerRun:
-        """The steps of training."""
+        """Return the steps of training."""
         return self._placed.run
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is in memory that is needed to go on."""
+        """Tell whether all the state that training needs is in memory."""
         return not (self.is_blank or self.run.has_failed)
 
     @property
     def next_step(self) -> int:
-        """The step that comes next: all earlier ones are in the weights."""
+        """Return the next step. All earlier steps are in the weights."""
         return self.run.next_step
 
     @property
     def shown_blocks(self) -> str:
-        """The blocks that are held here, as ranges for a person."""
+        """Return the blocks held here, as ranges for a person."""
         return ", ".join(map(str, ranges_of(self.blocks.held.indices))) or "none"
 
     @property
     def link_rates(self) -> dict[str, float | None]:
-        """By the worker at the other end, bits per second that the link of training to it was measured to carry."""
+        """Return the measured bits per second of each training link, by the worker at its other end."""
         return {peer: link.bits_per_second for peer, link in self.run.links.items()}
 
     @property
     def under_way(self) -> str:
-        """The steps that have begun and not ended, for a sentence."""
+        """Return the steps that have begun and not ended, for a sentence."""
         steps = self.run.in_flight
         return (
             f"step {', '.join(map(str, steps))}" if steps else "no step" if self.is_whole else "a step that has failed"
         )
 
     def dialers(self, evaluation: int) -> list[str]:
-        """The workers that dial this one, for an evaluation or for training (0)."""
+        """List the workers that dial this one, for an evaluation or for training (0)."""
         plan = self._placed.plan.evaluation if evaluation else self._placed.plan.training
         return [link.dialer for link in plan.links if link.listener == self.name]
 
     def updates(self, block: int) -> bool:
-        """Whether a block is held and updated here."""
+        """Tell whether a block is held and updated here."""
         return block in self.blocks.held.indices and self.placement.owner(block) == self.name
 
     def needed_of_checkpoint(self, placement: Placement) -> list[int]:
-        """The blocks whose states a checkpoint has to have here, for a judged placement to come into force with it."""
+        """List the blocks whose states a checkpoint must have here before a judged placement comes into force with
+        it."""
         changing = set(changing_blocks(self.blocks.held.chain))
         return [block for block in held_blocks(placement, self.name) if block in changing]
 
     def check_at(self, name: CheckpointName) -> None:
-        """Refuse a checkpoint of another state than the one of now. Raises StatusError."""
+        """Refuse a checkpoint of another state than the present one. Raises StatusError."""
         is_here = name.lineage == self.lineage and self.run.may_be_at(name.step)
         if not is_here or self.run.in_flight or not self.is_whole:
             at = CheckpointName(self.lineage, self.next_step)
@@ -159,7 +160,7 @@ class SessionWorker:
             )
 
     async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
-        """Put a judged placement into force, whole or not at all, with no link up.
+        """Put a judged placement into force, whole or not at all, while no link is up.
 
         lineage: of all workers' state. Raises StatusError, and as `HeldBlocks.hold` does.
         """
@@ -171,10 +172,10 @@ class SessionWorker:
         self._put_into_force(judged)
 
     async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
-        """Go on from a checkpoint under a judged placement, which begins a new lineage, with no link up.
+        """Continue from a checkpoint under a judged placement, which begins a new lineage, while no link is up.
 
-        states: of the blocks that are needed (`needed_of_checkpoint`), before this step. Raises an IsthmusError when one does
-        not fit; the worker must not be used after that.
+        states: of the needed blocks (`needed_of_checkpoint`), before this step. Raises an IsthmusError if one does not
+        fit. After that, the worker must not be used.
         """
         await self._placed.stop()
         await self._threads.compute.aside(put_back, self.blocks.held, held_blocks(judged.placement, self.name), states)
@@ -184,11 +185,11 @@ class SessionWorker:
         self._put_into_force(judged)
 
     async def evaluation(self) -> WorkerRun:
-        """Steps that evaluate with the weights of now; see `PlacedWorker.evaluation`."""
+        """Return steps that evaluate with the present weights; see `PlacedWorker.evaluation`."""
         return await self._placed.evaluation(WorkerListener())
 
     async def stop(self) -> None:
-        """Compute no more."""
+        """Stop computing."""
         await self._placed.stop()
 
     def _put_into_force(self, judged: InForce) -> None:

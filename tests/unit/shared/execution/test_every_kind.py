@@ -1,4 +1,5 @@
 """Every kind of placement with every model and optimizer: without staleness and codecs, the bits equal one process's.
+
 tests/integration/placements/test_every_kind.py does this over sockets, with some of each.
 """
 

@@ -200,6 +200,7 @@ def keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str = "")
 
 def test_a_peer_that_lacks_a_key_of_the_recipe_speaks_another_version():
     """A recipe travels with all its keys, and a peer that does not know one of them refuses every run.
+
     If you add a key, raise PROTOCOL_VERSION, and write the keys of that version beside these.
     """
     schema = Recipe.model_json_schema()

@@ -184,6 +184,7 @@ def test_chunks_twice_or_left_out_are_refused(order):
 @st.composite
 def interleavings(draw, in_parts=False):
     """Draw tensors with keys of their own, and their chunks mixed. The chunks of one are in the order of their bytes.
+
     in_parts: there is a tensor of several chunks.
     """
     drawn = draw(st.lists(keys, min_size=int(in_parts), max_size=MOST_TENSORS, unique=True))
