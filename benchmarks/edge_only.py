@@ -29,9 +29,11 @@ from benchmarks.support.report import Spread, write_json
 from edge_agent.config import EdgeConfig, ModelConfig
 from edge_agent.data import digits
 from edge_agent.data.samples import Dataset
-from edge_agent.run import TrainingListener, run_training
+from edge_agent.run import run_training
+from edge_agent.training.events import Progressed
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
+from shared.events import Events
 from shared.model.build import build_model
 from shared.training.device import prepare_process
 
@@ -156,13 +158,16 @@ def plain_seconds(case: Case, steps: int) -> Seconds:
     return clock.seconds(steps)
 
 
-class _Listener(TrainingListener):
+class _Timing:
     def __init__(self, steps: int) -> None:
         self._clock, self._steps = _Clock(), steps
         self.seconds: Seconds
 
-    def progressed(self, statistics: Statistics) -> None:
-        """See `TrainingListener`."""
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
+
+    def _note(self, statistics: Statistics) -> None:
         if statistics.steps == WARM_UP_STEPS:
             self._clock.start()
         elif statistics.steps == WARM_UP_STEPS + self._steps and statistics.is_flowing:
@@ -171,7 +176,7 @@ class _Listener(TrainingListener):
 
 def run_seconds(case: Case, steps: int) -> Seconds:
     """A run of ours with no trainer."""
-    listener = _Listener(steps)
+    timing = _Timing(steps)
     flags = [
         *case.flags,
         "trainers=[]",
@@ -183,8 +188,8 @@ def run_seconds(case: Case, steps: int) -> Seconds:
         "training.epochs=100000",
         f"training.max_steps={WARM_UP_STEPS + steps}",
     ]
-    asyncio.run(run_training(load_config(EdgeConfig, None, flags, environ={}), listener))
-    return listener.seconds
+    asyncio.run(run_training(load_config(EdgeConfig, None, flags, environ={}), timing.subscribe))
+    return timing.seconds
 
 
 def measure(name: str, pairs: int, seconds: float) -> Row:

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
-    from edge_agent.run import TrainingListener, run_training, train
+    from edge_agent.run import run_training, train
     from edge_agent.training.result import Summary, TrainingResult
     from edge_agent.training.statistics import Statistics
 
-__all__ = ["EdgeConfig", "Statistics", "Summary", "TrainingListener", "TrainingResult", "run_training", "train"]
+__all__ = ["EdgeConfig", "Statistics", "Summary", "TrainingResult", "run_training", "train"]
 
 _MODULES = {
     "EdgeConfig": "edge_agent.config",
     "Statistics": "edge_agent.training.statistics",
     "Summary": "edge_agent.training.result",
-    "TrainingListener": "edge_agent.run",
     "TrainingResult": "edge_agent.training.result",
     "run_training": "edge_agent.run",
     "train": "edge_agent.run",

@@ -29,6 +29,7 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
+from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.profiling.timers import measure_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.links_between import check_links
@@ -37,8 +38,8 @@ from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.room import check_room
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
+from edge_agent.training.events import BeganAgain, Prepared, Progressed, RolledBack, SessionOpened
 from edge_agent.training.kept_result import deliver, kept_result
-from edge_agent.training.open_run import Deploys
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import placement_to_go_on_with
 from edge_agent.training.result import TrainingResult
@@ -52,6 +53,7 @@ from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
+from shared.events import Emit, Events
 from shared.placement import Deployment, held_blocks
 from shared.planning import Profile
 from shared.telemetry.logs import bind_run
@@ -61,35 +63,11 @@ from shared.training.device import prepare_process
 _log = structlog.get_logger(__name__)
 
 
-class TrainingListener:
-    """Hears nothing; a caller of `run_training` overrides what it wants to hear, on the event loop but for `finished`."""
-
-    def prepared(self, run_id: str) -> None:
-        """Take note that the workload is known; `run_id` names the run in the logs of all its processes."""
-
-    def progressed(self, progress: Statistics) -> None:
-        """A step is done, or something else has changed that a progress bar shows."""
-
-    def session_opened(self, deployer: Deploys) -> None:
-        """Training is about to begin, or to begin again; `deployer` can change the deployment while it goes on."""
-
-    def engine_started(self, decisions: DecisionLoop) -> None:
-        """The decision engine is about to change the deployment, but for what `decisions` is told to leave alone."""
-
-    def finished(self, result: TrainingResult) -> None:
-        """The run is over. Called on another thread; the session is resumable until this has returned."""
+def _ignore(_given: object) -> None:
+    pass
 
 
-class _ProgressListener(TrainingListener):
-    def __init__(self, on_progress: Callable[[Statistics], object]) -> None:
-        self._on_progress = on_progress
-
-    def progressed(self, progress: Statistics) -> None:
-        if progress.loss is not None:
-            self._on_progress(progress)
-
-
-def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lambda _progress: None) -> TrainingResult:
+def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = _ignore) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread, with the
@@ -100,10 +78,14 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lamb
     prepare_process(config.compute.threads)  # here already: the thread that runs it would have a heap of its own
     stoppers: list[Callable[[], object]] = []
 
+    def show(event: Progressed) -> None:
+        if event.statistics.loss is not None:
+            on_progress(event.statistics)
+
     def run() -> TrainingResult:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            task = loop.create_task(run_training(config, _ProgressListener(on_progress)))
+            task = loop.create_task(run_training(config, lambda events: events.subscribe(Progressed, show)))
             stoppers.append(lambda: loop.call_soon_threadsafe(task.cancel))
             return loop.run_until_complete(task)
 
@@ -119,27 +101,30 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = lamb
 
 async def run_training(
     config: EdgeConfig,
-    listener: TrainingListener | None = None,
+    subscribe: Callable[[Events], object] = _ignore,
+    write_result: Callable[[TrainingResult], object] = _ignore,
     *,
     resume: Resume | None = None,
     shutdown: Shutdown | None = None,
 ) -> TrainingResult:
     """`train` for callers that have an event loop of their own; nothing heavy runs on it.
 
-    Raises StoppedError when `shutdown` asked for it.
+    subscribe: subscribes to the events of the run. write_result: called with the result, on another thread; the session is
+    resumable until it has returned. Raises StoppedError when `shutdown` asked for it.
     """
-    shutdown, listener = shutdown or Shutdown(), listener or TrainingListener()
+    shutdown, events = shutdown or Shutdown(), Events()
+    subscribe(events)
     shutdown.cancel_on_request()
     fate = "nothing was trained"
     try:
-        prepared = await _prepare(config, resume, listener)
+        prepared = await _prepare(config, resume, events)
         if prepared.stored is not None:
             fate = f"session {prepared.stored.record.session_id} is as it was, and "
             fate += f"{going_on(prepared.stored, shutdown.resume_command)} goes on"
         with ExitStack() as stack:
             if prepared.stored is not None:
                 stack.callback(prepared.stored.release)
-            return await _train_or_deliver(prepared, listener, shutdown)
+            return await _train_or_deliver(prepared, events, write_result, shutdown)
     except asyncio.CancelledError:
         if shutdown.requested:
             raise shutdown.error(f"before the first step; {fate}") from None
@@ -163,14 +148,14 @@ class _Prepared(NamedTuple):
     """The session to go on with."""
 
 
-async def _prepare(config: EdgeConfig, resume: Resume | None, listener: TrainingListener) -> _Prepared:
+async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) -> _Prepared:
     prepare_process(config.compute.threads)
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
     if stored is not None:
         experiment.run_id = stored.record.session_id
     bind_run(experiment.run_id)
-    listener.prepared(experiment.run_id)
+    events.emit(Prepared(experiment.run_id))
     profile = await asyncio.to_thread(load_run_profile, experiment)
     plans = profile is not None and stored is None and has_one_cut(experiment.placement)
     start = await planned_start(experiment, profile) if profile is not None and plans else None
@@ -181,19 +166,22 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, listener: Training
     return _Prepared(config, experiment, profile, start, folder, stored)
 
 
-async def _train_or_deliver(prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown) -> TrainingResult:
+async def _train_or_deliver(
+    prepared: _Prepared, events: Events, write_result: Callable[[TrainingResult], object], shutdown: Shutdown
+) -> TrainingResult:
     """Train, or deliver what was trained before. The sentence of a failure says which command goes on."""
     experiment, stored = prepared.experiment, prepared.stored
     newest = _Newest(stored)
     try:
         if stored is not None and (kept := await asyncio.to_thread(kept_result, experiment, stored)) is not None:
             shutdown.cancel_no_more()
-            listener.progressed(Statistics(experiment.steps, stored.record.session_id, steps=experiment.steps))
-            await deliver(kept, experiment, stored, listener.finished)
+            done = Statistics(experiment.steps, stored.record.session_id, steps=experiment.steps)
+            events.emit(Progressed(done))
+            await deliver(kept, experiment, stored, write_result)
             return kept
         await asyncio.to_thread(check_room, experiment, prepared.folder, stored)
         await asyncio.to_thread(warn_of_unkept, experiment)
-        return await _train(prepared, listener, shutdown, newest)
+        return await _train(prepared, events, write_result, shutdown, newest)
     except IsthmusError as failure:
         add_outlook(failure, newest.stored, shutdown.resume_command)
         add_run(failure, newest.stored)
@@ -208,7 +196,11 @@ class _Newest:
 
 
 async def _train(
-    prepared: _Prepared, listener: TrainingListener, shutdown: Shutdown, newest: _Newest
+    prepared: _Prepared,
+    events: Events,
+    write_result: Callable[[TrainingResult], object],
+    shutdown: Shutdown,
+    newest: _Newest,
 ) -> TrainingResult:
     """Serve metrics and control while the run trains; a stop that is asked for before a session is open cancels this."""
     config = prepared.config
@@ -222,17 +214,21 @@ async def _train(
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
     directory = config.output.directory
-    record = RunRecorder(directory) if config.output.record and directory is not None else None
-    observer = RunObserver(statistics, metrics, timeline, listener.progressed, pinning.enforce, record)
+    RunObserver(statistics, metrics, events)
+    if timeline is not None:
+        TimelineRecorder(timeline, events)
+    if config.output.record and directory is not None:
+        RunRecorder(directory, events)
+    events.subscribe(RolledBack, lambda _event: pinning.enforce())
     controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
-        async with serving_control(controlled, observer.activity_news), AsyncExitStack() as stack:
+        async with serving_control(controlled, events), AsyncExitStack() as stack:
             clients = {
                 name: TrainerClient(trainer, config.link, metrics.failed, access[name])
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)
-            runs = _Runs(controlled, observer, metrics.engine, workers, clients, listener)
+            runs = _Runs(controlled, events.emit, metrics.engine, workers, clients, write_result)
             result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -264,19 +260,19 @@ class _Runs:
     def __init__(
         self,
         controlled: Controlled,
-        observer: RunObserver,
+        emit: Emit,
         metrics: EngineMetrics,
         workers: Workers,
         clients: Mapping[str, TrainerClient],
-        listener: TrainingListener,
+        write_result: Callable[[TrainingResult], object],
     ) -> None:
         """clients: of the trainers of the experiment, by name."""
         self._controlled = controlled
-        self._observer = observer
+        self._emit = emit
         self._metrics = metrics
         self._workers = workers
         self._clients = clients
-        self._listener = listener
+        self._write_result = write_result
 
     async def train(self, prepared: _Prepared, newest: _Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
@@ -300,7 +296,7 @@ class _Runs:
                     raise
                 # Nothing was on both sides yet, so the beginning is what both share.
                 _log.warning("the run begins again", reason=str(gone))
-                self._observer.began_again()
+                self._emit(BeganAgain())
                 began_again, stored = True, None
                 if run.session.state.step_log is not None:
                     run.session.state.step_log.rolled_back(0)
@@ -314,22 +310,22 @@ class _Runs:
     ) -> TrainingRun:
         config, workers, clients = experiment.config, self._workers, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
-        retry = Retry(min(limits, default=None), self._observer.waits)
+        retry = Retry(min(limits, default=None), self._emit)
         step_log, disk = config.checkpoints.step_log, workers.disk
-        pause, observer, statistics = self._controlled.pause, self._observer, self._controlled.statistics
+        pause, emit, statistics = self._controlled.pause, self._emit, self._controlled.statistics
         if stored is not None:
             session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
-            training = await TrainingLoop.made(session, pause, observer, statistics)
-            return TrainingRun(session, training, pause, observer, statistics)
+            training = await TrainingLoop.made(session, pause, emit, statistics)
+            return TrainingRun(session, training, pause, emit, statistics)
         session = await open_session(clients, experiment, workers, retry, folder, step_log)
         try:
             await check_links(session, session.state.plan)  # before the first step, or it would be found out at that
-            training = await TrainingLoop.made(session, pause, observer, statistics)
+            training = await TrainingLoop.made(session, pause, emit, statistics)
         except BaseException:
             await session.abandon()
             await disk.run(session.stored.remove)
             raise
-        return TrainingRun(session, training, pause, observer, statistics)
+        return TrainingRun(session, training, pause, emit, statistics)
 
     async def _train_in(
         self,
@@ -340,18 +336,16 @@ class _Runs:
         resumed: bool,
     ) -> TrainingResult:
         controlled = self._controlled
-        self._observer.opened(run)
         controlled.begin(run, decisions)
-        self._listener.session_opened(run.deployer)
+        self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, experiment.close)
             if isinstance(decisions, DecisionLoop):
-                self._listener.engine_started(decisions)
                 await stack.enter_async_context(decisions.running(run.deployer))
             elif decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
                 await stack.enter_async_context(decisions.running(run.deployer, measure))
-            return await run.run(self._listener.finished, resumed=resumed)
+            return await run.run(self._write_result, resumed=resumed)
 
 
 def _gone(session_id: str, gone: GoneError, command: str) -> str:

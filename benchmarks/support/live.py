@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from edge_agent import EdgeConfig, TrainingListener, run_training
+from edge_agent import EdgeConfig, run_training
+from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
+from shared.events import Events
 from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
 
 PATIENCE_SECONDS, END_SECONDS = 120.0, 20.0
@@ -101,7 +103,7 @@ class LiveRun:
             self._news.notify_all()
 
 
-class _Telling(TrainingListener):
+class _Telling:
     """Writes a line for every step."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -109,12 +111,15 @@ class _Telling(TrainingListener):
         self._steps = 0
         self._deployer: Deploys | None = None
 
-    def session_opened(self, deployer: Deploys) -> None:
-        """See `TrainingListener`."""
-        self._deployer = deployer
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(SessionOpened, self._keep_deployer)
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
 
-    def progressed(self, progress: Statistics) -> None:
-        """See `TrainingListener`."""
+    def _keep_deployer(self, event: SessionOpened) -> None:
+        self._deployer = event.run.deployer
+
+    def _note(self, progress: Statistics) -> None:
         if progress.steps == self._steps or self._deployer is None:
             return
         self._steps = progress.steps
@@ -133,7 +138,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", buffering=1) as told, contextlib.redirect_stdout(sys.stderr):
         config = load_config(EdgeConfig, None, sys.argv[1:], environ={})
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(run_training(config, _Telling(told.write)))
+            asyncio.run(run_training(config, _Telling(told.write).subscribe))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from pathlib import Path
 import structlog
 import torch
 
-from edge_agent import EdgeConfig, TrainingListener, run_training
+from edge_agent import EdgeConfig, run_training
+from edge_agent.training.events import Progressed
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
+from shared.events import Events
 
 LEAST_STEPS = 5
 """So many steps of each agent come before the window."""
@@ -39,15 +41,18 @@ class Load:
     """Processor time of all agents together."""
 
 
-class _Counting(TrainingListener):
+class _Counting:
     """Counts the steps of one agent, and tells when it trains."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.trains = asyncio.Event()
 
-    def progressed(self, progress: Statistics) -> None:
-        """See `TrainingListener`."""
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
+
+    def _note(self, progress: Statistics) -> None:
         self.steps = progress.steps
         if self.steps >= LEAST_STEPS:
             self.trains.set()
@@ -79,7 +84,7 @@ def config(address: str) -> EdgeConfig:
 async def measure(address: str, agents: int, seconds: float, trainer_pid: int) -> Load:
     """Train with so many agents and count for so many seconds. Raises what an agent ended with."""
     listeners = [_Counting() for _ in range(agents)]
-    runs = [asyncio.create_task(run_training(config(address), listener)) for listener in listeners]
+    runs = [asyncio.create_task(run_training(config(address), listener.subscribe)) for listener in listeners]
     all_train: asyncio.Future[object] = asyncio.ensure_future(_all_train(listeners))
     ended: asyncio.Future[object] = asyncio.ensure_future(asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED))
     await asyncio.wait({all_train, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from edge_agent import EdgeConfig, TrainingListener, run_training
+from edge_agent import EdgeConfig, run_training
 from edge_agent.experiment.building import Experiment
+from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
+from shared.events import Events
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
@@ -94,11 +96,11 @@ def trainings(popen: Callable[..., subprocess.Popen[Any]]) -> Iterator[Trainings
 def trained(config: EdgeConfig, moves: Mapping[int, int], on_begun: Callable[[], object]) -> Training:
     """One run with the trainer, from this process."""
     recorder = _Recorder(moves, on_begun)
-    asyncio.run(run_training(config, recorder))
+    asyncio.run(run_training(config, recorder.subscribe))
     return Training(recorder.ends, *recorder.rates)
 
 
-class _Recorder(TrainingListener):
+class _Recorder:
     """Notes when each step of a run ends, and moves the cut after those that `moves` names."""
 
     def __init__(self, moves: Mapping[int, int], on_begun: Callable[[], object]) -> None:
@@ -109,11 +111,15 @@ class _Recorder(TrainingListener):
         self._on_begun = on_begun
         self._deployer: Deploys | None = None
 
-    def session_opened(self, deployer: Deploys) -> None:
-        """Keep the deployer, which moves the cut."""
-        self._deployer = deployer
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(SessionOpened, self._keep_deployer)
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
 
-    def progressed(self, progress: Statistics) -> None:
+    def _keep_deployer(self, event: SessionOpened) -> None:
+        self._deployer = event.run.deployer
+
+    def _note(self, progress: Statistics) -> None:
         """A step has ended, unless it is something else that changed."""
         if progress.steps <= len(self.ends):
             return

@@ -20,12 +20,14 @@ from pace import Pace
 from rich.console import Console
 from run_picture import Moment, Run, draw_run
 
-from edge_agent import EdgeConfig, TrainingListener, run_training
+from edge_agent import EdgeConfig, run_training
 from edge_agent.commands.terminal import summary_table
+from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import Deploys
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import PlanError
+from shared.events import Events
 from shared.placement import AGENT, Placement, cuts_of
 from shared.telemetry.logs import configure_logs
 
@@ -87,7 +89,7 @@ def _train(config: EdgeConfig, slow_process: int) -> None:
     print("$ edge-agent run", flush=True)
     with Pace(slow_process) as pace:
         seen = _Showing(pace)
-        result = asyncio.run(run_training(config, seen))
+        result = asyncio.run(run_training(config, seen.subscribe))
     Console().print(summary_table(result.summary))
     run = Run((AGENT, *NAMES), len(result.summary.blocks), seen.moments)
     gained = _gained(run, seen.slow_seconds)
@@ -117,7 +119,7 @@ def _gained(run: Run, slow_seconds: float) -> str:
     )
 
 
-class _Showing(TrainingListener):
+class _Showing:
     """Says where the chain is cut, has a worker become slow, and keeps what the picture shows."""
 
     def __init__(self, pace: Pace) -> None:
@@ -129,12 +131,15 @@ class _Showing(TrainingListener):
         """Time at which the worker became slow; the beginning is the first step."""
         self.moments: list[Moment] = []
 
-    def session_opened(self, deployer: Deploys) -> None:
-        """Training begins."""
-        self._deployer = deployer
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(SessionOpened, self._keep_deployer)
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
 
-    def progressed(self, progress: Statistics) -> None:
-        """A step is done."""
+    def _keep_deployer(self, event: SessionOpened) -> None:
+        self._deployer = event.run.deployer
+
+    def _note(self, progress: Statistics) -> None:
         if not self.moments:
             self._began_seconds = time.monotonic()
         seconds = time.monotonic() - self._began_seconds

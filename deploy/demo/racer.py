@@ -12,25 +12,32 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edge_agent import EdgeConfig, Statistics, TrainingListener, run_training
+from edge_agent import EdgeConfig, Statistics, run_training
+from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import Deploys
 from shared.config import load_config
+from shared.events import Events
 from shared.telemetry.logs import configure_logs
 
 
-class _Telling(TrainingListener):
+class _Telling:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._steps = 0
         self._deployer: Deploys | None = None
 
-    def session_opened(self, deployer: Deploys) -> None:
+    def subscribe(self, events: Events) -> None:
+        """Read the run's events."""
+        events.subscribe(SessionOpened, self._wait)
+        events.subscribe(Progressed, lambda event: self._note(event.statistics))
+
+    def _wait(self, event: SessionOpened) -> None:
         """Wait until all may begin."""
-        self._deployer = deployer
+        self._deployer = event.run.deployer
         self._write("ready\n")
         sys.stdin.readline()
 
-    def progressed(self, progress: Statistics) -> None:
+    def _note(self, progress: Statistics) -> None:
         """Tell of a step: the seconds of the machine's clock, how many are done, the loss, and the blocks on the device."""
         if progress.steps == self._steps or self._deployer is None:
             return
@@ -45,7 +52,7 @@ def main() -> None:
         config = load_config(EdgeConfig, Path(sys.argv[1]), sys.argv[2:], environ={})
         configure_logs(config.log.level, config.log.format)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(run_training(config, _Telling(told.write)))
+            asyncio.run(run_training(config, _Telling(told.write).subscribe))
 
 
 if __name__ == "__main__":

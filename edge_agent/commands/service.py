@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from edge_agent.config import EdgeConfig
-from edge_agent.run import TrainingListener, run_training
+from edge_agent.run import run_training
 from edge_agent.sessions.resuming import Resume
+from edge_agent.training.events import Prepared, Progressed
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from shared.commands.service_manager import ServiceManager
+from shared.events import Events
 from shared.telemetry.logs import bind_process_run
 
 
@@ -29,8 +30,13 @@ async def run_service(
     shutdown = Shutdown(resume_command)
     shutdown.listen()
     try:
-        listener = _ServiceListener(manager, show, config.output.directory)
-        return await run_training(config, listener, resume=resume, shutdown=shutdown)
+        shown, directory = _Shown(manager, show), config.output.directory
+
+        def write(result: TrainingResult) -> None:
+            if directory is not None:
+                result.write(directory)
+
+        return await run_training(config, shown.subscribe, write, resume=resume, shutdown=shutdown)
     finally:
         manager.stopping()
 
@@ -39,21 +45,23 @@ SHOWN_SECONDS = 0.1
 """While steps follow one another, what is shown is this old at most: nobody reads faster, and quick steps would feel it."""
 
 
-class _ServiceListener(TrainingListener):
-    def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None], directory: Path | None) -> None:
+class _Shown:
+    """Progress, as the user and the service manager see it."""
+
+    def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None]) -> None:
         self._manager = manager
         self._show = show
-        self._directory = directory
         self._shown_seconds = float("-inf")
         self._is_ready = False
 
-    def prepared(self, run_id: str) -> None:
-        """Have every line of this process name the run."""
-        bind_process_run(run_id)
+    def subscribe(self, events: Events) -> None:
+        """Show progress from now on, and have every line of this process name the run."""
+        events.subscribe(Prepared, lambda event: bind_process_run(event.run_id))
+        events.subscribe(Progressed, self._show_progress)
 
-    def progressed(self, progress: Statistics) -> None:
-        """Show it; the service is ready with the first, when the session is open."""
-        now = time.monotonic()
+    def _show_progress(self, event: Progressed) -> None:
+        """The service is ready with the first progress, when the session is open."""
+        now, progress = time.monotonic(), event.statistics
         if progress.is_flowing and progress.steps < progress.total_steps and now < self._shown_seconds + SHOWN_SECONDS:
             return
         self._shown_seconds = now
@@ -62,11 +70,6 @@ class _ServiceListener(TrainingListener):
             self._is_ready = True
             self._manager.ready()
         self._manager.status(status_line(progress))
-
-    def finished(self, result: TrainingResult) -> None:
-        """Write it where the user wants it."""
-        if self._directory is not None:
-            result.write(self._directory)
 
 
 def status_line(progress: Statistics) -> str:

@@ -7,7 +7,7 @@ from edge_agent.adaptation.chooser import Decisions
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
-from edge_agent.training.listener import Activity
+from edge_agent.training.events import Activity
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown

@@ -12,11 +12,13 @@ from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.sessions.stored_session import stored_sessions
-from edge_agent.training.listener import Activity
+from edge_agent.training.events import Activity, ActivityChanged
 from edge_agent.training.open_run import OpenRun
 from shared.control.answers import set_level, watch
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, DataError, PlanError
+from shared.events import Events
+from shared.events.calls import TrainersAwaited
 from shared.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -150,12 +152,15 @@ class EdgeControl:
         """Log more or less."""
         return pb.EdgeControlServiceSetLogLevelResponse(previous=set_level(request.level))
 
-    async def keep_health(self, activity_news: asyncio.Event) -> None:
+    async def keep_health(self, events: Events) -> None:
         """Say at every change of the activity whether steps are done."""
+        has_changed = asyncio.Event()
+        events.subscribe(ActivityChanged, lambda _event: has_changed.set())
+        events.subscribe(TrainersAwaited, lambda _event: has_changed.set())
         while True:
-            activity_news.clear()
+            has_changed.clear()
             await self._tell_health()
-            await activity_news.wait()
+            await has_changed.wait()
 
     async def _tell_health(self) -> None:
         await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
@@ -168,18 +173,15 @@ class EdgeControl:
 
 
 @asynccontextmanager
-async def serving_control(of: Controlled, activity_news: asyncio.Event) -> AsyncIterator[None]:
-    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError.
-
-    activity_news: set when the activity has changed, and cleared here.
-    """
+async def serving_control(of: Controlled, events: Events) -> AsyncIterator[None]:
+    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
     health = Health()
     control = EdgeControl(of, health)
     answering = handlers_of(SERVICE, control, "the agent", lambda _code: None)
     names = ("", SERVICE.full_name)
     await health.say(True, *names)
     async with serving_locally(of.config.control.listen, "edge-agent", answering, SERVICE, health):
-        keeping = asyncio.create_task(control.keep_health(activity_news))
+        keeping = asyncio.create_task(control.keep_health(events))
         try:
             yield
         finally:

@@ -194,6 +194,11 @@ class EdgeMetrics(TrainingMetrics):
             read = partial(_bytes_per_second, statistics, (sender, receiver))
             self._worker_links.show(read, f"{sender}>{receiver}")
 
+    def note_migration(self, pause_seconds: float) -> None:
+        """Count a move of blocks. pause_seconds: time that training waited for it."""
+        self.migrations_done.inc()
+        self.migration_seconds.observe(pause_seconds)
+
     def watch(self, run: InFlight) -> None:
         """Read what is under way from `run`, at each scrape and on the scraper's thread."""
         self._in_flight.set_function(lambda: run.in_flight)

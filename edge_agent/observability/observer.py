@@ -1,247 +1,197 @@
-"""Keeps the figures of a run as it goes: the statistics, metrics for Prometheus and a time line, and tells who watches it."""
+"""Keeps the figures of a run as it goes, in its statistics and in the metrics for Prometheus: a reader of its events."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
-from edge_agent.observability.timeline import Timeline
-from edge_agent.observability.timeline_recorder import TimelineRecorder
-from edge_agent.replaying.run_record import RunRecorder
-from edge_agent.training.listener import Activity, RunListener, StepReport
-from edge_agent.training.open_run import OpenRun
+from edge_agent.training.events import (
+    Activity,
+    ActivityChanged,
+    BeganAgain,
+    CheckpointShared,
+    CheckpointTaken,
+    Drained,
+    Evaluated,
+    LinkDown,
+    LinkLost,
+    LinkUp,
+    Migrated,
+    MigrationFailed,
+    Placed,
+    Progressed,
+    Replaced,
+    RolledBack,
+    SessionOpened,
+    StepFinished,
+)
 from edge_agent.training.statistics import Statistics, WorkerFigures
-from shared.placement import Deployment, Link, Placement, held_blocks, ranges_of
+from shared.events import Events
+from shared.events.calls import TrainersAwaited
+from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
+from shared.placement import held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import WireTensor
-from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 
-class RunObserver(RunListener):
-    """Listens to the runs of one agent: another begins from the first step where one has left nothing to go on from."""
+class RunObserver:
+    """Reads the events of one agent: another session begins from the first step where one has left nothing to go on from."""
 
-    def __init__(
-        self,
-        statistics: Statistics,
-        metrics: EdgeMetrics,
-        timeline: Timeline | None,
-        on_progress: Callable[[Statistics], None],
-        on_rolled_back: Callable[[], None],
-        record: RunRecorder | None = None,
-    ) -> None:
-        """on_progress: called after every step, and when something else has changed that a progress bar shows.
-
-        on_rolled_back: called when training goes on from a checkpoint, with the deployment of that time. record: of the run.
-        """
-        self._record = record
+    def __init__(self, statistics: Statistics, metrics: EdgeMetrics, events: Events) -> None:
         self._statistics = statistics
         self._metrics = metrics
-        self._recorder = None if timeline is None else TimelineRecorder(timeline)
-        self._on_progress = on_progress
-        self._on_rolled_back = on_rolled_back
+        self._emit = events.emit
         self._streams: dict[str, Duplex[Any, Any]] = {}
         """By the trainer."""
         self._step_done_seconds: float | None = None
-        self.activity_news = asyncio.Event()
-        """Set when the activity has changed; the task that waits for it clears it."""
+        subscribe = events.subscribe
+        subscribe(SessionOpened, self._open)
+        subscribe(BeganAgain, self._begin_again)
+        subscribe(RolledBack, self._roll_back)
+        subscribe(ActivityChanged, lambda event: self._be(event.activity))
+        subscribe(TrainersAwaited, self._await_trainers)
+        subscribe(LinkUp, self._note_link)
+        subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
+        subscribe(LinkLost, lambda event: metrics.link_losses.labels(event.peer).inc())
+        subscribe(Placed, self._place)
+        subscribe(Encoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
+        subscribe(Sent, self._count_sent)
+        subscribe(Delivered, self._time_uplink)
+        subscribe(Received, self._count_received)
+        subscribe(StepComputed, self._note_own_step)
+        subscribe(WorkerDone, self._note_worker)
+        subscribe(StepFinished, self._note_step)
+        subscribe(Drained, lambda _event: self._drain())
+        subscribe(Evaluated, self._note_evaluation)
+        subscribe(CheckpointTaken, lambda event: metrics.checkpoint_seconds.observe(event.pause_seconds))
+        subscribe(CheckpointShared, self._note_checkpoint)
+        subscribe(Migrated, lambda event: metrics.note_migration(event.pause_seconds))
+        subscribe(MigrationFailed, lambda _event: metrics.migrations_failed.inc())
+        subscribe(Replaced, lambda event: metrics.replacements.inc(len(event.trainers)))
 
-    def opened(self, run: OpenRun) -> None:
-        """A session is open; `run` is what will train in it."""
+    def _open(self, event: SessionOpened) -> None:
+        run, session_id = event.run, event.run.session.stored.record.session_id
         self._metrics.watch(run)
-        self._metrics.show_run(run.session.stored.record.session_id)
+        self._metrics.show_run(session_id)
         self._metrics.blocks.set(len(run.session.experiment.chain.blocks))
-        self._statistics.session = run.session.stored.record.session_id
-        if self._record is not None:
-            self._record.begin(run.session.stored.record)
+        self._statistics.session = session_id
         self._statistics.deployment = run.deployer.deployment
-        self._on_progress(self._statistics)
+        self._emit(Progressed(self._statistics))
 
-    def began_again(self) -> None:
-        """Nothing of the steps so far was kept: training goes on from the first, in a new session."""
-        self._metrics.repeated_steps.inc(self._statistics.steps)
+    def _begin_again(self, _event: BeganAgain) -> None:
         self._statistics.samples = 0
-        self._begin(0)
-        self.activity_changed(Activity.OPENING)
+        self._go_back(0)
+        self._be(Activity.OPENING)
 
-    def activity_changed(self, activity: Activity, /) -> None:
-        """Note it for the status."""
+    def _roll_back(self, event: RolledBack) -> None:
+        self._metrics.rollbacks.inc()
+        self._go_back(event.step)
+
+    def _go_back(self, step: int) -> None:
+        self._metrics.repeated_steps.inc(max(self._statistics.steps - step, 0))
+        self._statistics.steps = step
+        self._drain()
+
+    def _drain(self) -> None:
+        """Count no time until the next step: it belongs to no step."""
+        self._step_done_seconds = None
+        self._statistics.is_flowing = False
+
+    def _be(self, activity: Activity) -> None:
         self._statistics.activity = activity
-        self.activity_news.set()
 
-    def waits(self, reasons: tuple[str, ...], /) -> None:
-        """Note it for the status."""
-        self._statistics.waits_because = reasons
-        self.activity_news.set()
+    def _await_trainers(self, event: TrainersAwaited) -> None:
+        self._statistics.waits_because = event.reasons
 
-    def attached(self, peer: str, stream: Duplex[Any, Any], /) -> None:
-        """Take the link's rate and the trainer's clock from this stream."""
-        self._streams[peer] = stream
+    def _note_link(self, event: LinkUp) -> None:
+        self._streams[event.peer] = event.stream
 
-    def detached(self, peer: str, /) -> None:
-        """There is no stream."""
-        self._streams.pop(peer, None)
-        if self._recorder is not None:
-            self._recorder.detached(peer)
-
-    def link_lost(self, peer: str, /) -> None:
-        """Count it."""
-        self._metrics.link_losses.labels(peer).inc()
-
-    def deployment_changed(self, deployment: Deployment, /) -> None:
-        """Note it for the status and metrics."""
-        self._statistics.deployment = deployment
-
-    def placed(self, placement: Placement, links: Sequence[Link], /) -> None:
-        """The workers and their links, for the status and metrics."""
+    def _place(self, event: Placed) -> None:
         statistics = self._statistics
+        statistics.deployment = event.deployment
         before, statistics.workers = statistics.workers, {}
-        for name in placement.workers:
-            figures = statistics.workers[name] = WorkerFigures(tuple(map(str, ranges_of(held_blocks(placement, name)))))
+        for name in event.placement.workers:
+            blocks = tuple(map(str, ranges_of(held_blocks(event.placement, name))))
+            figures = statistics.workers[name] = WorkerFigures(blocks)
             if name in before:
                 figures.compute, figures.done_step = before[name].compute, before[name].done_step
         statistics.link_rates = {}
-        for near, far in links:
+        for near, far in event.links:
             statistics.link_rates |= {(near, far): None, (far, near): None}
         self._metrics.show_workers(statistics)
-        if self._recorder is not None:
-            self._recorder.placed(placement, links)
-        if self._record is not None:
-            self._record.placed(placement)
 
-    def worker_done(self, done: StepDone, /) -> None:
-        """Take note of the duration of the step, and of the rate of the worker's links."""
-        if self._record is not None:
-            self._record.done(done.step, done.worker, done.loss if done.samples else None, done.order)
-        figures, rates = self._statistics.workers[done.worker], self._statistics.link_rates
-        figures.done_step = done.step + 1
-        figures.compute.add(done.compute_seconds)
-        self._metrics.stage_seconds.series[done.worker].observe(done.compute_seconds)
-        for rate in done.rates:
-            if (done.worker, rate.to) in rates:
-                rates[done.worker, rate.to] = rate.bits_per_second
-        if self._recorder is not None:
-            self._recorder.worker_done(done)
+    def _count_sent(self, event: Sent) -> None:
+        self._metrics.bytes_up.inc(event.payload_bytes)
+        self._metrics.saved_up.inc(max(event.raw_bytes - event.payload_bytes, 0))
+        self._statistics.bytes_up += event.payload_bytes
 
-    def span(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """Draw it in the time line, and count encoding for the decisions."""
-        if phase == "codec":
-            self._statistics.encode.add(end_seconds - start_seconds)
-        if self._recorder is not None:
-            self._recorder.worked(phase, what, step, start_seconds, end_seconds)
-
-    def edge_computed(self, _step: int, seconds: float, /) -> None:
-        """T1."""
-        self._metrics.phase_seconds["edge"].observe(seconds)
-        self._statistics.edge.add(seconds)
-
-    def gradient_applied(self, _step: int, staleness: int, /) -> None:
-        """Take note of the staleness of the error gradient."""
-        self._metrics.staleness.observe(staleness)
-        self._statistics.staleness = staleness
-
-    def uploaded(self, payload_bytes: int, raw_bytes: int, /) -> None:
-        """Bytes up, and what the codec spared."""
-        self._metrics.bytes_up.inc(payload_bytes)
-        self._metrics.saved_up.inc(max(raw_bytes - payload_bytes, 0))
-        self._statistics.bytes_up += payload_bytes
-
-    def delivered(self, peer: str, tensor: WireTensor, seconds: float, receiver_nanoseconds: int, /) -> None:
+    def _time_uplink(self, event: Delivered) -> None:
         """T2, of a feature."""
-        if (stream := self._streams.get(peer)) is None:
-            return
-        if tensor.key.role == Role.ROLE_FEATURE:
-            self._metrics.phase_seconds["uplink"].observe(seconds)
-            self._statistics.uplink.add(seconds)
-        if self._recorder is not None:
-            self._recorder.delivered(peer, stream, tensor, seconds, receiver_nanoseconds)
+        if event.tensor.key.role == Role.ROLE_FEATURE:
+            self._metrics.phase_seconds["uplink"].observe(event.seconds)
+            self._statistics.uplink.add(event.seconds)
 
-    def downloaded(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """Bytes down, and what the codec spared; T4, of an error gradient."""
-        payload_bytes = len(tensor.payload)
+    def _count_received(self, event: Received) -> None:
+        """Bytes down; T4, of an error gradient."""
+        tensor, payload_bytes = event.tensor, len(event.tensor.payload)
         self._metrics.bytes_down.inc(payload_bytes)
-        self._metrics.saved_down.inc(max(raw_bytes - payload_bytes, 0))
+        self._metrics.saved_down.inc(max(event.raw_bytes - payload_bytes, 0))
         self._statistics.bytes_down += payload_bytes
-        if tensor.key.role == Role.ROLE_ERROR_GRADIENT and (stream := self._streams.get(peer)) is not None:
+        if tensor.key.role == Role.ROLE_ERROR_GRADIENT and (stream := self._streams.get(event.peer)) is not None:
             sent = stream.peer_clock.to_local(tensor.sender_nanoseconds)
             self._statistics.downlink.add(max(time.monotonic() - sent, 0.0))
-        if self._recorder is not None:
-            self._recorder.downloaded(peer, tensor)
 
-    def step_reported(self, report: StepReport, samples: int, /) -> None:
-        """A step is done; T3."""
-        self._metrics.phase_seconds["cloud"].observe(report.compute_seconds)
+    def _note_own_step(self, event: StepComputed) -> None:
+        """T1."""
+        self._metrics.phase_seconds["edge"].observe(event.compute_seconds)
+        self._statistics.edge.add(event.compute_seconds)
+        if event.staleness is not None:
+            self._metrics.staleness.observe(event.staleness)
+            self._statistics.staleness = event.staleness
+
+    def _note_worker(self, event: WorkerDone) -> None:
+        report, rates = event.report, self._statistics.link_rates
+        figures = self._statistics.workers[report.worker]
+        figures.done_step = report.step + 1
+        figures.compute.add(report.compute_seconds)
+        self._metrics.stage_seconds.series[report.worker].observe(report.compute_seconds)
+        for rate in report.rates:
+            if (report.worker, rate.to) in rates:
+                rates[report.worker, rate.to] = rate.bits_per_second
+
+    def _note_step(self, event: StepFinished) -> None:
+        """T3, and the time since the step before."""
+        self._metrics.phase_seconds["cloud"].observe(event.compute_seconds)
         self._metrics.steps.inc()
-        self._metrics.samples.inc(samples)
+        self._metrics.samples.inc(event.samples)
         done_seconds, statistics = time.monotonic(), self._statistics
         if self._step_done_seconds is not None:
             self._metrics.step_seconds.observe(done_seconds - self._step_done_seconds)
             statistics.step_time.add(done_seconds - self._step_done_seconds)
         self._step_done_seconds = done_seconds
         statistics.steps += 1
-        statistics.samples += samples
-        statistics.loss = report.loss
+        statistics.samples += event.samples
+        statistics.loss = event.loss
         statistics.is_flowing = True
-        statistics.cloud.add(report.compute_seconds)
-        self._note_links(report)
-        self._on_progress(statistics)
+        statistics.cloud.add(event.compute_seconds)
+        self._note_rates(event)
+        self._emit(Progressed(statistics))
 
-    def _note_links(self, report: StepReport) -> None:
+    def _note_rates(self, event: StepFinished) -> None:
         """The slowest of this device's links."""
         if not (streams := list(self._streams.values())):
             return
         statistics = self._statistics
         rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
         statistics.uplink_bits_per_second = min(rates, default=None)
-        statistics.downlink_bits_per_second = report.downlink_bits_per_second or None
+        statistics.downlink_bits_per_second = event.downlink_bits_per_second or None
         trips = [seconds for stream in streams if (seconds := stream.round_trip.seconds) is not None]
         statistics.round_trip_seconds = max(trips, default=None)
 
-    def drained(self) -> None:
-        """Take note that the run is drained: the time until its next step belongs to no step."""
-        self._step_done_seconds = None
-        self._statistics.is_flowing = False
+    def _note_evaluation(self, event: Evaluated) -> None:
+        self._statistics.accuracy, self._statistics.test_loss = event.accuracy, event.loss
+        self._emit(Progressed(self._statistics))
 
-    def evaluated(self, accuracy: float | None, loss: float, /) -> None:
-        """An evaluation is done."""
-        self._statistics.accuracy, self._statistics.test_loss = accuracy, loss
-        self._on_progress(self._statistics)
-
-    def checkpoint_taken(self, pause_seconds: float, /) -> None:
-        """A checkpoint is being written."""
-        self._metrics.checkpoint_seconds.observe(pause_seconds)
-
-    def checkpoint_shared(self) -> None:
-        """Both sides have it."""
+    def _note_checkpoint(self, event: CheckpointShared) -> None:
         self._metrics.checkpoint_timestamp.set(time.time())
-
-    def checkpoint_replicated(self) -> None:
-        """Neighbours have the trainers' parts, too."""
-        self._metrics.replicated_at = time.time()
-
-    def migrated(self, pause_seconds: float, /) -> None:
-        """Blocks have moved."""
-        self._metrics.migrations_done.inc()
-        self._metrics.migration_seconds.observe(pause_seconds)
-
-    def migration_failed(self) -> None:
-        """Blocks were to move and stayed."""
-        self._metrics.migrations_failed.inc()
-
-    def replaced(self, trainers: Sequence[str], /) -> None:
-        """Count them."""
-        self._metrics.replacements.inc(len(trainers))
-
-    def rolled_back(self, step: int, /) -> None:
-        """Training goes on from a checkpoint."""
-        if self._record is not None:
-            self._record.rolled_back(step)
-        self._metrics.rollbacks.inc()
-        self._metrics.repeated_steps.inc(max(self._statistics.steps - step, 0))
-        self._begin(step)
-        self._on_rolled_back()
-
-    def _begin(self, step: int) -> None:
-        self._statistics.steps = step
-        self.drained()
+        if event.is_replicated:
+            self._metrics.replicated_at = time.time()

@@ -1,16 +1,17 @@
 """Makes a time line of what the device does, and of what it hears of trainers and their clocks."""
 
 import time
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from edge_agent.observability.lanes import Lane, lanes_of, trainer_lane, way
 from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline
-from shared.placement import AGENT, Link, Placement, held_blocks, loss_rows, stages
+from edge_agent.training.events import LinkDown, LinkUp, Placed
+from shared.events import Events
+from shared.events.worker import Computed, Delivered, Encoded, Received, WorkerDone
+from shared.placement import AGENT, Placement, held_blocks, loss_rows, stages
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import TensorKey, WireTensor, role_name
+from shared.transport.stream.framing import TensorKey, role_name
 from shared.transport.stream.peer_clock import DRIFT, PeerClock
-from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 
@@ -52,52 +53,69 @@ class _Sent(NamedTuple):
 
 
 class TimelineRecorder:
-    """Is told what the listener of a run is told, as far as it takes time. Used on the event loop."""
+    """Reads the events of a run that take time. Used on the event loop."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, events: Events) -> None:
         self._timeline = timeline
         self._trainers: dict[str, tuple[Lane, str]] = {}
         """Lane of each trainer of the placement, and its work in a step."""
         self._reported: dict[str, ReportedClock] = {}
+        self._up: dict[str, Duplex[Any, Any]] = {}
         self._streams: dict[str, Duplex[Any, Any]] = {}
         """Streams on which a tensor was acknowledged, so that the clock at the other end is known from both ways."""
         self._newest: dict[str, _Sent] = {}
         """Newest acknowledgement of each peer, drawn when it is known what that acknowledgement covers."""
         self._encoded: dict[int, float] = {}
         """Time at which the first load of a step was encoded, of the steps that the device is at."""
+        events.subscribe(Placed, self._place)
+        events.subscribe(LinkUp, self._note_link)
+        events.subscribe(LinkDown, self._forget_link)
+        events.subscribe(Computed, self._draw_computed)
+        events.subscribe(Encoded, self._draw_encoded)
+        events.subscribe(Delivered, self._note_delivered)
+        events.subscribe(Received, self._draw_received)
+        events.subscribe(WorkerDone, self._draw_worker)
 
-    def placed(self, placement: Placement, links: Sequence[Link]) -> None:
-        """A placement is in force. Trainers may have been started again, so nothing is known of their clocks."""
+    def _place(self, event: Placed) -> None:
+        """Trainers may have been started again, so nothing is known of their clocks."""
+        placement, links = event.placement, event.links
         self._timeline.show(lanes_of(placement, links))
         trainers = [name for name in placement.workers if name != AGENT]
         self._trainers = {name: (trainer_lane(name, links), _work(placement, name)) for name in trainers}
         self._reported = {name: ReportedClock() for name in trainers}
 
-    def detached(self, peer: str) -> None:
-        """A stream is no more."""
-        self._streams.pop(peer, None)
-        if (sent := self._newest.pop(peer, None)) is not None:
-            self._draw(peer, sent)
+    def _note_link(self, event: LinkUp) -> None:
+        self._up[event.peer] = event.stream
 
-    def worked(self, phase: str, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
-        """A thread of the device has done work; what only takes in the weights of shared blocks has no name of its own."""
-        if phase == "codec":
-            self._encoded.setdefault(step, end_seconds)
-        self._timeline.add(Lane(phase, AGENT), what or "weights", step, start_seconds, end_seconds)
+    def _forget_link(self, event: LinkDown) -> None:
+        self._up.pop(event.peer, None)
+        self._streams.pop(event.peer, None)
+        if (sent := self._newest.pop(event.peer, None)) is not None:
+            self._draw(event.peer, sent)
 
-    def delivered(
-        self, peer: str, stream: Duplex[Any, Any], tensor: WireTensor, seconds: float, receiver_nanoseconds: int
-    ) -> None:
-        """A peer has acknowledged a tensor. The last of all that it acknowledges at once came at this moment of its clock.
+    def _draw_computed(self, event: Computed) -> None:
+        """Draw a segment; one that only takes in the weights of shared blocks has no name of its own."""
+        lane = Lane("edge", AGENT)
+        self._timeline.add(lane, event.what or "weights", event.step, event.start_seconds, event.end_seconds)
 
-        seconds: from the first byte to then, and the way back. The acknowledgement may have waited there since, so the length
-        of the way back is taken from the round trip. Nothing leaves before it is encoded.
+    def _draw_encoded(self, event: Encoded) -> None:
+        self._encoded.setdefault(event.step, event.end_seconds)
+        self._timeline.add(Lane("codec", AGENT), "encode", event.step, event.start_seconds, event.end_seconds)
+
+    def _note_delivered(self, event: Delivered) -> None:
+        """The last of all tensors that a peer acknowledges at once came at that moment of its clock.
+
+        The seconds are from the first byte to then, and the way back. The acknowledgement may have waited there since, so the
+        length of the way back is taken from the round trip. Nothing leaves before it is encoded.
         """
+        peer, tensor, receiver_nanoseconds = event.peer, event.tensor, event.receiver_nanoseconds
+        if (stream := self._up.get(peer)) is None:
+            return
         self._streams[peer] = stream
         arrived = stream.peer_clock.to_local(receiver_nanoseconds)
         one_way = (stream.round_trip.seconds or 0.0) / 2
         encoded = self._encoded.get(tensor.key.step, float("-inf"))
-        began = min(max(arrived - max(seconds - one_way, 0.0), encoded), arrived)
+        began = min(max(arrived - max(event.seconds - one_way, 0.0), encoded), arrived)
         rate = stream.link.bits_per_second or float("inf")  # of a link that is not known yet, what crosses is small
         soonest = min(began + one_way + len(tensor.payload) * 8 / rate, arrived)
         if (before := self._newest.get(peer)) is not None:
@@ -108,15 +126,15 @@ class TimelineRecorder:
         end = sent.soonest if came_before_others else sent.arrived
         self._timeline.add(way(AGENT, peer), tensor_name(sent.key), sent.key.step, sent.began, end)
 
-    def downloaded(self, peer: str, tensor: WireTensor) -> None:
-        """A tensor has come from a peer."""
-        arrived = time.monotonic()
+    def _draw_received(self, event: Received) -> None:
+        peer, tensor, arrived = event.peer, event.tensor, time.monotonic()
         self._reported[peer].observe(tensor.sender_nanoseconds, arrived)
         sent = self._clock(peer).to_local(tensor.sender_nanoseconds)
         self._timeline.add(way(peer, AGENT), tensor_name(tensor.key), tensor.key.step, sent, arrived)
 
-    def worker_done(self, done: StepDone) -> None:
-        """The report of a worker has come: when it computed, by its clock, and how fast its links are."""
+    def _draw_worker(self, event: WorkerDone) -> None:
+        """The report of a worker says when it computed, by its clock, and how fast its links are."""
+        done = event.report
         if done.worker == AGENT:
             self._encoded = {step: end for step, end in self._encoded.items() if step > done.step}
             return

@@ -12,16 +12,17 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.opening import open_session
+from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
-from edge_agent.training.listener import RunListener, StepReport
 from edge_agent.training.recovery import Recovery
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.events import Events
+from shared.events.worker import Encoded, Received
 from shared.runtime.worker_run import WorkerRun
-from shared.transport.stream.framing import WireTensor
 
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""
@@ -48,32 +49,29 @@ async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, work
     return statistics.fmean(watch.turns[WARM_UP_STEPS:])
 
 
-class _Watch(RunListener):
+class _Watch:
     """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
     gradient waited."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Events) -> None:
         self.run: WorkerRun | None = None
         """The edge's worker, once there is one."""
         self.ends: list[float] = []
         self.turns: list[float] = []
         self.waiting: list[int] = []
         self._arrived = time.monotonic()
+        events.subscribe(StepFinished, lambda _event: self._note_step())
+        events.subscribe(Received, lambda _event: self._begin_turn())
+        events.subscribe(Encoded, lambda event: self.turns.append(event.end_seconds - self._arrived))
 
-    def step_reported(self, _report: StepReport, _samples: int, /) -> None:
-        """A step is done."""
+    def _note_step(self) -> None:
         assert self.run is not None, "steps are done by a worker"
         self.ends.append(time.monotonic())
         self.waiting.append(self.run.waiting["compute"])
 
-    def downloaded(self, _peer: str, _tensor: WireTensor, _raw_bytes: int, /) -> None:
-        """A turn of the edge begins."""
+    def _begin_turn(self) -> None:
+        """A turn of the edge begins with what comes, and ends with what is encoded."""
         self._arrived = time.monotonic()
-
-    def span(self, _phase: str, what: str, _step: int, _start_seconds: float, end_seconds: float, /) -> None:
-        """A turn ends with what is encoded."""
-        if what == "encode":
-            self.turns.append(end_seconds - self._arrived)
 
 
 def _ignore(*_news: object) -> None:
@@ -88,10 +86,11 @@ async def _train(
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
     stop_step = WARM_UP_STEPS + steps + staleness
-    watch, boundary = _Watch(), StepBoundary()
+    events, boundary = Events(), StepBoundary()
+    watch = _Watch(events)
     session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
     try:
-        tally = Tally(watch, _ignore, boundary)
+        tally = Tally(events.emit, _ignore, boundary)
         device = await DeviceWorker.made(session.state, tally)
         worker = device.placed
         try:
@@ -100,7 +99,7 @@ async def _train(
             watch.run = worker.run
             stretches = Stretches(session, worker, tally, boundary)
             async with (
-                Links(session, worker.run, watch) as links,
+                Links(session, worker.run, events.emit) as links,
                 stretches.batches_from(0, stop_step) as batches,
             ):
                 await stretches.do(links, batches, stop_step)

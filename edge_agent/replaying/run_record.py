@@ -17,8 +17,12 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.training.events import Placed, RolledBack, SessionOpened
 from shared.errors import ConfigError, IsthmusError, ReplayError
+from shared.events import Events
+from shared.events.worker import WorkerDone
 from shared.placement import Placement, document_of, parse_placement
+from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 _log = structlog.get_logger(__name__)
 SCHEMA = "isthmus.record/v1"
@@ -32,16 +36,20 @@ def record_path(directory: Path, session: str) -> Path:
 class RunRecorder:
     """Writes the record of a run, line by line, so that a process that is killed leaves all of it. Used on the event loop."""
 
-    def __init__(self, directory: Path) -> None:
-        """directory: of the results."""
+    def __init__(self, directory: Path, events: Events) -> None:
+        """directory: of the results. events: of the run."""
         self._directory = directory
         self._handle: int | None = None
         self._placed: Placement | None = None
         """Placement that was written last, but for its version."""
+        events.subscribe(SessionOpened, lambda event: self._begin(event.run.session.stored.record))
+        events.subscribe(Placed, lambda event: self._place(event.placement))
+        events.subscribe(RolledBack, lambda event: self._go_back(event.step))
+        events.subscribe(WorkerDone, lambda event: self._note(event.report))
 
-    def begin(self, session: SessionRecord) -> None:
+    def _begin(self, session: SessionRecord) -> None:
         """Record this session from now on, from its beginning or where its record ended."""
-        self.close()
+        self._close()
         path = record_path(self._directory, session.session_id)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -54,24 +62,22 @@ class RunRecorder:
         if is_new:
             self._write({"schema": SCHEMA, "session": session.model_dump(mode="json")})
 
-    def placed(self, placement: Placement) -> None:
-        """A placement is in force; links that were lost and dialled again change nothing."""
+    def _place(self, placement: Placement) -> None:
+        """Links that were lost and dialled again change nothing."""
         if document_of(placement) != (None if self._placed is None else document_of(self._placed)):
             self._placed = placement
             self._write({"place": document_of(placement)})
 
-    def rolled_back(self, step: int) -> None:
-        """All workers have gone back to this step."""
+    def _go_back(self, step: int) -> None:
         self._placed = None
         self._write({"back": step})
 
-    def done(self, step: int, worker: str, loss: float | None, order: Sequence[int]) -> None:
-        """A worker has done a step."""
-        if loss is not None or order:
-            self._write([step, worker, None if loss is None else float(loss).hex(), list(order)])
+    def _note(self, report: StepDone) -> None:
+        if report.samples or report.order:
+            loss = float(report.loss).hex() if report.samples else None
+            self._write([report.step, report.worker, loss, list(report.order)])
 
-    def close(self) -> None:
-        """Record no more."""
+    def _close(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -83,7 +89,7 @@ class RunRecorder:
             os.write(self._handle, json.dumps(line, separators=(",", ":")).encode() + b"\n")
         except OSError as cause:
             _log.warning("the run is recorded no more", reason=cause.strerror)
-            self.close()
+            self._close()
 
 
 @dataclass(slots=True)

@@ -15,13 +15,14 @@ from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import replicate
 from edge_agent.sessions.worker_calls import CheckpointPart, WorkerCalls
-from edge_agent.training.listener import RunListener
+from edge_agent.training.events import CheckpointShared
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
 from shared.client.retry import new_backoff
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, SessionLostError, StoppedError, StorageError, UnreachableError
+from shared.events import Emit
 from shared.placement import Placement
 
 _log = structlog.get_logger(__name__)
@@ -37,14 +38,14 @@ class Checkpointer:
         session: OpenSession,
         device: WorkerCalls,
         boundary: StepBoundary,
-        listener: RunListener,
+        emit: Emit,
     ) -> None:
         """device: this device's own part in the session."""
         self._config = config
         self._session = session
         self._device = device
         self._boundary = boundary
-        self._listener = listener
+        self._emit = emit
         self._asked = False
         """Whether one is to be taken at the next boundary, whatever the configuration says."""
         self._last_step = 0
@@ -174,9 +175,7 @@ class Checkpointer:
             await session.threads.disk.run(session.stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
-            self._listener.checkpoint_shared()
-            if is_replicated:
-                self._listener.checkpoint_replicated()
+            self._emit(CheckpointShared(is_replicated))
             _deliver(ordered, name)
         except IsthmusError as failure:
             _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))

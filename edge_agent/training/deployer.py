@@ -15,13 +15,14 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.attempts import can_be_mended, is_refusal
-from edge_agent.training.listener import RunListener
+from edge_agent.training.events import Migrated, MigrationFailed
 from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.concurrency.tasks import gathered
 from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError
+from shared.events import Emit
 from shared.placement import Cargo, Deployment, Placement
 
 _log = structlog.get_logger(__name__)
@@ -57,14 +58,14 @@ class Deployer:
         session: OpenSession,
         device: DeviceWorker,
         boundary: StepBoundary,
-        listener: RunListener,
+        emit: Emit,
         may_change: Callable[[], bool],
     ) -> None:
         """may_change: tells whether a wish may come into force at the next boundary; where not, the one after it is soon."""
         self._session = session
         self._device = device
         self._boundary = boundary
-        self._listener = listener
+        self._emit = emit
         self._may_change = may_change
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
@@ -240,7 +241,7 @@ class Deployer:
             raise
         wish.came(wish.placement)
         if moves_blocks:
-            self._listener.migrated(seconds)
+            self._emit(Migrated(seconds))
         return tickets
 
     def _want_again(self, wish: _Wish) -> None:
@@ -250,7 +251,7 @@ class Deployer:
             wish.failed(_superseded(self._wish.placement))
 
     def _give_up(self, wish: _Wish, reason: str) -> None:
-        self._listener.migration_failed()
+        self._emit(MigrationFailed())
         _log.warning("the placement stays", version=self._session.placement.version, reason=reason)
         wish.failed(RefusedError(f"the placement stays as it is: {reason}"))
 

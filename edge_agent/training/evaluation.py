@@ -10,9 +10,9 @@ from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
-from edge_agent.training.listener import RunListener
 from shared.client.retry import Spacing
 from shared.errors import ProtocolError
+from shared.events import ignore
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
@@ -32,9 +32,8 @@ class Evaluation(NamedTuple):
 class Evaluator:
     """The evaluations of one session."""
 
-    def __init__(self, session: OpenSession, listener: RunListener) -> None:
+    def __init__(self, session: OpenSession) -> None:
         self._session = session
-        self._listener = listener
         self._number = 0
 
     async def evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
@@ -62,7 +61,7 @@ class Evaluator:
             await dial_peers(session, tickets, self._number)
             run = await worker.evaluation(totals)
             stack.push_async_callback(run.stop)
-            links = await stack.enter_async_context(Links(session, run, self._listener, self._number))
+            links = await stack.enter_async_context(Links(session, run, ignore, self._number))
             await watched(self._feed(run, test, totals), links.failure, run.failure)
         return totals.result()
 

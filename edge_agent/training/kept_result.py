@@ -34,11 +34,11 @@ async def deliver(
     result: TrainingResult,
     experiment: Experiment,
     stored: StoredSession,
-    on_result: Callable[[TrainingResult], object],
+    write_result: Callable[[TrainingResult], object],
 ) -> None:
-    """Hand the result to `on_result`, in a thread, and end the session on all sides. Raises what `on_result` raises."""
+    """Hand the result to `write_result`, in a thread, and end the session on all sides. Raises what `write_result` raises."""
     _log.info("training was done already; its results are written now", session=stored.record.session_id)
-    await asyncio.to_thread(on_result, result)
+    await asyncio.to_thread(write_result, result)
     await asyncio.to_thread(stored.remove)
     with suppress(
         IsthmusError, TimeoutError

@@ -3,34 +3,36 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.training.listener import RunListener
+from edge_agent.training.events import LinkDown, LinkLost, LinkUp
 from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
+from shared.events import Emit
+from shared.events.worker import Delivered
 from shared.runtime.worker_run import WorkerRun
+from shared.transport.stream.framing import WireTensor
 
 
 class Links:
     """All links of one run of this worker; they are kept up until the block is left. Made and used on the event loop."""
 
-    def __init__(self, session: OpenSession, run: WorkerRun, listener: RunListener, evaluation: int = 0) -> None:
+    def __init__(self, session: OpenSession, run: WorkerRun, emit: Emit, evaluation: int = 0) -> None:
         """evaluation: the number of the evaluation that they are for; 0 for training.
 
         A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so those links are dialled
-        once, and the listener hears nothing of them.
+        once.
         """
         self._run = run
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with what dialling again cannot mend, or has not for as long as the user allows."""
         run.keep_links()
-        heard_by, self._ending = RunListener() if evaluation else listener, asyncio.Event()
-        self._links = [_Link(session, run, peer, heard_by, self._ending, evaluation) for peer in run.links]
+        self._ending = asyncio.Event()
+        self._links = [_Link(session, run, peer, emit, self._ending, evaluation) for peer in run.links]
         self._keeping = [asyncio.create_task(self._keep_up(link)) for link in self._links]
 
     @property
@@ -76,7 +78,7 @@ class _Link(KeptLink):
         session: OpenSession,
         run: WorkerRun,
         peer: str,
-        listener: RunListener,
+        emit: Emit,
         ending: asyncio.Event,
         evaluation: int,
     ) -> None:
@@ -86,26 +88,26 @@ class _Link(KeptLink):
         self._ending = ending
         self._client = trainer.client
         self._retry = session.retry
-        self._listener = listener
+        self._emit = emit
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """See `KeptLink`. Dials until the trainer answers, for as long as the user allows."""
-        heard = StreamListener(self.end.accept, self._owed, partial(self._listener.delivered, self.peer))
+        heard = StreamListener(self.end.accept, self._owed, self._note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
-        self._listener.attached(self.peer, call.stream)
+        self._emit(LinkUp(self.peer, call.stream))
         try:
             yield call
         finally:
             call.cancel()
-            self._listener.detached(self.peer)
+            self._emit(LinkDown(self.peer))
 
     async def serve(self, call: LinkCall) -> None:
         """See `KeptLink`."""
         try:
             await self.run.serve(self.peer, call.stream, call.end_writing)
         except IsthmusError:
-            self._listener.link_lost(self.peer)
+            self._emit(LinkLost(self.peer))
             raise
         if not self._ending.is_set():
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
@@ -115,6 +117,9 @@ class _Link(KeptLink):
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
         if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
             raise failure
+
+    def _note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
+        self._emit(Delivered(self.peer, tensor, seconds, receiver_nanoseconds))
 
     def _owed(self) -> int | None:
         """The oldest step that somebody has still to do; None with nothing in flight."""

@@ -1,7 +1,7 @@
 """The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
 
-The listener of the run fills them (`edge_agent.observability.observer`), on the event loop. Those of the whole run go with its
-checkpoints, so that they are of all processes that it had.
+A reader of the run's events fills them (`edge_agent.observability.observer`), on the event loop. Those of the whole run go with
+its checkpoints, so that they are of all processes that it had.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_agent.training.listener import Activity
+from edge_agent.training.events import Activity
 from shared.placement import Deployment
 
 NEWEST_WEIGHT = 0.1

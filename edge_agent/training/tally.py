@@ -1,13 +1,15 @@
-"""What all workers have done of each step, put together, and the figures of this device's worker handed on."""
+"""The reports of all workers of each step, put together, and the events of this device's worker."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
 
-from edge_agent.training.listener import RunListener, StepReport
+from edge_agent.training.events import StepFinished
 from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import IsthmusError
+from shared.events import Emit
+from shared.events.worker import Computed, Encoded, Received, Sent, StepComputed, WorkerDone
 from shared.placement import AGENT, Backward, StepPlan
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss, whole_loss
@@ -20,12 +22,12 @@ _log = structlog.get_logger(__name__)
 class Tally(WorkerListener):
     """Listens to this device's worker, by which the reports of all others come. Used on the event loop."""
 
-    def __init__(self, listener: RunListener, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
+    def __init__(self, emit: Emit, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
         """check_loss: raises an IsthmusError for the loss of a step that ends the run.
 
         boundary: requested when a trainer is about to stop.
         """
-        self._listener = listener
+        self._emit = emit
         self._check_loss = check_loss
         self._boundary = boundary
         self.trainer_stops = False
@@ -65,26 +67,24 @@ class Tally(WorkerListener):
 
     def computed(self, step: int, what: str, start_seconds: float, end_seconds: float, /) -> None:
         """T1, and the time line."""
-        self._listener.span("edge", what, step, start_seconds, end_seconds)
+        self._emit(Computed(step, what, start_seconds, end_seconds))
         self._seconds[step] = self._seconds.get(step, 0.0) + end_seconds - start_seconds
 
     def encoded(self, _peer: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """The time line."""
-        self._listener.span("codec", "encode", step, start_seconds, end_seconds)
+        self._emit(Encoded(step, start_seconds, end_seconds))
 
-    def sent(self, _peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
+    def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
         """Bytes up."""
-        self._listener.uploaded(payload_bytes, raw_bytes)
+        self._emit(Sent(peer, payload_bytes, raw_bytes))
 
     def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
         """Bytes down."""
-        self._listener.downloaded(peer, tensor, raw_bytes)
+        self._emit(Received(peer, tensor, raw_bytes))
 
     def step_ended(self, step: int, staleness: int, /) -> None:
         """This device has done its part."""
-        self._listener.edge_computed(step, self._seconds.pop(step, 0.0))
-        if self._learns:
-            self._listener.gradient_applied(step, staleness)
+        self._emit(StepComputed(step, self._seconds.pop(step, 0.0), staleness if self._learns else None))
 
     def step_done(self, done: StepDone, /) -> None:
         """One worker has done its part; steps end one after the other. After one that ends the run, none does."""
@@ -95,7 +95,7 @@ class Tally(WorkerListener):
                 worker=done.worker,
                 step=done.step,
             )
-        self._listener.worker_done(done)
+        self._emit(WorkerDone(done))
         reports = self._reports.setdefault(done.step, [])
         reports.append(done)
         while not self.failure.done() and len(self._reports.get(self.done_step, ())) == len(self._names):
@@ -118,15 +118,16 @@ class Tally(WorkerListener):
         ]
         loss = whole_loss(parts)
         others = [done for done in reports if done.worker != AGENT]
-        report = StepReport(
+        finished = StepFinished(
             step=step,
+            samples=loss.samples,
             loss=loss.loss,
             compute_seconds=max((done.compute_seconds for done in others), default=0.0),
             downlink_bits_per_second=min(
                 (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
             ),
         )
-        self._listener.step_reported(report, loss.samples)
+        self._emit(finished)
         try:
             self._check_loss(step, loss.loss)
         except IsthmusError as failure:

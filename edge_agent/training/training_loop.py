@@ -21,14 +21,24 @@ from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.evaluation import Evaluator
+from edge_agent.training.events import (
+    Activity,
+    CheckpointTaken,
+    CurrentActivity,
+    Drained,
+    Evaluated,
+    Placed,
+    Replaced,
+    RolledBack,
+)
 from edge_agent.training.links import Links
-from edge_agent.training.listener import Activity, CurrentActivity, RunListener
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.stretches import Stretches
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
+from shared.events import Emit
 from shared.runtime.watching import watched
 
 _log = structlog.get_logger(__name__)
@@ -48,16 +58,14 @@ class TrainingLoop:
     """Trains in one session. Made and used on the event loop; `close` ends it."""
 
     @classmethod
-    async def made(
-        cls, session: OpenSession, pause: Pause, listener: RunListener, statistics: Statistics
-    ) -> "TrainingLoop":
+    async def made(cls, session: OpenSession, pause: Pause, emit: Emit, statistics: Statistics) -> "TrainingLoop":
         """Make one, and this device's worker for it beside the event loop.
 
         pause: an operator's; knows the shutdown and the step boundary too. statistics: what goes with checkpoints.
         """
         on_nan = session.experiment.config.training.on_nan
-        tally = Tally(listener, LossCheck(on_nan).check, pause.boundary)
-        return cls(session, await DeviceWorker.made(session.state, tally), tally, pause, listener, statistics)
+        tally = Tally(emit, LossCheck(on_nan).check, pause.boundary)
+        return cls(session, await DeviceWorker.made(session.state, tally), tally, pause, emit, statistics)
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class TrainingLoop:
         device: DeviceWorker,
         tally: Tally,
         pause: Pause,
-        listener: RunListener,
+        emit: Emit,
         statistics: Statistics,
     ) -> None:
         """device: this device's worker, to which `tally` listens. See `made`."""
@@ -74,16 +82,16 @@ class TrainingLoop:
         self._experiment = experiment
         self._pause = pause
         self._boundary = boundary
-        self._listener = listener
+        self._emit = emit
         self._statistics = statistics
-        self.activity = CurrentActivity(listener)
+        self.activity = CurrentActivity(emit)
         self._worker = device.placed
         self._recovery = Recovery(session, device)
-        self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, listener)
+        self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
         self._changed_step: int | None = None
         """Where the placement was to change last: until that step is done, no other change stops the run again."""
-        self.deployer = Deployer(session, device, boundary, listener, self._may_change)
-        self._evaluator = Evaluator(session, listener)
+        self.deployer = Deployer(session, device, boundary, emit, self._may_change)
+        self._evaluator = Evaluator(session)
         self._tally = tally
         self._tally.begin(session.state.plan.training, session.state.first_step)
         self.stretches = Stretches(session, self._worker, self._tally, boundary)
@@ -157,10 +165,9 @@ class TrainingLoop:
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             self.activity.begin(Activity.TRAINING)
-            async with Links(self._session, self._worker.run, self._listener) as self._links:
+            async with Links(self._session, self._worker.run, self._emit) as self._links:
                 plan = self._session.state.plan
-                self._listener.placed(plan.placement, plan.training.links)
-                self._listener.deployment_changed(self.deployer.deployment_in_force)
+                self._emit(Placed(plan.placement, plan.training.links, self.deployer.deployment_in_force))
                 end = await self._do_steps(self._links)
             if end is _End.DONE:
                 self.activity.begin(Activity.FINISHING)
@@ -231,7 +238,7 @@ class TrainingLoop:
                         return end
                 else:
                     await self.stretches.do(linked, batches, self._next_stop_step())
-                    self._listener.drained()
+                    self._emit(Drained())
 
     def _next_stop_step(self) -> int:
         """Where the next stretch ends at the latest. Not at each epoch's end: to have nothing in flight takes time."""
@@ -262,7 +269,7 @@ class TrainingLoop:
             return
         with self.activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
-        self._listener.evaluated(found.accuracy, found.loss)
+        self._emit(Evaluated(found.accuracy, found.loss))
         epoch = -(-step // experiment.loader.steps_per_epoch)
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
         self._evaluated_step = step
@@ -286,7 +293,7 @@ class TrainingLoop:
             **facts_of_placement(self._session.placement),
         }
         await self.checkpointer.take(self.step, facts)
-        self._listener.checkpoint_taken(time.monotonic() - started)
+        self._emit(CheckpointTaken(time.monotonic() - started))
 
     async def _take_last_checkpoint(self) -> None:
         """Take a checkpoint at this step, where every worker can write it, and wait until it is written."""
@@ -312,7 +319,7 @@ class TrainingLoop:
         else:
             self._statistics.go_back(totals)
         self._resumes = False
-        self._listener.rolled_back(restored.step)
+        self._emit(RolledBack(restored.step))
 
     async def _rejoin(self, *, is_whole: bool, wanted: Sequence[str] = ()) -> Rejoined | Restored:
         """Join the trainers again; those that stay away for too long are left out from then on."""
@@ -330,7 +337,7 @@ class TrainingLoop:
                 await session.threads.disk.run(session.stored.set_left_out, left_out)
             if replaced := sorted(left_out - set(recorded)):
                 self.deployer.want_nothing(f"other workers do the work of {', '.join(replaced)} now")
-                self._listener.replaced(replaced)
+                self._emit(Replaced(replaced))
                 _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
             return joined
 

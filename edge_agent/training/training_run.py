@@ -12,12 +12,13 @@ import structlog
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
-from edge_agent.training.listener import Activity, RunListener
+from edge_agent.training.events import Activity, CheckpointShared
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.training_loop import TrainingLoop
 from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
+from shared.events import Emit
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +31,7 @@ class TrainingRun:
         session: OpenSession,
         training: TrainingLoop,
         pause: Pause,
-        listener: RunListener,
+        emit: Emit,
         statistics: Statistics,
     ) -> None:
         """training: in this session. The rest is as for `TrainingLoop.made`; statistics are for the summary, too."""
@@ -40,7 +41,7 @@ class TrainingRun:
         self.deployer = self.training.deployer
         self._boundary = pause.boundary
         self._shutdown = pause.shutdown
-        self._listener = listener
+        self._emit = emit
         self._statistics = statistics
 
     @property
@@ -58,17 +59,17 @@ class TrainingRun:
         """See `OpenRun`."""
         return self.training.attached
 
-    async def run(self, on_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
+    async def run(self, write_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """Run from the beginning, or from the stored checkpoints where `resumed`, and close the session at the end.
 
-        on_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
+        write_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
         a run whose session is stored can be resumed then.
         """
         session = self.session
         self._statistics.begin()
         self._boundary.clear_request()
         if self.training.checkpointer.keeps:
-            self._listener.checkpoint_shared()  # all workers have the state at the beginning
+            self._emit(CheckpointShared(is_replicated=False))  # all workers have the state at the beginning
         self._shutdown.cancel_on_request(self._prepare_to_end)
         try:
             try:
@@ -78,11 +79,11 @@ class TrainingRun:
                 on_nan = session.experiment.config.training.on_nan
                 check_weights(session.experiment.chain.module, on_nan, self.training.step)
             except DivergedError as diverged:
-                raise await self._end_diverged(diverged, on_result) from None
+                raise await self._end_diverged(diverged, write_result) from None
             result = await self._result()
             self._shutdown.cancel_no_more()  # what is left to do is worth more than the time that it takes
             await self._keep(result)
-            await asyncio.to_thread(on_result, result)
+            await asyncio.to_thread(write_result, result)
         except asyncio.CancelledError:
             await self._abandon()
             if self._shutdown.requested:
@@ -108,7 +109,7 @@ class TrainingRun:
         return 0.0 if self.session.retry.reasons else self.session.experiment.config.checkpoints.stop_seconds
 
     async def _end_diverged(
-        self, diverged: DivergedError, on_result: Callable[[TrainingResult], object]
+        self, diverged: DivergedError, write_result: Callable[[TrainingResult], object]
     ) -> DivergedError:
         """Collect the last good weights, where there are any, and hand them on. Returns the error that ends the run."""
         if not await self._collect_last_good():
@@ -116,7 +117,7 @@ class TrainingRun:
         step, result = self.training.step, await self._result(diverged.step)
         self._shutdown.cancel_no_more()
         try:
-            await asyncio.to_thread(on_result, result)
+            await asyncio.to_thread(write_result, result)
         except StorageError as failure:
             return with_outcome(diverged, step, failure)
         return with_outcome(diverged, step)

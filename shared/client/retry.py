@@ -9,6 +9,8 @@ import structlog
 
 from shared.client.backoff import Backoff
 from shared.errors import BusyError, UnreachableError
+from shared.events import Emit, ignore
+from shared.events.calls import TrainersAwaited
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -18,10 +20,6 @@ _NOWHERE = object()
 FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.05, 0.5, 900.0
 """The ceilings of the first wait, of the waits of an absence of seconds, and of all. The second one and gRPC's own waits
 (`shared/transport/rpc/options.py`) decide how soon the agent notices that a link is back."""
-
-
-def _ignore(_reasons: tuple[str, ...]) -> None:
-    pass
 
 
 def new_backoff() -> Backoff:
@@ -53,12 +51,12 @@ class Spacing:
 class Retry:
     """Repeats calls while a trainer is away. Several may wait at the same time, for one trainer or for several."""
 
-    def __init__(self, give_up_seconds: float | None, on_away: Callable[[tuple[str, ...]], None] = _ignore) -> None:
-        """give_up_seconds: the longest absence; None bounds none. on_away: told `reasons` whenever they may have changed."""
+    def __init__(self, give_up_seconds: float | None, emit: Emit = ignore) -> None:
+        """give_up_seconds: the longest absence; None bounds none."""
         self.give_up_seconds = give_up_seconds
         self._reasons: dict[object, str] = {}
         """By the call that waits."""
-        self._on_away = on_away
+        self._emit = emit
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -94,10 +92,10 @@ class Retry:
         if call not in self._reasons:
             self._reasons[call] = reason  # the first: what follows says mostly less
             _log.warning("trainer away; trying again", reason=reason)
-            self._on_away(self.reasons)
+            self._emit(TrainersAwaited(self.reasons))
 
     def _note_done(self, call: object) -> None:
         if (reason := self._reasons.pop(call, None)) is not None:
             if reason not in self._reasons.values():
                 _log.info("trainer no longer waited for", reason=reason)
-            self._on_away(self.reasons)
+            self._emit(TrainersAwaited(self.reasons))

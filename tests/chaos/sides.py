@@ -48,7 +48,7 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     try:
         asyncio.run(
             edge_agent.run.run_training(
-                config, Listening(on_progress, deployers.append, finished=on_result), resume=edge_agent.run.Resume()
+                config, Listening(on_progress, deployers.append), on_result, resume=edge_agent.run.Resume()
             )
         )
     except IsthmusError as error:

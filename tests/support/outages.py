@@ -27,12 +27,12 @@ from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.sessions.worker_calls import WorkerCalls
 from edge_agent.training.links import Links
-from edge_agent.training.listener import RunListener
 from edge_agent.training.recovery import Recovery
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, SessionLostError, UnreachableError
+from shared.events import ignore
 from shared.placement import PlacementPlan, two_workers
 from shared.runtime.worker_run import WorkerRun
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -230,7 +230,7 @@ async def _train(session: OpenSession, run: _Run) -> None:
     while True:
         await session.retry.run(partial(recovery.rejoin, is_whole=True))
         with suppress(SessionLostError):
-            async with Links(session, cast(WorkerRun, run), RunListener()) as links:
+            async with Links(session, cast(WorkerRun, run), ignore) as links:
                 await links.failure
 
 

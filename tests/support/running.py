@@ -17,7 +17,8 @@ from typing import Any
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
-from edge_agent import EdgeConfig, TrainingListener, TrainingResult, run_training
+from edge_agent import EdgeConfig, TrainingResult, run_training
+from edge_agent.training.events import Progressed, SessionOpened
 from shared.config import load_config
 from tests.support import forked
 from tests.support.forked import Forked, program
@@ -214,11 +215,17 @@ def _ignore(_news):
     pass
 
 
-class Listening(TrainingListener):
-    """A listener to a run whose methods are the functions that it is made with."""
+class Listening:
+    """Subscribes functions to a run: to its figures at each progress, to the deployer of its session, and to other events."""
 
-    def __init__(self, progressed=_ignore, session_opened=_ignore, engine_started=_ignore, finished=_ignore):
-        self.progressed = progressed
-        self.session_opened = session_opened
-        self.engine_started = engine_started
-        self.finished = finished
+    def __init__(self, progressed=_ignore, session_opened=_ignore, others=None):
+        """others: functions by the type of event that they are called with."""
+        self._progressed = progressed
+        self._session_opened = session_opened
+        self._others = others or {}
+
+    def __call__(self, events):
+        events.subscribe(Progressed, lambda event: self._progressed(event.statistics))
+        events.subscribe(SessionOpened, lambda event: self._session_opened(event.run.deployer))
+        for kind, reader in self._others.items():
+            events.subscribe(kind, reader)

@@ -30,7 +30,7 @@ def profile(tmp_path):
     return written, path
 
 
-async def train_until(config, reached, on_engine=lambda _: None):
+async def train_until(config, reached):
     """Train until `reached` says so of the progress, and stop there."""
     done = asyncio.Event()
     deployers = []
@@ -40,7 +40,7 @@ async def train_until(config, reached, on_engine=lambda _: None):
             done.set()
 
     async with asyncio.timeout(120):
-        run = asyncio.create_task(run_training(config, Listening(on_progress, deployers.append, on_engine)))
+        run = asyncio.create_task(run_training(config, Listening(on_progress, deployers.append)))
         waiting = asyncio.create_task(done.wait())
         await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()

@@ -14,7 +14,7 @@ from tests.integration.placements.test_changes import ALONE, Changing, document
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flags_of, permitted, running_trainers
-from tests.support.running import Listening, agent_process, edge_config, run_agent, trainer_process
+from tests.support.running import agent_process, edge_config, run_agent, trainer_process
 
 STEPS, K = 40, 3
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
@@ -55,28 +55,22 @@ async def test_the_record_of_a_run_leads_to_the_same_bits(kind, model, backward,
     async with running_trainers() as servers:
         placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, model)]
         config = edge_config(*recorded(model, out, *placed, *codecs, f'deployment.backward="{backward}"'))
-        result = await run_training(config, writing(out))
+        result = await run_training(config, write_result=writing(out))
     record = read_record(record_path(out, result.summary.session))
     assert any(stretch.orders for stretch in record.stretches), "no worker was ever ahead, so nothing was repeated"
     assert replay(record, out / "model.safetensors") == STEPS
 
 
 def writing(folder):
-    return Listening(finished=lambda result: result.write(folder))
-
-
-class ChangingAndWriting(Changing):
-    def __init__(self, placements, folder):
-        super().__init__(placements)
-        self.finished = lambda result: result.write(folder)
+    return lambda result: result.write(folder)
 
 
 async def test_changes_of_placement_are_repeated_where_they_were(tmp_path):
     out, kinds = tmp_path / "out", ["chain of three", "two workers", "labels stay", "there and back"]
-    changing = ChangingAndWriting([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)], out)
+    changing = Changing([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)])
     async with running_trainers() as servers:
         placed = flags_of("chain of four", addresses_of(servers), tmp_path)
-        await run_training(edge_config(*recorded("cnn", out, *placed, *LOSSY)), changing)
+        await run_training(edge_config(*recorded("cnn", out, *placed, *LOSSY)), changing, write_result=writing(out))
     record = read_record(record_of(out))
     assert len(record.stretches) == len(kinds) + 1
     assert replay(record, out / "model.safetensors") == STEPS
@@ -108,7 +102,7 @@ async def test_what_is_not_the_same_is_named(tmp_path):
     out = tmp_path / "out"
     async with running_trainers() as servers:
         placed = flags_of("chain of three", addresses_of(servers), tmp_path)
-        await run_training(edge_config(*recorded("mlp", out, *placed)), writing(out))
+        await run_training(edge_config(*recorded("mlp", out, *placed)), write_result=writing(out))
     model, record = out / "model.safetensors", record_of(out)
     weights, lines = load_file(model), record.read_text().splitlines()
 

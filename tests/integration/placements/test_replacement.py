@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from edge_agent import run_training
 from edge_agent.experiment.workload import Workload
-from edge_agent.observability.observer import RunObserver
+from edge_agent.training.events import Placed, Replaced
 from shared.errors import ExitCode
 from shared.placement import held_blocks
 from tests.chaos import sides
@@ -190,12 +190,9 @@ def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
 @pytest.mark.parametrize(
     ("disk", "later"), [("is there", False), ("is there", True), ("is lost", False), ("is lost", True)]
 )
-async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them_there(
-    disk, later, tmp_path, expected, monkeypatch
-):
+async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them_there(disk, later, tmp_path, expected):
     """later: when others have trained its blocks further."""
     far_enough, replaced, deployers = asyncio.Event(), asyncio.Event(), []
-    monkeypatch.setattr(RunObserver, "replaced", lambda *_: replaced.set())
 
     def progressed(progress):
         if progress.steps >= 3 * CHECKPOINT_STEPS:
@@ -204,7 +201,7 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
             deployers[0].place(chain.document())
 
     with Chain(tmp_path) as chain:
-        listening = Listening(progressed, deployers.append)
+        listening = Listening(progressed, deployers.append, {Replaced: lambda _event: replaced.set()})
         run = asyncio.create_task(run_training(edge_config(*chain.flags()), listening))
         await far_enough.wait()
         await chain.command("pause")
@@ -226,15 +223,10 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
 async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp_path, expected, monkeypatch):
     far_enough, replaced, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
     monkeypatch.setattr("edge_agent.adaptation.chain_decisions.RETURN_SECONDS", 0.2)
-    monkeypatch.setattr(RunObserver, "replaced", lambda *_: replaced.set())
-    show_placed = RunObserver.placed
 
-    def note_placed(observer, placement, links):
-        show_placed(observer, placement, links)
-        if replaced.is_set() and held_blocks(placement, "far"):
+    def note_placed(event):
+        if replaced.is_set() and held_blocks(event.placement, "far"):
             back.set()
-
-    monkeypatch.setattr(RunObserver, "placed", note_placed)
 
     def progressed(progress):
         if progress.steps >= 3 * CHECKPOINT_STEPS:
@@ -242,7 +234,8 @@ async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp
 
     with Chain(tmp_path) as chain:
         engine = f'engine.profile="{chain_file(tmp_path / "chain.json")}"'
-        run = asyncio.create_task(run_training(edge_config(*chain.flags(), engine), Listening(progressed)))
+        listening = Listening(progressed, others={Replaced: lambda _event: replaced.set(), Placed: note_placed})
+        run = asyncio.create_task(run_training(edge_config(*chain.flags(), engine), listening))
         await far_enough.wait()
         await chain.command("pause")
         chain.kill("far")

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TWO_WORKERS = ["P1 edge compute", "encode", "P2 uplink", "P3 cloud compute", "P4 downlink"]
 
 
-async def traced(kind, folder, listener=None):
+async def traced(kind, folder, *listening):
     """Return the time line that a run under a placement has written."""
     async with running_trainers() as servers:
         settings = [f"output.trace={folder / 'trace.json'}", f"deployment.staleness={K}"]
-        await run_training(config_of(kind, servers, folder, "mlp", *settings), listener)
+        await run_training(config_of(kind, servers, folder, "mlp", *settings), *listening)
     return load(folder / "trace.json")
 
 

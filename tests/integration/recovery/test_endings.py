@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from edge_agent import run_training
-from edge_agent.observability.observer import RunObserver
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder, stored_sessions
 from edge_agent.training.divergence import LossCheck
+from edge_agent.training.events import CheckpointShared
 from edge_agent.training.shutdown import Shutdown
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
@@ -24,7 +24,7 @@ def settings(folder, *more):
 
 async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tmp_path, monkeypatch):
     """It diverges as soon as both sides have a checkpoint, however long that takes."""
-    shared, told = [], RunObserver.checkpoint_shared
+    shared = []
 
     def diverge(_self, step, _loss):
         if len(shared) > 1:  # the first is the beginning
@@ -33,14 +33,14 @@ async def test_a_diverged_run_whose_result_cannot_be_written_ends_as_diverged(tm
     def full(_result):
         raise StorageError("no space left on device")
 
-    monkeypatch.setattr(RunObserver, "checkpoint_shared", lambda self: (shared.append(1), told(self)))
     monkeypatch.setattr(LossCheck, "check", diverge)
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = settings(tmp_path, "training.epochs=10000", "training.max_steps=100000", "checkpoints.every_steps=2")
+        config = edge_config(*flags, f"trainer.address={server.address}")
         with pytest.raises(
             DivergedError, match=r"diverged; the last good weights, those before step \d+, could not be"
         ):
-            await run_training(edge_config(*flags, f"trainer.address={server.address}"), Listening(finished=full))
+            await run_training(config, Listening(others={CheckpointShared: shared.append}), full)
 
 
 async def test_a_step_log_that_cannot_be_opened_leaves_no_session_behind(tmp_path):

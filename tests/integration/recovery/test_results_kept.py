@@ -88,12 +88,12 @@ async def test_a_run_that_had_finished_training_only_writes_its_results_without_
         with pytest.raises(
             StorageError, match=r"the trained model is kept, and `mine --session=\w{32}` writes its results"
         ):
-            await run_training(edge_config(*flags), Listening(finished=failing), shutdown=Shutdown("mine"))
+            await run_training(edge_config(*flags), write_result=failing, shutdown=Shutdown("mine"))
     steps, written = [], []
     with pytest.raises(StorageError, match="the trained model is kept"):
-        await run_training(edge_config(*flags), Listening(finished=failing), resume=Resume())
-    listener = Listening(lambda now: steps.append(now.steps), finished=written.append)
-    done = await run_training(edge_config(*flags), listener, resume=Resume())
+        await run_training(edge_config(*flags), write_result=failing, resume=Resume())
+    listening = Listening(lambda now: steps.append(now.steps))
+    done = await run_training(edge_config(*flags), listening, written.append, resume=Resume())
     assert steps == [20], "no step was done again"
     assert_same_bits(plain_state(edge_config(*TRAINING)), done.module.state_dict())
     assert [result.summary.steps for result in written] == [20]
@@ -106,7 +106,7 @@ async def test_the_trainer_is_told_when_the_results_are_written_at_last(tmp_path
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [*settings, f"trainer.address={server.address}"]
         with pytest.raises(StorageError):
-            await run_training(edge_config(*flags), Listening(finished=failing))
+            await run_training(edge_config(*flags), write_result=failing)
         assert [*(tmp_path / "trainer" / "cloud-trainer").iterdir()], (
             "the session is kept until its results are written"
         )
@@ -119,7 +119,7 @@ async def test_a_run_that_had_finished_may_still_become_longer(tmp_path):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [*settings, f"trainer.address={server.address}"]
         with pytest.raises(StorageError):
-            await run_training(edge_config(*flags), Listening(finished=failing))
+            await run_training(edge_config(*flags), write_result=failing)
         longer = ["training.max_steps=30"]
         done = await run_training(edge_config(*flags, *longer), resume=Resume())
     assert_same_bits(plain_state(edge_config(*TRAINING, *longer)), done.module.state_dict())
@@ -130,7 +130,7 @@ async def test_a_kept_model_that_is_damaged_is_trained_again_from_the_newest_che
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [*settings, f"trainer.address={server.address}"]
         with pytest.raises(StorageError):
-            await run_training(edge_config(*flags), Listening(finished=failing))
+            await run_training(edge_config(*flags), write_result=failing)
         (model,) = (tmp_path / "edge").rglob("result/*.safetensors")
         model.write_bytes(model.read_bytes()[:-1])
         steps = []
@@ -151,7 +151,7 @@ async def test_a_stop_that_comes_while_the_results_are_written_waits_until_they_
         loop = asyncio.get_running_loop()
         flags = [*TRAINING, f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.stop_seconds=0.001"]
         config = edge_config(*flags, f"trainer.address={server.address}")
-        result = await run_training(config, Listening(finished=stop_and_write), shutdown=shutdown)
+        result = await run_training(config, write_result=stop_and_write, shutdown=shutdown)
     assert (result.summary.steps, len(written)) == (20, 1)
     assert shutdown.requested
     assert sessions_folder(config).folders() == []
@@ -202,7 +202,7 @@ async def test_a_failure_of_which_nothing_is_kept_promises_nothing():
     async with running_trainer("checkpoints.location=none") as server:
         flags = [*TRAINING, "checkpoints.location=none", f"trainer.address={server.address}"]
         with pytest.raises(StorageError) as caught:
-            await run_training(edge_config(*flags), Listening(finished=failing))
+            await run_training(edge_config(*flags), write_result=failing)
         assert re.search(r"No space left on device \(run [0-9a-f]{32}\)$", str(caught.value))
 
 

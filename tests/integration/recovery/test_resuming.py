@@ -173,7 +173,7 @@ async def test_weights_of_a_finished_run_are_the_start_of_the_next(tmp_path):
     stays = 'training.optimizer={name="sgd",learning_rate=1e-30}'  # a step that changes no weight
     async with running_trainer() as server:
         flags = [*TRAINING, f"trainer.address={server.address}", "checkpoints.location=none"]
-        await run_training(edge_config(*flags), Listening(finished=lambda done: done.write(tmp_path)))
+        await run_training(edge_config(*flags), write_result=lambda done: done.write(tmp_path))
         trained = load_file(tmp_path / "model.safetensors")
         start = f"training.start_from={tmp_path / 'model.safetensors'}"
         again = await run_training(edge_config(*flags, "training.max_steps=1", stays, start))

@@ -33,7 +33,7 @@ async def test_a_link_that_drops_after_the_last_step_harms_no_finished_run():
 
             config = edge_config(*chosen, f"trainer.address={relay.address}")
             async with asyncio.timeout(100):
-                result = await run_training(config, Listening(finished=on_result))
+                result = await run_training(config, write_result=on_result)
     assert delivered == [result]
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

@@ -5,11 +5,13 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
+from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
-from edge_agent.observability.observer import RunObserver
+from edge_agent.training.events import Evaluated
 from shared.errors import ConfigError, IsthmusError
+from shared.events.worker import StepComputed
 from shared.execution.blocks import PlacedBlocks
-from tests.support.running import edge_config, running_trainer, train_with, trainer_config
+from tests.support.running import Listening, edge_config, running_trainer, train_with, trainer_config
 
 LIMITS = [0, 3, 3, 1]
 """The limits K of the four epochs of SCHEDULE."""
@@ -113,14 +115,19 @@ def unhurried(monkeypatch):
 
 
 @pytest.mark.usefixtures("unhurried")
-async def test_k_follows_a_schedule_over_steps(monkeypatch):
+async def test_k_follows_a_schedule_over_steps():
     """Every step keeps to its K, in the middle of an epoch."""
     limits, applied = {0: 0, 4: 3, 8: 1}, {}
-    monkeypatch.setattr(RunObserver, "gradient_applied", lambda _self, step, late: applied.setdefault(step, late))
+
+    def note(event):
+        applied[event.step] = event.staleness
+
     schedule = "deployment.staleness=[[0, 0], [4, 3], [8, 1]]"
     async with running_trainer() as server:
         flags = [*FLAGS, schedule, "deployment.staleness_every=step", "training.max_steps=11"]
-        assert (await train_with(server, *flags)).summary.steps == 11
+        config = edge_config(*flags, f"trainer.address={server.address}")
+        result = await run_training(config, Listening(others={StepComputed: note}))
+    assert result.summary.steps == 11
     assert sorted(applied) == list(range(11))
     for step, late in applied.items():
         assert late <= limits[max(start for start in limits if start <= step + late)]
@@ -149,9 +156,9 @@ class StalenessPerEpoch:
 async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
     seen = StalenessPerEpoch()
     monkeypatch.setattr("edge_agent.run.CollectorRegistry", lambda: seen.registry)
-    monkeypatch.setattr(RunObserver, "evaluated", lambda _self, _accuracy, _loss: seen.look())
     async with running_trainer() as server:
-        result = await train_with(server, *FLAGS, SCHEDULE)
+        config = edge_config(*FLAGS, SCHEDULE, f"trainer.address={server.address}")
+        result = await run_training(config, Listening(others={Evaluated: lambda _event: seen.look()}))
     assert result.summary.steps == len(LIMITS) * EPOCH_STEPS
     for epoch, limit in enumerate(LIMITS):
         assert seen.of_epoch(epoch, "+Inf") == EPOCH_STEPS, "every gradient is in the metric, once"

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from cloud_trainer.server import TrainerServer
-from edge_agent.observability.observer import RunObserver
+from edge_agent import run_training
+from shared.events.worker import StepComputed
 from shared.registry import POLICIES
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,12 +22,16 @@ FLAGS = [
 ALL_OF_THE_EDGE = 'model.frozen=["stem", "layers.0"]'
 
 
-@pytest.fixture
-def applied(monkeypatch) -> list[int]:
-    """The steps whose gradient the edge has applied."""
+async def train_noting(server, *flags):
+    """Train, and return the result with the steps whose gradient the edge has applied."""
     steps: list[int] = []
-    monkeypatch.setattr(RunObserver, "gradient_applied", lambda _self, step, _staleness: steps.append(step))
-    return steps
+
+    def note(event):
+        if event.staleness is not None:
+            steps.append(event.step)
+
+    config = edge_config(*flags, f"trainer.address={server.address}")
+    return await run_training(config, Listening(others={StepComputed: note})), steps
 
 
 def sent_down(server: TrainerServer) -> float:
@@ -35,10 +40,10 @@ def sent_down(server: TrainerServer) -> float:
 
 @pytest.mark.parametrize("limit", [0, 5])
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(policy, limit, applied):
+async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(policy, limit):
     flags = [*FLAGS, ALL_OF_THE_EDGE, f'deployment.backward="{policy}"', f"deployment.staleness={limit}"]
     async with running_trainer() as server:
-        result = await train_with(server, *flags)
+        result, applied = await train_noting(server, *flags)
         assert sent_down(server) == result.summary.bytes_down == 0
     assert result.summary.steps == STEPS
     assert not applied
@@ -56,10 +61,10 @@ async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(po
         (4, ["stem", "layers"]),
     ],
 )
-async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(cut, frozen, applied):
+async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(cut, frozen):
     flags = [*FLAGS, f"deployment.cut={cut}", f"model.frozen={frozen}".replace("'", '"')]
     async with running_trainer() as server:
-        result = await train_with(server, *flags)
+        result, applied = await train_noting(server, *flags)
         assert sent_down(server) == result.summary.bytes_down
     assert bool(result.summary.bytes_down) == (cut < BLOCKS), "with all blocks here nothing crosses"
     assert applied == list(range(STEPS))

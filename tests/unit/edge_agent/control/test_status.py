@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.control.status import session_statuses
 from edge_agent.sessions.session_record import SessionRecord
-from edge_agent.training.listener import Activity
+from edge_agent.training.events import Activity
 from shared.checkpoint import CheckpointName
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

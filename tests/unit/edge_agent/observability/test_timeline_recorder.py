@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from edge_agent.observability.lanes import Lane, way
 from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline, load
 from edge_agent.observability.timeline_recorder import ReportedClock, TimelineRecorder
-from shared.placement import AGENT, Link, Placement, Rows, Source, Tile
+from edge_agent.training.events import LinkDown, LinkUp, Placed
+from shared.events import Events
+from shared.events.worker import Computed, Delivered, Encoded, Received, WorkerDone
+from shared.placement import AGENT, Deployment, Link, Placement, Rows, Source, Tile
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.peer_clock import PeerClock
 from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
@@ -61,16 +64,21 @@ class Recording:
     def __init__(self, monkeypatch, placement=CHAIN, links=LINKS):
         self._monkeypatch = monkeypatch
         self._timeline = Timeline()
-        self.recorder = TimelineRecorder(self._timeline)
-        self.recorder.placed(placement, links)
-        self.recorder.worked("edge", "forward", 0, 0.0, 0.001)
+        self._events = Events()
+        TimelineRecorder(self._timeline, self._events)
+        self.emit(Placed(placement, links, Deployment()), Computed(0, "forward", 0.0, 0.001))
 
-    def at(self, seconds):
+    def emit(self, *events):
+        for event in events:
+            self._events.emit(event)
+
+    def at(self, seconds, *events):
+        """Emit events at a moment."""
         self._monkeypatch.setattr(time, "monotonic", lambda: seconds)
-        return self.recorder
+        self.emit(*events)
 
     def written(self, folder):
-        self.recorder.detached("near")
+        self.emit(LinkDown("near"))
         self._timeline.write(folder / "trace.json")
         return load(folder / "trace.json")
 
@@ -92,7 +100,7 @@ def test_a_far_worker_is_drawn_as_long_as_it_reports_and_ends_no_later_than_its_
     recording = Recording(monkeypatch)
     delays = [0.05, 0.01, 0.2, 0.03]
     for step, delay in enumerate(delays):
-        recording.at(10.3 + step + delay).worker_done(done("far", step, 10.0 + step, 0.3))
+        recording.at(10.3 + step + delay, WorkerDone(done("far", step, 10.0 + step, 0.3)))
     spans = recording.spans(tmp_path, FAR)
     assert [span.end - span.start for span in spans] == pytest.approx([0.3] * len(delays))
     late = [span.end - (10.3 + step) for step, span in enumerate(spans)]
@@ -112,17 +120,18 @@ def test_no_tensor_is_sent_later_than_it_arrived(pauses_and_delays, ahead):
 
 def test_a_trainer_that_was_started_again_has_another_clock(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.at(10.5).worker_done(done("far", 0, 10.0, 0.3))
-    recording.recorder.placed(CHAIN, LINKS)
+    recording.at(10.5, WorkerDone(done("far", 0, 10.0, 0.3)))
+    recording.emit(Placed(CHAIN, LINKS, Deployment()))
     again = StepDone(worker="far", step=1, compute_seconds=0.3, compute_start_nanoseconds=nanoseconds(9000.0))
-    recording.at(20.5).worker_done(again)
+    recording.at(20.5, WorkerDone(again))
     assert recording.spans(tmp_path, FAR)[-1].end == pytest.approx(20.5)
 
 
 def test_a_trainer_is_drawn_by_its_clock_where_the_device_knows_it(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.at(10.0).delivered("near", stream(), tensor(Role.ROLE_FEATURE), 0.02, nanoseconds(10.0 + AHEAD))
-    recording.at(11.0).worker_done(done("near", 0, 10.1, 0.3))
+    delivered = Delivered("near", tensor(Role.ROLE_FEATURE), 0.02, nanoseconds(10.0 + AHEAD))
+    recording.at(10.0, LinkUp("near", stream()), delivered)
+    recording.at(11.0, WorkerDone(done("near", 0, 10.1, 0.3)))
     (span,) = recording.spans(tmp_path, Lane("cloud", "near"))
     assert (span.start, span.end) == pytest.approx((10.1, 10.4))
     assert span.what == PARTS_TOGETHER, "it waits for the far end between its forward and its backward"
@@ -130,8 +139,8 @@ def test_a_trainer_is_drawn_by_its_clock_where_the_device_knows_it(monkeypatch, 
 
 def test_a_trainer_that_never_acknowledged_a_tensor_is_drawn_by_what_came_from_it(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.at(10.2).downloaded("near", tensor(Role.ROLE_FEATURE, 0, 10.1 + AHEAD))
-    recording.at(10.7).worker_done(done("near", 0, 10.0, 0.3))
+    recording.at(10.2, Received("near", tensor(Role.ROLE_FEATURE, 0, 10.1 + AHEAD), 0))
+    recording.at(10.7, WorkerDone(done("near", 0, 10.0, 0.3)))
     (feature,), (work,) = (recording.spans(tmp_path, lane) for lane in (way("near", AGENT), Lane("cloud", "near")))
     assert feature.end == pytest.approx(10.2)
     assert 10.0 <= work.start < work.end <= 10.7
@@ -141,28 +150,28 @@ def test_a_trainer_that_never_acknowledged_a_tensor_is_drawn_by_what_came_from_i
 def test_a_tensor_leaves_when_it_left_however_long_its_acknowledgement_has_waited(held, monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
     left, arrived, way_back = 10.0, 10.3, 0.01
-    heard = recording.at(arrived + way_back + held)
     seconds = arrived + way_back - left
-    heard.delivered("near", stream(), tensor(Role.ROLE_FEATURE), seconds, nanoseconds(arrived + AHEAD))
+    delivered = Delivered("near", tensor(Role.ROLE_FEATURE), seconds, nanoseconds(arrived + AHEAD))
+    recording.at(arrived + way_back + held, LinkUp("near", stream()), delivered)
     (span,) = recording.spans(tmp_path, way(AGENT, "near"))
     assert (span.start, span.end) == pytest.approx((left, arrived), abs=1e-5)
 
 
 def test_one_acknowledgement_dates_its_last_tensor_and_the_link_rate_dates_the_others(monkeypatch, tmp_path):
-    recording, link = Recording(monkeypatch), stream()
-    heard = recording.at(13.01)
+    recording = Recording(monkeypatch)
+    recording.at(13.01, LinkUp("near", stream()))
     for step in range(3):
         label = tensor(Role.ROLE_LABEL, step, count=100)
-        heard.delivered("near", link, label, 13.01 - (10.0 + step), nanoseconds(13.0 + AHEAD))
+        recording.emit(Delivered("near", label, 13.01 - (10.0 + step), nanoseconds(13.0 + AHEAD)))
     found = [moment for span in recording.spans(tmp_path, way(AGENT, "near")) for moment in (span.start, span.end)]
     assert found == pytest.approx([10.0, 10.11, 11.0, 11.11, 12.0, 13.0], abs=1e-5)
 
 
 def test_nothing_leaves_before_it_is_encoded(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.recorder.worked("codec", "encode", 0, 10.0, 10.1)
-    slow = recording.at(10.9)  # The acknowledgement took longer than any before.
-    slow.delivered("near", stream(), tensor(Role.ROLE_FEATURE), 0.8, nanoseconds(10.3 + AHEAD))
+    recording.emit(LinkUp("near", stream()), Encoded(0, 10.0, 10.1))
+    delivered = Delivered("near", tensor(Role.ROLE_FEATURE), 0.8, nanoseconds(10.3 + AHEAD))
+    recording.at(10.9, delivered)  # The acknowledgement took longer than any before.
     (span,) = recording.spans(tmp_path, way(AGENT, "near"))
     assert (span.start, span.end) == pytest.approx((10.1, 10.3), abs=1e-5)
 
@@ -170,8 +179,9 @@ def test_nothing_leaves_before_it_is_encoded(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", ROLES)
 def test_tensors_are_called_what_they_are_both_ways(name, monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.at(10.2).delivered("near", stream(), tensor(ROLES[name], 3), 0.1, nanoseconds(10.1 + AHEAD))
-    recording.at(10.4).downloaded("near", tensor(ROLES[name], 3, 10.3 + AHEAD))
+    delivered = Delivered("near", tensor(ROLES[name], 3), 0.1, nanoseconds(10.1 + AHEAD))
+    recording.at(10.2, LinkUp("near", stream()), delivered)
+    recording.at(10.4, Received("near", tensor(ROLES[name], 3, 10.3 + AHEAD), 0))
     for lane in (way(AGENT, "near"), way("near", AGENT)):
         (span,) = recording.spans(tmp_path, lane)
         assert (span.what, span.step) == (name, 3)
@@ -181,7 +191,7 @@ def test_of_a_link_between_trainers_its_rates_are_written_and_no_times(monkeypat
     recording = Recording(monkeypatch)
     report = done("near", 0, 10.0, 0.1)
     report.rates.extend([LinkRate(to=AGENT, bits_per_second=1e6), LinkRate(to="far", bits_per_second=2e6)])
-    recording.at(10.5).worker_done(report)
+    recording.at(10.5, WorkerDone(report))
     trace = recording.written(tmp_path)
     assert [(news.lane, news.bits_per_second) for news in trace.rates] == [(way("near", "far"), 2e6)]
     assert {span.lane for span in trace.spans} == {Lane("edge", AGENT), Lane("cloud", "near")}

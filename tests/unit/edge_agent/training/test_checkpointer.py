@@ -8,10 +8,10 @@ import pytest
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.checkpointer import Checkpointer
-from edge_agent.training.listener import RunListener
 from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
+from shared.events import ignore
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker
 
@@ -83,7 +83,7 @@ async def checkpointer(stored, trainers, device, boundary):
         members=SimpleNamespace(holders=lambda _placement: workers),
         threads=SimpleNamespace(disk=InlineWorker()),
     )
-    checkpointer = Checkpointer(EdgeCheckpointsConfig(every_seconds=3600.0), session, device, boundary, RunListener())
+    checkpointer = Checkpointer(EdgeCheckpointsConfig(every_seconds=3600.0), session, device, boundary, ignore)
     checkpointer.count_from(0)
     return checkpointer
 

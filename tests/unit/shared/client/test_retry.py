@@ -27,12 +27,12 @@ async def test_no_retry_is_sooner_than_the_trainer_asked(kind):
 async def test_each_call_that_waits_has_its_own_reason():
     told, both, back = [], asyncio.Event(), {name: asyncio.Event() for name in ("near", "far")}
 
-    def on_away(reasons):
-        told.append(reasons)
-        if len(reasons) == 2:
+    def note(event):
+        told.append(event.reasons)
+        if len(event.reasons) == 2:
             both.set()
 
-    retry = Retry(None, on_away)
+    retry = Retry(None, note)
 
     async def attempt(name):
         if not back[name].is_set():

@@ -1,0 +1,191 @@
+"""The events of a run, beside those of its workers (`shared.events`), and its activity in one word."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from shared.events import Emit, Event
+from shared.placement import Deployment, Link, Placement
+from shared.transport.stream.duplex import Duplex
+
+if TYPE_CHECKING:
+    from edge_agent.training.open_run import OpenRun
+    from edge_agent.training.statistics import Statistics
+
+
+class Activity(Enum):
+    """The names are those of `RunState` in protos/isthmus/v1/control.proto, which says what each means."""
+
+    OPENING = auto()
+    TRAINING = auto()
+    PAUSED = auto()
+    EVALUATING = auto()
+    MIGRATING = auto()
+    AWAY = auto()
+    STOPPING = auto()
+    FINISHING = auto()
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Event):
+    """The workload of the run is known."""
+
+    run_id: str
+    """Name of the run in the logs of all its processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened(Event):
+    """Training is about to begin, or to begin again in another session."""
+
+    run: "OpenRun"
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityChanged(Event):
+    """The run has begun another activity."""
+
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Event):
+    """A placement is in force at all workers."""
+
+    placement: Placement
+    links: Sequence[Link]
+    deployment: Deployment
+    """The same in few numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp(Event):
+    """The link of training to a trainer is up."""
+
+    peer: str
+    stream: Duplex[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown(Event):
+    """The link of training to a trainer has ended or is lost."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost(Event):
+    """The link of training to a trainer was lost; nobody has ended it."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished(Event):
+    """All workers have done a step."""
+
+    step: int
+    samples: int
+    loss: float
+    """The mean of the batch."""
+    compute_seconds: float
+    """T3: of the slowest trainer; 0 where there is none."""
+    downlink_bits_per_second: float
+    """The rate of the slowest link to this device; 0 while nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed(Event):
+    """The figures of the run have changed: by a step, an evaluation, or a session."""
+
+    statistics: "Statistics"
+    """The same object each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(Event):
+    """Nothing is in flight, and something other than a step comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated(Event):
+    """The model was evaluated on the test set."""
+
+    accuracy: float | None
+    """None where the loss is not of classes."""
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTaken(Event):
+    """A checkpoint is being written."""
+
+    pause_seconds: float
+    """Time that training waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointShared(Event):
+    """All workers can go back to the state of this step, or of a few steps ago."""
+
+    is_replicated: bool
+    """Whether other workers have replicas of each trainer's part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated(Event):
+    """Blocks have moved."""
+
+    pause_seconds: float
+    """Time that training waited for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFailed(Event):
+    """A move of blocks has failed, and each block stays where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Event):
+    """The run goes on without these trainers, from a checkpoint; others have their blocks."""
+
+    trainers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack(Event):
+    """All workers have gone back to a checkpoint."""
+
+    step: int
+    """The step that comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeganAgain(Event):
+    """Nothing of the steps so far was kept: training goes on from the first, in a new session."""
+
+
+class CurrentActivity:
+    """The activity of a run, with an event when it changes."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._now = Activity.OPENING
+
+    def begin(self, activity: Activity) -> None:
+        """Begin this activity."""
+        self._now = activity
+        self._emit(ActivityChanged(activity))
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Have this activity while the `with` block runs, and then the one before."""
+        before = self._now
+        self.begin(activity)
+        try:
+            yield
+        finally:
+            self.begin(before)

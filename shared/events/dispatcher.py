@@ -1,0 +1,35 @@
+"""Brings each event to its readers. Knows no event."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+
+class Event:
+    """Something that has happened. Its types are frozen dataclasses; times are time.monotonic, in seconds."""
+
+    __slots__ = ()
+
+
+Emit = Callable[[Event], None]
+"""Tells an event, on the event loop. Whoever emits does not know who reads."""
+E = TypeVar("E", bound=Event)
+
+
+def ignore(_event: Event) -> None:
+    """Emit to nobody."""
+
+
+class Events:
+    """The readers of events, by type. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._readers: dict[type[Event], list[Callable[[Any], object]]] = {}
+
+    def subscribe(self, kind: type[E], reader: Callable[[E], object]) -> None:
+        """Have a reader told every event of exactly this type, after earlier readers. It must be quick, and must not raise."""
+        self._readers.setdefault(kind, []).append(reader)
+
+    def emit(self, event: Event) -> None:
+        """Tell an event to its readers, before this returns."""
+        for reader in self._readers.get(type(event), ()):
+            reader(event)

@@ -1,0 +1,84 @@
+"""The events of one worker's steps and links."""
+
+from dataclasses import dataclass
+
+from shared.events.dispatcher import Event
+from shared.transport.stream.framing import WireTensor
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Event):
+    """This worker has computed a segment of a step."""
+
+    step: int
+    what: str
+    """Name of the work, as "forward" or "backward, update"."""
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Event):
+    """A load of a step has been encoded for another worker."""
+
+    step: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Event):
+    """A tensor was handed to the link."""
+
+    peer: str
+    payload_bytes: int
+    raw_bytes: int
+    """Its size before its codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Event):
+    """A peer has acknowledged a tensor."""
+
+    peer: str
+    tensor: WireTensor
+    seconds: float
+    """From its first byte to the acknowledgement."""
+    receiver_nanoseconds: int
+    """Its arrival, by the peer's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Event):
+    """A tensor has come from the link."""
+
+    peer: str
+    tensor: WireTensor
+    raw_bytes: int
+    """Its size after its codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepComputed(Event):
+    """This worker has done all of a step."""
+
+    step: int
+    compute_seconds: float
+    """Seconds of all its segments together."""
+    staleness: int | None
+    """Number of steps that had begun here since this one; None where the worker applies no error gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDone(Event):
+    """A worker has done all of a step: this one, or one whose reports come by here."""
+
+    report: StepDone
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStops(Event):
+    """A worker whose reports come by here is about to stop."""
+
+    worker: str
