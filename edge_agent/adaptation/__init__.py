@@ -1,1 +1,1 @@
-"""Which deployment a run should have now: what is measured, what the engine plans with, and the loop that asks it."""
+"""The choice of a run's deployment: measurements, the engine's input, and the loop that asks the engine."""

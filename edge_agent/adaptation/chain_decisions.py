@@ -1,13 +1,14 @@
-"""The decisions of a run on a chain: tells its engine once a second what was measured, and has blocks moved as it decides.
+"""The decisions of a run on a chain: the loop reports measurements once a second, and has blocks moved as the engine
+decides.
 
-The engine (`shared/planning/chain/engine.py`) is pure and decides; clock, codecs by name, logs and metrics are here. What an
-operator pins goes first.
+The engine (`shared/planning/chain/engine.py`) is pure and decides. Clock, codecs by name, logs and metrics are here. An
+operator's pins take precedence.
 
-Where the run goes on without a trainer, so does the engine. When that trainer answers again, it is a candidate: the run takes
-it back where the best partition with it is better by the margin and wins more than it costs.
+If the run continues without a trainer, so does the engine. When that trainer answers again, it is a candidate: the run
+takes it back if the best partition with it is better by the margin and gains more than it costs.
 
-A device that has changed gets one factor first. Where that does not bring it right, eight new samples are taken of it while
-training goes on, from which all its times follow (paper 001; `stage_samples`).
+A changed device first gets one factor. If that does not fit, eight new samples are measured during training, and all
+its times are computed from them (paper 001; `stage_samples`).
 """
 
 import asyncio
@@ -45,18 +46,20 @@ from shared.registry import codec_bits, codec_of_bits
 _log = structlog.get_logger(__name__)
 
 RETURN_SECONDS = 30.0
-"""How often trainers that were left out are asked, and what a return has to win: all restore a checkpoint for it."""
+"""Interval of questions to trainers that were left out, and the least gain of a return: all workers restore a
+checkpoint for it."""
 
 
 NEXT_SAMPLES_SECONDS = 600.0
-"""How soon a stage is measured again at the earliest: one that changes all the time would compute for nothing else."""
+"""Shortest time to the next measurement of a stage. A stage that changes all the time would otherwise do nothing
+else."""
 
 Measures = Callable[[str, Sequence[Run]], Awaitable[Mapping[Run, float]]]
-"""Takes the seconds of a step of these runs of blocks at a worker, while training goes on. Raises IsthmusError."""
+"""Measurement of a step's seconds, for these runs of blocks at a worker, during training. Raises IsthmusError."""
 
 
 class ChainDecisions:
-    """The decisions of one run. Everything is called on its event loop."""
+    """The decisions of one run. All methods are called on its event loop."""
 
     def __init__(
         self,
@@ -68,9 +71,9 @@ class ChainDecisions:
         statistics: Statistics,
         metrics: EngineMetrics,
     ) -> None:
-        """placement: what the run begins with, a chain. codec: the configured one; those of other bits are of its family.
+        """placement: the run's first one, a chain. codec: the configured one; codecs of other bits are of its family.
 
-        Raises PlanError where nothing was measured of it.
+        Raises PlanError if it was not measured.
         """
         self._chain, self._settings, self._total_steps = chain, settings, total_steps
         self._codec = codec
@@ -78,13 +81,13 @@ class ChainDecisions:
         self._pinned: tuple[tuple[int, ...] | None, int | None] = None, None
         self._means: dict[str, MeanSince] = {}
         self._is_misfit = asyncio.Event()
-        """Set where a stage wants new samples."""
+        """Event that is set while a stage needs new samples."""
         self._measured_seconds: dict[str, float] = {}
-        """When each stage was measured again, by time.monotonic."""
+        """Times of the latest measurement of each stage, by time.monotonic."""
         self._begin(placement)
 
     def _begin(self, placement: Placement) -> None:
-        """Decide for the workers of this placement. PlanError where nothing was measured of it."""
+        """Decide for the workers of this placement. Raises PlanError if it was not measured."""
         start = self._partition_of(placement)
         assert start is not None, "the placement is a chain of measured stages"
         names = chain_workers(placement) or ()
@@ -95,12 +98,12 @@ class ChainDecisions:
         self._names = names
         self._means.clear()
         self._proposal: ChainDecision | None = None
-        with suppress(PlanError):  # cuts that were pinned for other workers
+        with suppress(PlanError):  # these cuts were pinned for other workers
             self._engine.pin(*self._pinned)
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds a step as it is now, by what is believed of devices and links."""
+        """Return the present seconds a step, as believed of devices and links."""
         return self._engine.predicted_seconds
 
     @asynccontextmanager
@@ -130,12 +133,12 @@ class ChainDecisions:
             await self.take_new_samples(measure)
 
     async def take_new_samples(self, measure: Measures) -> None:
-        """Measure every stage again that one factor does not bring right."""
+        """Measure every stage again for which one factor does not fit."""
         for name in self._engine.misfits:
             await self._measure_again(name, measure)
 
     async def _measure_again(self, name: str, measure: Measures) -> None:
-        """Where that cannot be, the factor that it has stays, until it is off the next time."""
+        """Measure a stage again. If that fails, its factor stays until it no longer fits."""
         engine, chain = self._engine, self._chain
         now = time.monotonic()
         if now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
@@ -155,11 +158,12 @@ class ChainDecisions:
         seconds = await asyncio.to_thread(seconds_by, samples, before)
         now_measured = replace(worker, replayed=seconds)
         self._chain = self._chain.with_worker(now_measured)
-        if name in self._names:  # the run may have gone on without it
+        if name in self._names:  # The run may have continued without it.
             self._engine.measured_again(now_measured)
 
     def weigh(self, deployer: Deploys, back: Sequence[str]) -> None:
-        """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
+        """Take back trainers that answer again, if that is worth it. Raises ConfigError or DataError if they are not
+        permitted."""
         placement = deployer.placement
         if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
             return
@@ -180,19 +184,20 @@ class ChainDecisions:
         deployer.place(document_of(replace(wanted, codecs=dict(zip(routes, codecs, strict=True)))))
 
     def _chain_today(self) -> Profile:
-        """The chain of all workers, with what is known by now of those in use and of the links between them."""
+        """Return the chain of all workers, with today's times of those in use and today's rates of their links."""
         today, chain = self._engine.chain_today, self._chain
         for worker in today.workers:
             chain = chain.with_worker(worker)
         return chain.with_links(today.links)
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
-        """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
+        """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is
+        changed."""
         self._engine.pin(cuts, bits)
         self._pinned = cuts, bits
 
     def look(self, deployer: Deploys, seconds: float) -> None:
-        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        """Observe once, and act on the result. seconds: any clock that never goes back."""
         if deployer.moving:
             self._engine.note_standstill(seconds)
             return
@@ -208,7 +213,7 @@ class ChainDecisions:
             return
         if self._proposal is not None or partition != self._engine.partition:
             self._proposal = None
-            self._take_seconds()  # of the steps before
+            self._take_seconds()  # earlier steps
             self._engine.note_deployed(seconds, partition)
         rates = self._statistics.link_rates
         both = [(rates.get((near, far)), rates.get((far, near))) for near, far in pairwise(self._names)]
@@ -243,11 +248,11 @@ class ChainDecisions:
         self._metrics.step_seconds.set(decision.seconds_per_step, "predicted")
         try:
             deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
-        except IsthmusError as refusal:  # the next look finds what there was
+        except IsthmusError as refusal:  # The next look finds the former cuts.
             _log.warning("the blocks stay", reason=str(refusal))
 
     def _take_seconds(self) -> list[float | None]:
-        """What each stage took for a step since this was asked last."""
+        """Return each stage's seconds a step since the last call."""
         taken: list[float | None] = []
         for name in self._names:
             figures = self._statistics.workers.get(name)
@@ -261,7 +266,7 @@ class ChainDecisions:
         return taken
 
     def _partition_of(self, placement: Placement) -> Partition | None:
-        """The partition of a placement; None where it is no chain of measured stages, in their order."""
+        """Return the partition of a placement; None if it is no chain of measured stages, in their order."""
         cuts, workers = cuts_of(placement), chain_workers(placement) or ()
         if cuts is None or workers != tuple(name for name in self._chain.names if name in workers):
             return None
@@ -272,7 +277,7 @@ class ChainDecisions:
 def make_chain_decisions(
     experiment: Experiment, chain: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> ChainDecisions:
-    """The decisions of a run on a chain. Raises PlanError where nothing was measured of its start."""
+    """Make the decisions of a run on a chain. Raises PlanError if its start was not measured."""
     config = experiment.config
     codec = config.deployment.first_codec
     return ChainDecisions(chain, config.engine, experiment.placement, codec, experiment.steps, statistics, metrics)

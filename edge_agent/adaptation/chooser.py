@@ -1,4 +1,4 @@
-"""Who decides in a run: one engine at most, by what the placement is."""
+"""The choice of a run's engine: one at most, by the kind of the placement."""
 
 from edge_agent.adaptation.chain_decisions import ChainDecisions, make_chain_decisions
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
@@ -13,7 +13,7 @@ Decisions = DecisionLoop | ChainDecisions
 def make_decisions(
     experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
 ) -> Decisions | None:
-    """The decisions of a run; None without a profile to decide by. Raises PlanError when that leaves nothing to choose."""
+    """Make the decisions of a run; None without a profile. Raises PlanError if that leaves nothing to choose."""
     if profile is None:
         return None
     make = make_decision_loop if has_one_cut(experiment.placement) else make_chain_decisions

@@ -1,7 +1,8 @@
-"""The decision loop: tells the engine once a second what was measured, and has the deployer do what the engine decides.
+"""The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine
+decides.
 
-The engine (shared.planning.engine) is pure and decides; clock, codecs by name, logs and metrics are here. Operators take
-precedence: `pin` narrows what the engine may choose, and `use` stops and starts the choosing of the rest.
+The engine (shared.planning.engine) is pure and decides. Clock, codecs by name, logs and metrics are here. Operators
+take precedence: `pin` narrows the engine's choice, and `use` stops and starts the choice of the rest.
 """
 
 import math
@@ -40,11 +41,11 @@ from shared.registry import codec_bits, codec_of_bits
 _log = structlog.get_logger(__name__)
 
 TELLING_STEPS = 20
-"""Where a stream has not shown the link's rates after so many steps, its steps send too little for that link to show them."""
+"""Number of steps after which a stream that has shown no rates sends too little to show any."""
 
 
 class DecisionLoop:
-    """The decisions of one run. Everything is called on its event loop."""
+    """The decisions of one run. All methods are called on its event loop."""
 
     def __init__(
         self,
@@ -58,14 +59,14 @@ class DecisionLoop:
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
-        """space: what the configuration lets the engine choose from. deployment: what the run begins with.
-        codec: the configured one; codecs of other bits come from its family where that has them.
-        Raises PlanError when the profile leaves nothing to choose.
+        """space: the choices that the configuration lets the engine have. deployment: the run's first one.
+        codec: the configured one; codecs of other bits come from its family if that has them.
+        Raises PlanError if the profile leaves nothing to choose.
         """
         self._codec = codec
         self._configured_space = space
         self._unpinned_space = space
-        """What there is to choose from, before pins narrow it."""
+        """Choices before pins narrow them."""
         self._profile = adjust_profile(profile, settings, deployment.downlink_codec)
         self.planner = GREEDY
         self._engine = Engine(
@@ -78,11 +79,11 @@ class DecisionLoop:
             total_steps,
         )
         self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
-        """The cut, bits and K that an operator holds; None is not held."""
+        """Cut, bits and K that an operator fixes; None if free."""
         self._widest = max(space.bits)
         """Bits where nothing crosses."""
         self._only_cut: int | None = None
-        """The cut that the engine may not leave, by a pin or because it holds what it has; None where it may choose."""
+        """Cut that the engine may not leave, because of a pin or the fixed planner; None if it may choose."""
         self._probe = probe
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
@@ -100,7 +101,7 @@ class DecisionLoop:
             self._log_outcome()
 
     def look(self, deployer: Deploys, seconds: float) -> None:
-        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        """Observe once, and act on the result. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
             if not (self._statistics.is_flowing and deployer.has_cut):
@@ -124,7 +125,7 @@ class DecisionLoop:
             self._apply(deployer, decision)
 
     def _rates(self, deployer: Deploys, seconds: float) -> LinkRates:
-        """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
+        """Return the link's rates, from the training stream or, if the stream hardly uses the link, from a probe."""
         if deployer.moving:
             self._probe.end()
         elif deployer.deployment.edge_blocks == len(self._profile):
@@ -141,14 +142,15 @@ class DecisionLoop:
         return self._probe.found.merged_over(measured)
 
     def _edge_seconds(self, deployment: Deployment) -> float | None:
-        """T1 as the cost model has it: computing and, where the codec is not float32, encoding. None where nothing is new."""
+        """Return T1 of the cost model: computing and, if the codec is not float32, encoding. None if nothing is new."""
         compute, encode = self._edge.take(), self._encode.take()
         if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
             return compute
         return None if encode is None else compute + encode
 
     def _report_deployment(self, deployer: Deploys, seconds: float) -> None:
-        """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
+        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an
+        operator's."""
         actual, proposal, before = self._layout(deployer.deployment), self._proposal, self._engine.layout
         if proposal is None and actual == before:
             return
@@ -157,13 +159,13 @@ class DecisionLoop:
             and actual.tiles != proposal.layout.tiles
             and actual.staleness == proposal.layout.staleness
         ):
-            # Given up: K and bits, which were changed at once, go back as well.
+            # The move was given up: K and bits, which were changed at once, go back as well.
             self._change(deployer, before)
             actual = self._layout(deployer.deployment)
         self._log_outcome()
         self._proposal = None
         for mean in (self._edge, self._encode, self._cloud):
-            mean.take()  # of the steps before, which were of another deployment
+            mean.take()  # earlier steps had another deployment
         self._engine.note_deployed(seconds, actual)
 
     def _apply(self, deployer: Deploys, decision: Decision) -> None:
@@ -195,17 +197,17 @@ class DecisionLoop:
         return stacked(self._profile, (deployment.edge_blocks,), deployment.staleness, (bits,))
 
     def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
-        """Hold cut, bit width or K, each that is given, until the next call, and let the engine choose the others.
+        """Fix cut, bit width or K, each that is given, until the next call, and let the engine choose the others.
 
-        Raises PlanError for what is out of range or was never measured, and then nothing is changed.
+        Raises PlanError for a value out of range or never measured, and then nothing is changed.
         """
         self._constrain(self._unpinned_space, cut, bits, staleness)
         _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
 
     def use(self, planner: str) -> None:
-        """Go on choosing what is not pinned (`greedy`), or hold the deployment of this moment (`fixed`).
+        """Choose the free values again (`greedy`), or keep the present deployment (`fixed`).
 
-        Raises PlanError where the pins leave nothing to choose, and then nothing is changed.
+        Raises PlanError if the pins leave nothing to choose, and then nothing is changed.
         """
         held, space = None, self._configured_space
         if planner == FIXED:
@@ -218,18 +220,18 @@ class DecisionLoop:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What came of the last change; None until a step was done since."""
+        """Return the outcome of the last change; None until a step was done since."""
         return self._engine.outcome()
 
     def _constrain(self, unpinned: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
-        """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""
+        """Let the engine choose from this space as far as pins leave it free. Raises PlanError, and changes nothing."""
         only_cut = (unpinned.cuts or (None,))[0] if cut is None else cut
         pinned = replace(
             unpinned,
             cuts=None if only_cut is None else (only_cut,),
             bits=unpinned.bits if bits is None else (bits,),
             staleness=unpinned.staleness if staleness is None else staleness,
-            allow_edge_only=unpinned.allow_edge_only or only_cut == len(self._profile),  # who names it means it
+            allow_edge_only=unpinned.allow_edge_only or only_cut == len(self._profile),  # a named cut is intended
         )
         self._engine.constrain(pinned)
         self._pinned, self._only_cut = (cut, bits, staleness), only_cut
@@ -256,7 +258,7 @@ class DecisionLoop:
 def make_decision_loop(
     experiment: Experiment, profile: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop:
-    """The decision loop of a run of two workers. Raises PlanError when the profile leaves nothing to choose."""
+    """Make the decision loop of a run of two workers. Raises PlanError if the profile leaves nothing to choose."""
     config, start, steps = experiment.config, experiment.deployment, experiment.steps
     probe = make_link_probe(config)
     space = search_space(experiment, profile)

@@ -1,4 +1,4 @@
-"""What the engine of a run plans with: the profile, adjusted to the configuration, and the space of what it may choose."""
+"""The input of a run's engine: the profile, adjusted to the configuration, and the space of its choices."""
 
 import math
 from dataclasses import replace
@@ -17,11 +17,11 @@ _log = structlog.get_logger(__name__)
 
 
 def load_run_profile(experiment: Experiment) -> Profile | None:
-    """The profile that `engine.profile` names, checked against the experiment; None where it names none.
+    """Load the profile that `engine.profile` names, and check it against the experiment; None if it names none.
 
-    Warns where the profile was measured with other codecs than those that the engine may choose.
-    Raises PlanError for a profile that cannot be read or is of something else, and ConfigError where a schedule would change
-    K or the bits as well, or where the placement is neither of two workers on one cut nor a chain.
+    Warns if the profile was measured with other codecs than the engine may choose.
+    Raises PlanError for a profile that cannot be read or is of another model, and ConfigError if a schedule would
+    change K or the bits as well, or if the placement is neither of two workers on one cut nor a chain.
     """
     config = experiment.config
     path = config.engine.file
@@ -68,7 +68,7 @@ def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
             bits=others,
             codec_family=profile.codec_family,
         )
-    # A profile may have been measured where more was permitted; what is not measured is never chosen.
+    # More cuts may have been permitted when the profile was measured. An unmeasured cut is never chosen.
     edge, _ = profile.workers
     permitted = edge.replayed.copy()
     for cut in range(1, len(profile) + 1):
@@ -86,14 +86,14 @@ def _of_a_chain(profile: Profile, experiment: Experiment, workers: tuple[str, ..
             "must have the same names in the same order"
         )
     profile = profile.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
-    # It may have been measured where raw samples may cross; what is not measured is never chosen.
+    # Raw samples may have been permitted to cross when it was measured. An unmeasured cut is never chosen.
     first = profile.worker(AGENT).replayed.copy()
     first[0, : experiment.chain.first_boundary] = math.nan
     return profile.with_worker(replace(profile.worker(AGENT), replayed=first))
 
 
 def _is_permitted(experiment: Experiment, cut: int) -> bool:
-    """Whether two workers may have the model cut there: by the model, and by where samples and labels may go."""
+    """Tell whether two workers may cut the model there, by the model and by the permissions for samples and labels."""
     try:
         at_cut(experiment.placement, cut, experiment, configured_codecs(experiment.config))
     except (ConfigError, DataError, ModelError):
@@ -102,7 +102,7 @@ def _is_permitted(experiment: Experiment, cut: int) -> bool:
 
 
 def check_measured(measured: Profile, names: tuple[str, ...], batch_size: int, where: str) -> None:
-    """Refuse what was measured of another model or batch size. Raises PlanError, beginning with `where`."""
+    """Refuse a profile of another model or batch size. Raises PlanError, beginning with `where`."""
     measured_names = tuple(block.name for block in measured.blocks)
     if measured_names != names:
         raise PlanError(
@@ -117,13 +117,13 @@ def check_measured(measured: Profile, names: tuple[str, ...], batch_size: int, w
 
 
 def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
-    """The widths below 32, rising, whose codec in a run configured with `codec` is not of the profile's family."""
+    """List the widths below 32, rising, whose codec in a run configured with `codec` is not of the profile's family."""
     narrow = [bits for bits in bit_widths() if bits < FLOAT32_BITS]
     return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
 
 
 def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
-    """The deployments that configuration and model let the engine choose from."""
+    """Return the deployments that configuration and model let the engine choose from."""
     engine = experiment.config.engine
     return SearchSpace(
         engine.bits,
@@ -133,8 +133,8 @@ def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
 
 
 def adjust_profile(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:
-    """The profile with the K and the gradients of this configuration."""
+    """Return the profile with the K and the gradients of this configuration."""
     if settings.max_staleness is not None:
         profile = replace(profile, max_staleness=settings.max_staleness)
-    # The schema has float32 error gradients; the downlink's codec is not the engine's to choose.
+    # The schema has float32 error gradients. The engine does not choose the downlink's codec.
     return profile.with_gradient_bits(codec_bits(downlink_codec))

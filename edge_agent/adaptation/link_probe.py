@@ -1,7 +1,8 @@
-"""Probes the link now and then while training hardly uses it, as where all blocks are on the device.
+"""Probes of the link while training hardly uses it, for example with all blocks on the device.
 
-Without probes, a device that took all blocks because the link was bad would never learn that it is good again. Each probe is a
-few calls on a connection of its own, bounded in bytes and time, and ends at once when training needs the link.
+Without probes, a device that took all blocks because the link was bad would never learn that it is good again. Each
+probe is a few calls on a connection of its own, bounded in bytes and time, and ends at once when training needs the
+link.
 """
 
 import asyncio
@@ -28,37 +29,38 @@ from shared.errors import IsthmusError
 _log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-"""The time from the beginning of one probe to that of the next."""
+"""Time from the beginning of one probe to that of the next."""
 
 
 class LinkProbe:
-    """The probes of one decision loop, on its event loop. The clock is the caller's."""
+    """The probes of one decision loop, on its event loop. The caller gives the clock."""
 
     def __init__(self, measure: Callable[[], Awaitable[LinkRates]]) -> None:
         self._measure = measure
         self._task: asyncio.Task[None] | None = None
         self._due_seconds = -math.inf
         self.found = LinkRates()
-        """What the last probes since `forget` found."""
+        """Rates that the probes found since the last `forget`."""
 
     def want(self, seconds: float) -> None:
-        """Training hardly uses the link: begin a probe if one is due; the first is due at once. Call about once a second."""
+        """Begin a probe if one is due, because training hardly uses the link. The first is due at once. Call about once
+        a second."""
         if seconds >= self._due_seconds and (self._task is None or self._task.done()):
             self._due_seconds = seconds + PERIOD_SECONDS
             self._task = asyncio.create_task(self._probe())
 
     def end(self) -> None:
-        """Training needs the link: end a probe that is under way."""
+        """End a probe that is under way, because training needs the link."""
         if self._task is not None:
             self._task.cancel()
 
     def forget(self) -> None:
-        """The training stream shows what the link carries: drop what probes found."""
+        """Forget the rates of probes, because the training stream shows them."""
         self.end()
         self.found, self._due_seconds = LinkRates(), -math.inf
 
     async def close(self) -> None:
-        """End the probes; when this returns, none is under way."""
+        """End the probes. On return, none is under way."""
         self.end()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -68,12 +70,12 @@ class LinkProbe:
 
 
 def make_link_probe(config: EdgeConfig) -> LinkProbe:
-    """The probe of the link to the configured trainer. Raises ConfigError for files that cannot be used."""
+    """Make the probe of the link to the configured trainer. Raises ConfigError for files that cannot be used."""
     return LinkProbe(partial(_measured, config, config.only_trainer, trainer_access(config.only_trainer, config.tls)))
 
 
 async def probe_link(config: EdgeConfig, trainer: TrainerAddressConfig) -> LinkRates:
-    """What the link to a trainer carries; nothing where that cannot be measured.
+    """Measure the link to a trainer. The result is empty if that fails.
 
     Raises ConfigError for files that cannot be used.
     """
@@ -81,7 +83,8 @@ async def probe_link(config: EdgeConfig, trainer: TrainerAddressConfig) -> LinkR
 
 
 async def probe_round_trip(config: EdgeConfig) -> float | None:
-    """Seconds to the configured trainer and back; None where that cannot be measured. Raises ConfigError as `probe_link`."""
+    """Return the seconds to the configured trainer and back; None if that cannot be measured. Raises ConfigError as
+    `probe_link`."""
     trainer = config.only_trainer
     async with ProbeCalls(trainer.address, trainer_access(trainer, config.tls), config.link, CALL_SECONDS) as calls:
         try:
@@ -97,7 +100,7 @@ async def _measured(config: EdgeConfig, trainer: TrainerAddressConfig, access: T
 
 
 async def _found(measuring: Awaitable[LinkRates]) -> LinkRates:
-    """What `measuring` finds; nothing where it fails."""
+    """Return the result of `measuring`; empty if it fails."""
     try:
         found = await measuring
     except (IsthmusError, NotMeasuredError) as why:

@@ -1,4 +1,4 @@
-"""Looks once a second at what was measured, for as long as a run lasts."""
+"""A look at measurements once a second, for as long as a run lasts."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What a run begins with where the configuration leaves the cut to the engine: the plan for the link as a probe finds it."""
+"""The first deployment of a run whose cut is left to the engine: the plan for the link as a probe finds it."""
 
 import structlog
 
@@ -13,9 +13,9 @@ _log = structlog.get_logger(__name__)
 
 
 async def planned_start(experiment: Experiment, profile: Profile) -> Deployment | None:
-    """The deployment to begin with; None where the configuration names a cut or a placement, or the link says nothing.
+    """Plan the first deployment; None if the configuration names a cut or a placement, or the probe finds no rates.
 
-    Raises PlanError where nothing may be chosen.
+    Raises PlanError if nothing may be chosen.
     """
     config = experiment.config
     if config.deployment.cut is not None or config.placement.given:

@@ -1,4 +1,5 @@
-"""New times of one stage of a chain: which runs of blocks to measure, and what all its runs take by them."""
+"""New times of one stage of a chain: the runs of blocks to measure, and the times of all its runs computed from
+them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,17 +10,17 @@ from shared.planning.measurements import Floats
 from shared.prediction import SHORTEST_SECONDS, ChangedDevice, contiguous, vector
 
 Run = tuple[int, int]
-"""The blocks [first, stop)."""
+"""Blocks [first, stop)."""
 
 
 def runs_to_measure(seconds: Floats, today: Run) -> list[Run]:
-    """The runs that tell most about a stage, first of all the one that it has today. seconds: see `WorkerProfile`."""
+    """Choose the runs that tell most about a stage, its present one first. seconds: see `WorkerProfile`."""
     stage = _Stage.of(seconds)
     return [stage.runs[place] for place in stage.device.most_telling(stage.runs.index(today))]
 
 
 def seconds_by(samples: Mapping[Run, float], seconds: Floats) -> Floats:
-    """What each run of a stage takes by the seconds of these; NaN where nothing was measured before."""
+    """Compute the seconds of each run of a stage from these samples; NaN if it was never measured before."""
     stage = _Stage.of(seconds)
     places = [stage.runs.index(run) for run in samples]
     table = np.full_like(seconds, np.nan)
@@ -29,7 +30,7 @@ def seconds_by(samples: Mapping[Run, float], seconds: Floats) -> Floats:
 
 class _Stage(NamedTuple):
     runs: list[Run]
-    """Those that were measured."""
+    """Measured runs."""
     device: ChangedDevice
 
     @classmethod

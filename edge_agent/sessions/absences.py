@@ -1,7 +1,7 @@
-"""How long each trainer has been away, and what is under way given up where that is too long (trainer.replace_after_seconds).
+"""Absences of trainers: work is given up when a trainer has been away for too long (trainer.replace_after_seconds).
 
-While steps get done nobody is asked. A trainer that another one has dialled may be away without this device's links noticing,
-so it is a question to each that counts, and not a link.
+While steps are done, no trainer is asked. If another trainer has dialled the absent one, this device's links show
+nothing. Each trainer is therefore asked itself.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from shared.runtime.watching import watched
 
 T = TypeVar("T")
 LOOK_SECONDS = 2.0
-"""How often progress is looked for, and without any each trainer is asked. Small beside the 30 s in which one is replaced."""
+"""Interval of looks for progress. Without progress, each trainer is asked. It is small beside the 30 s of a
+replacement."""
 
 
 class AbsentError(IsthmusError):
-    """Trainers that have been away for longer than the run waits for them."""
+    """An error that names trainers away for longer than the run waits for them."""
 
     def __init__(self, workers: Sequence[str]) -> None:
         super().__init__(f"away for longer than trainer.replace_after_seconds: {', '.join(workers)}")
@@ -33,9 +34,10 @@ class Absences:
     """The absences of the trainers of one session. Used on the event loop."""
 
     def __init__(self, session: OpenSession, progress: Callable[[], object], may_rest: Callable[[], bool]) -> None:
-        """progress: something that changes while all trainers with blocks are there, as the last step that all have done.
+        """progress: a value that changes while all trainers with blocks are there, for example the last step that all
+        have done.
 
-        may_rest: whether no steps are to get done now, so that no link is missed.
+        may_rest: True while no steps are expected, so that no link is missed.
         """
         self._session = session
         self._progress = progress
@@ -46,14 +48,14 @@ class Absences:
             if trainer.replace_after_seconds is not None
         }
         self._away_since: dict[str, float] = {}
-        """By the trainer, when the first question was asked that it has not answered, by time.monotonic."""
+        """Time of the first unanswered question to each trainer, by time.monotonic."""
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work. Raises AbsentError out of it when a trainer has been away for too long.
+        """Do some work. Raises AbsentError in it when a trainer has been away for too long.
 
-        Raises UnreachableError when a link between two trainers that are there has been down for too long.
+        Raises UnreachableError when a link between two present trainers has been down for too long.
 
-        Before the first checkpoint of all workers no absence is too long: nobody could go on without the trainer.
+        Before the first checkpoint of all workers, no absence is too long: the run cannot continue without the trainer.
         """
         absent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watching = asyncio.create_task(self._watch(absent))
@@ -89,7 +91,7 @@ class Absences:
             await client.check_serving()
         except UnreachableError:
             self._away_since.setdefault(worker, asked_seconds)
-        except IsthmusError:  # whatever is wrong, it answers
+        except IsthmusError:  # Any answer shows that it is there.
             self._away_since.pop(worker, None)
         else:
             self._away_since.pop(worker, None)

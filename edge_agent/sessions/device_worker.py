@@ -1,4 +1,4 @@
-"""This device as a worker of its session: what the coordinator asks of it, done on its own threads and disk."""
+"""This device as a worker of its session: it answers the coordinator on its own threads and disk."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class DeviceWorker:
 
     @classmethod
     async def made(cls, state: SessionState, listener: WorkerListener) -> Self:
-        """Make one beside the event loop; it computes under the placement in force, from the first step on."""
+        """Make one beside the event loop. It computes under the placement in force, from the first step on."""
         experiment, deployment = state.experiment, state.experiment.config.deployment
         chain, loss = experiment.chain, experiment.recipe.loss
         setup = WorkerSetup(
@@ -48,15 +48,15 @@ class DeviceWorker:
         return cls(state, placed)
 
     def __init__(self, state: SessionState, placed: PlacedWorker) -> None:
-        """placed: what computes here. See `made`."""
+        """placed: the part that computes. See `made`."""
         self._state = state
         self._held = state.experiment.held
         self._arriving: dict[int, block_state.BlockTensors] = {}
-        """The states that have come for the next placement, by the block's index."""
+        """States that have arrived for the next placement, by the block's index."""
         self.placed = placed
 
     async def position(self) -> Position:
-        """See `WorkerCalls`. Raises StorageError."""
+        """Tell the position as `WorkerCalls` says. Raises StorageError."""
         state, disk, store = self._state, self._state.threads.disk, self._store
         parts = frozenset(await disk.run(state.stored.checkpoints))
         replicas = {} if store is None else await disk.run(store.replicas)
@@ -65,26 +65,26 @@ class DeviceWorker:
         return Position(is_whole, state.lineage, state.placement.version, parts, kept)
 
     async def prepare(self, change: Change) -> None:
-        """See `WorkerCalls`: makes room for what has come. Raises ModelError where there is none."""
+        """Prepare as `WorkerCalls` says: make room for the blocks. Raises ModelError if there is none."""
         await self._state.threads.compute.run(self._held.take_in, self._blocks_under(change.plan), self._arriving)
 
     async def give_up(self) -> None:
-        """Forget what was prepared, and what has come for it."""
+        """Forget the preparation and the blocks that arrived for it."""
         self._arriving = {}
         await self._state.threads.compute.run(self._held.let_go)
 
     async def commit(self, change: Change) -> Sequence[pb.Ticket]:
-        """See `WorkerCalls`. Who coordinates commits here last."""
+        """Commit as `WorkerCalls` says. The coordinator's own device commits last."""
         arriving, self._arriving = self._arriving, {}
         await self._state.threads.compute.run(self._held.hold, self._blocks_under(change.plan), arriving)
         await self.placed.place(change.plan, change.next_step)
         return ()
 
     async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
-        """See `WorkerCalls`. A part that is damaged is removed, so that an older one counts."""
+        """Restore as `WorkerCalls` says. A damaged part is removed, so that an older one counts."""
         threads, store, blocks = self._state.threads, self._store, self._blocks_under(plan)
         assert store is not None, "without a folder there are no checkpoints"
-        await self.placed.stop()  # nothing that was begun before may still change the blocks
+        await self.placed.stop()  # Earlier work must no longer change the blocks.
         needed = set(blocks).intersection(changing_blocks(self._held.chain))
         try:
             states = await threads.disk.run(load_states, store, name, needed)
@@ -96,15 +96,15 @@ class DeviceWorker:
         return ()
 
     def checkpoint(self, name: CheckpointName, facts: Mapping[str, Any]) -> CheckpointPart:
-        """See `WorkerCalls`."""
+        """Begin a checkpoint as `WorkerCalls` says."""
         return _DevicesPart(self._state, name, facts)
 
     def lacks(self, block: int) -> bool:
-        """See `WorkerCalls`: static blocks are here from the beginning."""
+        """Tell as `WorkerCalls` says. Static blocks are here from the beginning."""
         return not block_state.is_static(self._held.chain.blocks[block])
 
     def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
-        """See `WorkerCalls`: nobody dials a device, so it brings each block itself."""
+        """List the calls as `WorkerCalls` says. No worker dials a device, so the device brings each block itself."""
         return [partial(self._bring, receiver, block, transfer) for block in transfer.weights_only]
 
     async def _bring(self, receiver: WorkerCalls, block: int, transfer: Transfer) -> None:
@@ -124,7 +124,7 @@ class DeviceWorker:
         return block_state.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
 
     def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
-        """See `WorkerCalls`: one call for each block."""
+        """List the calls as `WorkerCalls` says: one for each block."""
         return [partial(self._fetch, source, block, transfer) for block in transfer.weights_only]
 
     async def _fetch(self, source: BlockSource, block: int, transfer: Transfer) -> None:
@@ -132,7 +132,7 @@ class DeviceWorker:
         await self.take(block, await source.download(block, weights_only=weights_only, checkpoint=name), name)
 
     async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
-        """See `WorkerCalls`. Raises ProtocolError for a state that is none of this block's."""
+        """Store a state as `WorkerCalls` says. Raises ProtocolError for a state that does not fit the block."""
         threads, store = self._state.threads, self._store
         tensors = await threads.compute.run(block_state.deserialize, state)
         if checkpoint is None:
@@ -160,11 +160,11 @@ class _DevicesPart:
         self._copying = asyncio.create_task(state.threads.compute.run(copy_state, state.experiment.held))
 
     async def copied(self) -> None:
-        """See `CheckpointPart`."""
+        """Wait as `CheckpointPart` says."""
         await self._copying
 
     async def written(self) -> None:
-        """See `CheckpointPart`."""
+        """Wait as `CheckpointPart` says."""
         await self._state.threads.disk.run(self._write, self._copying.result())
 
     def _write(self, copy: dict[str, Tensor]) -> None:
@@ -174,5 +174,5 @@ class _DevicesPart:
         store.prune([] if shared is None else [shared])
 
     async def give_up(self) -> None:
-        """See `CheckpointPart`."""
+        """Give up as `CheckpointPart` says."""
         self._copying.cancel()

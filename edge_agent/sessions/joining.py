@@ -1,7 +1,7 @@
-"""Joining the trainers of a session, and taking in those that have nothing of it.
+"""Joining the trainers of a session, and taking in those that have lost it.
 
-A trainer without blocks has no state that could be lost, so nobody waits for it: where it does not answer it is absent until
-somebody wants to give it blocks.
+A trainer without blocks has no state to lose, so the run does not wait for it. If it does not answer, it is absent
+until a placement needs it.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from shared.placement import PlacementPlan
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 OTHERS_SECONDS = 2.0
-"""How long a trainer that nobody needs may take to answer. Longer than gRPC ever waits between connections."""
+"""Longest wait for an answer of a trainer that is not needed. It is longer than gRPC ever waits between connections."""
 T = TypeVar("T")
 
 
 class Joined(NamedTuple):
-    """What the trainers of a session have said."""
+    """The answers of a session's trainers."""
 
     positions: dict[str, Position]
-    """By the trainer, what it could go on with. Those that are not here and not lost are absent."""
+    """Positions by trainer. A trainer neither here nor in `lost` is absent."""
     lost: dict[str, SessionLostError]
-    """The trainers that answer and have nothing of the session any more, with their words."""
+    """Trainers that answer and have lost the session, with their words."""
 
 
 async def join(session: OpenSession, needed: Collection[str], wanted: Collection[str] = ()) -> Joined:
-    """Become the only agent of the session at every trainer, and hear what each could go on with.
+    """Become the only agent of the session at every trainer, and learn each one's position.
 
-    needed: the trainers without which nothing goes on; nothing is written on any side while one of them does not answer.
-    wanted: others that are to be taken in, although they were absent; one that has nothing of the session gets it opened again.
-    Raises the IsthmusError of a trainer that is needed.
+    needed: trainers without which the run cannot continue. Nothing is written on any side while one of them does not
+    answer. wanted: absent trainers that will be taken in. The session is opened again at one that has lost it.
+    Raises the IsthmusError of a needed trainer.
     """
     members, lost = session.members, dict[str, SessionLostError]()
     asked = [name for name in members if name in needed or name in wanted or name not in members.absent]
@@ -58,7 +58,7 @@ async def join(session: OpenSession, needed: Collection[str], wanted: Collection
     try:
         positions = await _of_all(session, serving, needed, wanted, join_one)
     except BusyError:
-        if len(members) == 1:  # of several, another may have taken it
+        if len(members) == 1:  # If several were asked, another may have taken it.
             session.state.save_term()
         raise
     members.absent.difference_update(positions)
@@ -66,7 +66,7 @@ async def join(session: OpenSession, needed: Collection[str], wanted: Collection
 
 
 async def clear_others(session: OpenSession, positions: Mapping[str, Position], wanted: Collection[str] = ()) -> None:
-    """Have the trainers without blocks hold none in their own eyes, too: the next change may give them some."""
+    """Make the trainers without blocks hold none in their own records: the next change may give them some."""
     plan, beginning, holding = session.state.plan, CheckpointName(0, 0), session.members.holders(session.placement)
     stale = [
         name
@@ -80,10 +80,10 @@ async def clear_others(session: OpenSession, positions: Mapping[str, Position], 
 async def restore(
     session: OpenSession, positions: Mapping[str, Position], name: CheckpointName, plan: PlacementPlan
 ) -> Tickets:
-    """Have every trainer go back to a checkpoint under a placement, which is in force then.
+    """Restore a checkpoint at every trainer under a placement, which is then in force.
 
-    Where one with blocks cannot, the others come to an end first: what is interrupted in the middle leaves a session that is of
-    no use.
+    If one with blocks cannot, the others finish first: a restore that is interrupted in the middle leaves a useless
+    session.
     """
     holding = session.members.holders(plan.placement)
     restoring = [trainer.restore(name, plan) for trainer in holding]
@@ -99,7 +99,7 @@ async def restore(
 
 
 async def are_ready(session: OpenSession, names: Collection[str]) -> bool:
-    """Whether these trainers have the session in memory, so that they can be given blocks."""
+    """Tell whether these trainers have the session in memory, so that they can be given blocks."""
     if not session.members.keys() >= set(names) or not session.members.absent.isdisjoint(names):
         return False
     return (await _of_all(session, names, (), (), lambda trainer: trainer.remind())).keys() == set(names)
@@ -108,7 +108,7 @@ async def are_ready(session: OpenSession, names: Collection[str]) -> bool:
 async def answer_again(session: OpenSession, names: Collection[str]) -> None:
     """Wait shortly until these trainers answer, which were away. Raises the IsthmusError of one that does not."""
     everybody = session.members.everybody
-    # One may serve again while the connection to it still waits until it is tried the next time.
+    # A trainer may serve again while its connection still waits for the next attempt.
     await gathered(*(Retry(OTHERS_SECONDS).run(everybody[name].client.check_serving) for name in names))
 
 
@@ -119,11 +119,12 @@ async def _of_all(
     patiently: Collection[str],
     call: Callable[[TrainerWorker], Awaitable[T]],
 ) -> dict[str, T]:
-    """What a call gives at trainers. One that is not needed is absent where it fails, or takes long.
+    """Make a call at trainers and return the answers. A trainer that is not needed is absent if it fails, or takes
+    long.
 
-    patiently: the trainers that may take long, and to which a lost call is made again for a while.
+    patiently: trainers that may take long, and at which a lost call is repeated for a while.
 
-    Raises the IsthmusError of one that is needed.
+    Raises the IsthmusError of a needed trainer.
     """
     found: dict[str, T] = {}
 
@@ -134,7 +135,7 @@ async def _of_all(
             return
         try:
             if name in patiently:
-                # One of the two connections to it may wait until it is tried the next time, when the other is up again.
+                # One of the two connections may still wait for its next attempt when the other is up again.
                 found[name] = await Retry(OTHERS_SECONDS).run(lambda: call(trainer))
                 return
             async with asyncio.timeout(OTHERS_SECONDS):

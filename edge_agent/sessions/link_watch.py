@@ -1,4 +1,5 @@
-"""Links between trainers that stay down although both trainers answer this device: nobody else would ever tell."""
+"""Links between trainers that stay down although both trainers answer this device: no other process would report
+them."""
 
 import time
 
@@ -9,22 +10,23 @@ from shared.errors import IsthmusError, UnreachableError
 from shared.placement import Link
 
 EVERY_SECONDS = 10.0
-"""How often the trainers are asked while no step gets done."""
+"""Interval of questions to the trainers while no step is done."""
 LONGEST_SECONDS = 120.0
-"""How long a link may be down between trainers that answer, without a step: longer than a network takes to find another way."""
+"""Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
 
 
 class LinkWatch:
-    """The links of one session, for as long as one thing is done. Used on the event loop."""
+    """The links of one session, for the time of one task. Used on the event loop."""
 
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._down_since: dict[Link, float] = {}
-        """By the link, when it was found to be down first, by time.monotonic."""
+        """Time at which a link was first found down, by time.monotonic."""
         self._asked_seconds = time.monotonic()
 
     async def look(self, *, is_missed: bool) -> UnreachableError | None:
-        """What ends the run, if anything does. is_missed: whether steps should get done and do not; else nobody is asked."""
+        """Return the error that ends the run, if there is one. is_missed: True if expected steps are not done; only
+        then are trainers asked."""
         now_seconds = time.monotonic()
         if not is_missed:
             self._down_since.clear()
@@ -38,7 +40,7 @@ class LinkWatch:
             workers = {worker for link in wanted for worker in link}
             await gathered(*(session.members[worker].client.check_serving() for worker in workers))
             missing = await missing_links(session, wanted)
-        except (IsthmusError, KeyError):  # a trainer is away, or left out: that is what has to end first
+        except (IsthmusError, KeyError):  # A trainer is away, or left out: its absence has to end first.
             missing = {}
         self._down_since = {link: self._down_since.get(link, now_seconds) for link in missing}
         for link, since in self._down_since.items():

@@ -1,4 +1,4 @@
-"""The links between trainers: whether they can be dialled, which is asked before anything rests on it, and dialling them."""
+"""The links between trainers: the check that they can be dialled, which comes before their use, and the dialling."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 def links_between(plan: PlacementPlan) -> set[Link]:
-    """The links between trainers under a placement, those of an evaluation too."""
+    """Return the links between trainers under a placement, those of an evaluation included."""
     return {link for link in {*plan.training.links, *plan.evaluation.links} if AGENT not in link}
 
 
 async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Link, IsthmusError]:
-    """The links that cannot be dialled, each with what says whose it is, where it leads and what is in its way.
+    """Return the links that cannot be dialled, each with an error that names its trainers and the obstacle.
 
-    That is a RefusedError where an operator has not allowed it, and else an UnreachableError. Raises the IsthmusError of a
-    trainer that cannot be asked.
+    The error is a RefusedError if an operator has not allowed the link, and otherwise an UnreachableError. Raises the
+    IsthmusError of a trainer that cannot be asked.
     """
     by_dialer: dict[str, list[Link]] = defaultdict(list)
     for link in sorted(wanted):
@@ -40,9 +40,11 @@ async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Li
 
 
 async def check_links(session: OpenSession, plan: PlacementPlan, before: PlacementPlan | None = None) -> None:
-    """Refuse a placement under which a trainer cannot dial another one that it is to. before: what is in force, if anything is.
+    """Refuse a placement under which a trainer cannot dial another one as it should. before: the placement in force, if
+    any.
 
-    Raises RefusedError or UnreachableError, as `missing_links` says it, and the IsthmusError of a trainer that cannot be asked.
+    Raises RefusedError or UnreachableError, as in `missing_links`, and the IsthmusError of a trainer that cannot be
+    asked.
     """
     wanted = links_between(plan) - (set() if before is None else links_between(before))
     for reason in (await missing_links(session, wanted)).values():
@@ -50,7 +52,8 @@ async def check_links(session: OpenSession, plan: PlacementPlan, before: Placeme
 
 
 async def dial_peers(session: OpenSession, tickets: Tickets, evaluation: int = 0) -> None:
-    """Have the trainers dial each other, for training or for an evaluation. Without links among them nothing happens."""
+    """Make the trainers dial each other, for training or for an evaluation. Without links between them nothing
+    happens."""
     plan, members = session.state.plan, session.members
     peers: dict[str, list[pb.Peer]] = defaultdict(list)
     for link in (plan.evaluation if evaluation else plan.training).links:

@@ -1,4 +1,4 @@
-"""Which trainers take part in a session: those with which it goes on, those that are needed, absent, or left out."""
+"""The trainers of a session: present, needed, absent, or left out."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -11,17 +11,17 @@ _log = structlog.get_logger(__name__)
 
 
 class Members(Mapping[str, TrainerWorker]):
-    """The trainers with which a session goes on, by name. Used on the event loop."""
+    """The trainers with which a session continues, by name. Used on the event loop."""
 
     def __init__(self, trainers: Mapping[str, TrainerWorker], left_out: Collection[str], placement: Placement) -> None:
-        """trainers: all of the session. placement: what is in force."""
+        """trainers: all of the session. placement: the one in force."""
         self._there = {name: trainer for name, trainer in trainers.items() if name not in left_out}
         self.left_out = {name: trainer for name, trainer in trainers.items() if name in left_out}
-        """Those without which it goes on, because they were away for too long."""
+        """Trainers without which the session continues, because they were away for too long."""
         self.needed = [trainer.name for trainer in self.holders(placement)]
-        """The trainers without which nothing goes on."""
+        """Trainers without which the session cannot continue."""
         self.absent: set[str] = set()
-        """Trainers without blocks that have nothing of what is in force: they did not answer when they were asked last."""
+        """Trainers without blocks that lack the placement in force, because they did not answer the last question."""
 
     def __getitem__(self, name: str) -> TrainerWorker:
         return self._there[name]
@@ -34,15 +34,15 @@ class Members(Mapping[str, TrainerWorker]):
 
     @property
     def everybody(self) -> dict[str, TrainerWorker]:
-        """Those that are left out, too."""
+        """Return all trainers, those that are left out included."""
         return self._there | self.left_out
 
     def holders(self, placement: Placement) -> list[TrainerWorker]:
-        """The trainers that hold blocks under a placement. Of the trainers, nobody else has a state that counts."""
+        """List the trainers that hold blocks under a placement. No other trainer has a state that counts."""
         return [trainer for name, trainer in self._there.items() if held_blocks(placement, name)]
 
     def newcomers(self, before: Placement, after: Placement) -> list[str]:
-        """The trainers that have no blocks and are to have some, those that are left out among them."""
+        """List the trainers that have no blocks and will have some, those that are left out included."""
         return [
             name
             for name in after.workers
@@ -50,23 +50,23 @@ class Members(Mapping[str, TrainerWorker]):
         ]
 
     def leave_out(self, names: Collection[str]) -> None:
-        """Go on without these trainers, from a checkpoint that others have."""
+        """Continue without these trainers, from a checkpoint that others have."""
         for name in names:
             self.left_out[name] = self._there.pop(name)
         self.needed = [name for name in self.needed if name in self._there]
 
     def let_in(self, name: str) -> None:
-        """Have a trainer again that was left out. It is absent until it is joined."""
+        """Take in a trainer that was left out. It is absent until it is joined."""
         self._there[name] = self.left_out.pop(name)
         self._there[name].forget_blocks()
         self.absent.add(name)
 
     def may_miss(self, name: str, placement: Placement) -> bool:
-        """Whether a worker is a trainer without blocks under a placement."""
+        """Tell whether a worker is a trainer without blocks under a placement."""
         return name in self._there and not held_blocks(placement, name)
 
     def miss(self, name: str, reason: str) -> None:
-        """Go on without a trainer that has no blocks, until somebody wants to give it some."""
+        """Continue without a trainer that has no blocks, until a placement needs it."""
         if name not in self.absent:
             self.absent.add(name)
             _log.warning("a trainer without blocks is away; nothing waits for it", trainer=name, reason=reason)

@@ -1,4 +1,4 @@
-"""What opens a session at a trainer, and ends it there before it has begun."""
+"""The requests that open a session at a trainer, or end it there before it has begun."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 FAREWELL_SECONDS = 5.0
-"""How long the end of a session may take. A trainer that does not hear of it frees the session by itself, later."""
+"""Longest time of ending a session. A trainer that does not hear of the end frees the session itself, later."""
 
 
 async def abandon_at(client: TrainerClient, session_id: str) -> None:
@@ -25,12 +25,12 @@ async def abandon_at(client: TrainerClient, session_id: str) -> None:
 
 
 def placement_message(placement: Placement) -> pb.Placement:
-    """A placement as it travels."""
+    """Write a placement as its message."""
     return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
 
 
 def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
-    """What opens a session on a trainer, which is this worker of a placement."""
+    """Build the request that opens a session on a trainer, as this worker of a placement."""
     config, chain, example = experiment.config, experiment.chain, experiment.example
     return pb.OpenSessionRequest(
         protocol_version=PROTOCOL_VERSION,

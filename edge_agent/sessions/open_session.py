@@ -1,4 +1,4 @@
-"""An open session of a placement: its state, the trainers that take part, and how long this agent waits for one."""
+"""An open session of a placement: its state, its trainers, and this agent's patience with an absent one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,50 +18,51 @@ from shared.placement import Placement, PlacementPlan
 from shared.training import block_state
 
 REMINDER_SECONDS = 15.0
-"""Well below the time that a trainer keeps a session without a call before it is joined (server.unattached_seconds)."""
+"""Interval of reminders, well below the time that a trainer keeps an unused session before it is joined
+(server.unattached_seconds)."""
 
 
 class OpenSession:
     """A session that this agent has opened on all trainers with a part in it. Used on the event loop."""
 
     def __init__(self, state: SessionState, members: Members, retry: Retry) -> None:
-        """retry: waits for a trainer that is away."""
+        """retry: the wait for a trainer that is away."""
         self.state = state
         self.members = members
         self.retry = retry
 
     @property
     def id(self) -> str:
-        """The id of the session on this device."""
+        """Return the id of the session on this device."""
         return self.stored.record.session_id
 
     @property
     def stored(self) -> StoredSession:
-        """What outlives the process."""
+        """Return the state that outlives the process."""
         return self.state.stored
 
     @property
     def experiment(self) -> Experiment:
-        """What is trained."""
+        """Return the experiment that is trained."""
         return self.state.experiment
 
     @property
     def threads(self) -> Workers:
-        """The threads of this agent."""
+        """Return the threads of this agent."""
         return self.state.threads
 
     @property
     def placement(self) -> Placement:
-        """What is in force."""
+        """Return the placement in force."""
         return self.state.placement
 
     def put_into_force(self, plan: PlacementPlan) -> None:
-        """Go on under a placement that is in force at every worker. Who has blocks then is needed."""
+        """Continue under a placement that is in force at every worker. The workers with its blocks are then needed."""
         self.state.plan = plan
         self.members.needed = [trainer.name for trainer in self.members.holders(plan.placement)]
 
     async def collect(self) -> None:
-        """Bring the weights of the blocks that are elsewhere home, so that the user's module is whole."""
+        """Download the weights of blocks on other workers, so that the user's module is whole."""
         for block in self.experiment.chain.blocks:
             if (owner := self.members.get(self.placement.owner(block.index))) is not None:
                 data = await self.retry.run(partial(owner.download, block.index, weights_only=True))
@@ -70,7 +71,8 @@ class OpenSession:
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Remind trainers without a link of the session while the block runs: without a call they would free it some time."""
+        """Remind trainers without a link of the session while the body runs: without a call they would free it in the
+        end."""
 
         async def remind() -> None:
             while True:
@@ -78,14 +80,14 @@ class OpenSession:
                 linked = self.members.holders(self.placement) if self.stored.session_term else []
                 for trainer in set(self.members.values()).difference(linked):
                     if trainer.name not in self.members.absent:
-                        with suppress(IsthmusError):  # the next call that needs the session says what is wrong
+                        with suppress(IsthmusError):  # The next call that needs the session reports the error.
                             await trainer.remind()
 
         async with meanwhile(remind()):
             yield
 
     async def max_staleness(self) -> int:
-        """The largest K that every trainer with blocks allows the session; no limit where there is none."""
+        """Return the largest K that every trainer with blocks allows the session; no limit if there is none."""
         answers = await gathered(*(trainer.remind() for trainer in self.members.holders(self.placement)))
         return min((answer.max_staleness for answer in answers), default=2**31)
 
@@ -94,16 +96,17 @@ class OpenSession:
         await self._end(resumable=False)
 
     async def abandon(self) -> None:
-        """End the session after a failure; where all workers have a checkpoint, the trainers keep theirs.
+        """End the session after a failure. If all workers have a checkpoint, the trainers keep theirs.
 
-        An error of this call is dropped, because the first failure is what matters.
+        An error of this call is dropped, because the first failure matters.
         """
         with suppress(IsthmusError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._end(resumable=self.stored.shared is not None)
 
     async def _end(self, *, resumable: bool) -> None:
-        """Raises the IsthmusError of a trainer with blocks, once all have been told; others forget it by themselves, later."""
+        """Tell all trainers. Then raises the IsthmusError of one with blocks; the others forget the session by
+        themselves, later."""
         everybody, holding = self.members.everybody.values(), self.members.holders(self.placement)
         ending = [trainer.end(resumable=resumable) for trainer in everybody]
         for trainer, outcome in zip(everybody, await asyncio.gather(*ending, return_exceptions=True), strict=True):

@@ -1,4 +1,5 @@
-"""Opening a session of a placement: the same blocks with equal weights at every worker, and on this device a record of it."""
+"""Opening a session of a placement: the same blocks with equal weights at every worker, and a record of it on this
+device."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -35,16 +36,16 @@ async def open_session(
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Open a session on these trainers, and upload the blocks wherever their first weights are not ours.
+    """Open a session on these trainers, and upload the blocks whose first weights differ from ours.
 
-    clients: by the name of the worker. folder: where the agent keeps its sessions; None keeps nothing of this one.
-    step_log: the folder for its log of steps. A trainer without blocks that is not there now is absent. Raises IsthmusError
-    when it cannot be done; then no side keeps anything of it.
+    clients: by the name of the worker. folder: the agent's folder of sessions; None stores nothing of this one.
+    step_log: the folder for its log of steps. A trainer without blocks that does not answer now is absent. Raises
+    IsthmusError on a failure; then no side keeps anything of it.
     """
     opened: dict[str, pb.OpenSessionResponse] = {}
     placement = experiment.placement
     away: dict[str, str] = {}
-    """Trainers without blocks that cannot be reached now, or have no room, and why."""
+    """Trainers without blocks that cannot be reached now, or have no room, and the reason."""
 
     async def open_at(worker: str, client: TrainerClient) -> None:
         try:
@@ -85,9 +86,9 @@ async def open_session(
 
 @asynccontextmanager
 async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[TrainerWorker]:
-    """Another session at one trainer of a session, to measure in while that one trains: nothing is uploaded, joined or kept.
+    """Open another session at one trainer, to measure in it during training: nothing is uploaded, joined or kept.
 
-    Raises IsthmusError where the trainer has no room for it, or the session goes on without that trainer.
+    Raises IsthmusError if the trainer has no room for it, or the session continues without that trainer.
     """
     if worker not in session.members:
         raise UnreachableError(f"the run goes on without {worker!r}")
@@ -107,7 +108,7 @@ def resume_session(
     retry: Retry,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Resume a stored session; joining shows what the trainers have of it. Blocks. Raises StorageError, ConfigError."""
+    """Resume a stored session. Joining shows what the trainers have of it. Blocks. Raises StorageError, ConfigError."""
     ids = stored.record.trainer_sessions
     if ids.keys() != clients.keys():
         raise ConfigError(

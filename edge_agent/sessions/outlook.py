@@ -1,14 +1,14 @@
-"""The end of a failure's sentence: how the run goes on, for the person who reads it."""
+"""The end of a failure's sentence: how the run can continue, for its reader."""
 
 from edge_agent.sessions.stored_session import StoredSession
 from shared.errors import ConfigError, GoneError, IsthmusError, StoppedError
 
 
 def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_command: str) -> None:
-    """Say in the sentence of `failure` which command goes on with what is stored.
+    """Add to the sentence of `failure` the command that continues the stored session.
 
-    stored: the session of the run; None where it had none. A session that is gone, and a configuration that the same command
-    would meet again, have sentences of their own.
+    stored: the session of the run; None if it had none. A lost session, and a configuration that would fail again, have
+    sentences of their own.
     """
     if isinstance(failure, ConfigError | GoneError):
         return
@@ -24,11 +24,12 @@ def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_comm
 
 
 def add_run(failure: IsthmusError, stored: StoredSession | None) -> None:
-    """Say in the sentence of `failure` by which id the logs of all processes name the run, once a trainer knows it."""
+    """Add to the sentence of `failure` the id of the run in the logs of all processes, once a trainer knows it."""
     if stored is not None and stored.record.session_id not in str(failure):
         failure.args = (f"{failure} (run {stored.record.session_id})", *failure.args[1:])
 
 
 def going_on(stored: StoredSession, resume_command: str) -> str:
-    """The command for this very session: with the id, so that typed a second time it does not begin another run."""
+    """Return the command that continues this session. It has the id, so that a second use does not begin another
+    run."""
     return f"`{resume_command} --session={stored.record.session_id}`"

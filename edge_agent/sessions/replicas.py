@@ -1,4 +1,4 @@
-"""Replicas of a checkpoint: each trainer's part is kept on the disk of another worker, too."""
+"""Replicas of a checkpoint: another worker keeps a copy of each trainer's part on its disk."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from shared.training.held_state import changing_blocks
 
 
 async def replicate(session: OpenSession, device: WorkerCalls, name: CheckpointName, placement: Placement) -> bool:
-    """Have each trainer's part of a checkpoint kept by another worker, too; returns whether there was any to be kept.
+    """Have another worker keep a copy of each trainer's part of a checkpoint. Returns whether there was any part.
 
-    Where a keeper without blocks is away, another one keeps them. Raises IsthmusError.
+    If a keeper without blocks is away, another one keeps them. Raises IsthmusError.
     """
     members, experiment = session.members, session.experiment
     workers: dict[str, WorkerCalls] = {**members, device.name: device}
@@ -49,9 +49,9 @@ async def replicate(session: OpenSession, device: WorkerCalls, name: CheckpointN
 async def bring_replicas(
     sender: WorkerCalls, receiver: WorkerCalls, name: CheckpointName, blocks: Sequence[int]
 ) -> None:
-    """Have a worker keep blocks of a checkpoint on its disk, as another one has them on its own.
+    """Copy blocks of a checkpoint from one worker's disk to another's.
 
-    Raises StorageError where they cannot be read or written here, and the IsthmusError that a call ends with.
+    Raises StorageError if they cannot be read or written here, and the IsthmusError of a failed call.
     """
     for call in sender.give(receiver, Transfer(dict.fromkeys(blocks, False), name)):
         await call()

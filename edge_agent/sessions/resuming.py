@@ -1,4 +1,5 @@
-"""Which stored session a run goes on with, and whether its settings allow that: what decides the result must not change.
+"""The choice of the stored session that a run continues, and the check of its settings: those that decide the result
+must not change.
 
 A session's record holds the whole configuration that the session began with. Knows nothing of the trainer.
 """
@@ -25,7 +26,7 @@ W = TypeVar("W", bound=Workload)
 _log = structlog.get_logger(__name__)
 
 _DECISIVE = ("model", "data", "training", "deployment", "placement", "engine", "compute")
-"""The sections that decide what is learnt, or its last bits."""
+"""Sections that decide the training's result, or its last bits."""
 _FREE = {
     "engine",
     "compute",
@@ -37,13 +38,14 @@ _FREE = {
     "training.evaluate_every_epochs",
     "training.on_nan",
 }
-"""The keys of these sections that may change between two processes: how long to train, on what, and what is measured."""
+"""Keys of these sections that may change between two processes: the length of training, its devices, and
+measurements."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
-"""Where these keys differ it is another experiment, for which this session does not count."""
+"""Keys that identify an experiment. If one differs, it is another experiment, for which this session does not count."""
 
 
 class Difference(NamedTuple):
-    """A key that is not as it was when the session began."""
+    """A key whose value differs from the session's first configuration."""
 
     key: str
     before: Any
@@ -55,13 +57,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Asks for a stored session: the named one, or the newest of this experiment, or else a new one."""
+    """A request for a stored session: the named one, or the newest of this experiment, or else a new one."""
 
     session_id: str | None = None
 
 
 class Chosen(NamedTuple):
-    """A session to go on with, and the configuration for that."""
+    """A session to continue, and the configuration for it."""
 
     session_id: str
     config: EdgeConfig
@@ -70,10 +72,11 @@ class Chosen(NamedTuple):
 def choose_session(
     folder: LocalFiles | None, config_for: Callable[[SessionRecord], EdgeConfig], session_id: str | None
 ) -> Chosen | None:
-    """The session to go on with: the named one, or the newest that no process has open and whose settings allow it.
+    """Choose the session to continue: the named one, or the newest that no process has open and whose settings allow
+    it.
 
-    config_for: the configuration under which a session would go on. None where a new run is to begin. Raises ConfigError
-    for the named session, and for one of the same experiment that could go on but for settings that decide the result.
+    config_for: the configuration under which a session would continue. None if a new run begins. Raises ConfigError for
+    the named session, and for one of the same experiment in which only settings that decide the result differ.
     """
     refusal: ConfigError | None = None
     stored = [entry for entry in stored_sessions(folder) if session_id in (None, entry[0].session_id)]
@@ -101,10 +104,10 @@ def choose_session(
 def prepare(
     build: Callable[[EdgeConfig, int | None], W], config: EdgeConfig, folder: LocalFiles | None, resume: Resume | None
 ) -> tuple[W, StoredSession | None]:
-    """The experiment of a run, and the session that it goes on with, if any, which this process then has open. Blocks.
+    """Build the experiment of a run, and open the session that it continues, if any. Blocks.
 
-    build: makes the experiment, of a schedule of so many steps where a session has begun it. Raises ConfigError, DataError,
-    ModelError or StorageError for what cannot be trained or resumed.
+    build: makes the experiment, with the session's number of schedule steps if one continues. Raises ConfigError,
+    DataError, ModelError or StorageError if it cannot be trained or resumed.
     """
     chosen = choose_session(folder, lambda _: config, resume.session_id) if resume is not None else None
     stored = None
@@ -122,7 +125,8 @@ def prepare(
 
 
 def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig) -> W:
-    """The experiment under `config`, which is in the record then. Raises an IsthmusError where the session cannot go on so."""
+    """Build the experiment under `config`, and record that. Raises an IsthmusError if the session cannot continue with
+    it."""
     record = stored.record
     nothing_left = stored.store is not None and not stored.store.names() and stored.finished_step is None
     if record.shared is not None and nothing_left:
@@ -169,7 +173,7 @@ def _differences(record: SessionRecord, config: EdgeConfig) -> Iterator[Differen
 
 
 def _settings(config: EdgeConfig) -> dict[str, Any]:
-    """What decides the result, by dotted key."""
+    """List the settings that decide the result, by dotted key."""
     return {key: value for section in _DECISIVE for key, value in _leaves(section, getattr(config, section))}
 
 
@@ -178,7 +182,7 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         for name, field in value:
             yield from _leaves(f"{key}.{name}", field)
     else:
-        yield key, value.absolute() if isinstance(value, Path) else value  # as the record has it
+        yield key, value.absolute() if isinstance(value, Path) else value  # in the form of the record
 
 
 def _among(key: str, keys: set[str]) -> bool:
@@ -195,7 +199,7 @@ def _refusal(folder: LocalFiles | None, record: SessionRecord, decisive: list[Di
 
 
 def _flag_for(folder: LocalFiles | None) -> str:
-    """What another shell has to be told where a service keeps its sessions."""
+    """Return the flag that another shell needs if a service keeps its sessions."""
     return "" if folder is None else f" --set=checkpoints.location={shlex.quote(str(folder.path.parent))}"
 
 

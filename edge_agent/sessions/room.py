@@ -1,6 +1,6 @@
-"""A look at the disks before a training: whether its results, and what is kept of it meanwhile, will find room.
+"""A check of the disks before a training: whether its results and checkpoints will find room.
 
-What it needs is known before the first step, and a run that comes to its end without room for its results has to be helped.
+The need is known before the first step, and a finished run without room for its results needs help.
 """
 
 import shutil
@@ -18,13 +18,13 @@ from shared.training.optimizers import optimizer_bytes
 
 _log = structlog.get_logger(__name__)
 _OVERHEAD_BYTES = 256 * 1024
-"""Of what is no tensor: the summary, the record, manifests, names, folders."""
+"""Bytes besides tensors: the summary, the record, manifests, names, folders."""
 
 
 def check_room(experiment: Experiment, folder: LocalFiles | None, stored: StoredSession | None) -> None:
-    """Raise StorageError where the results will have no room; warn where the checkpoints or the kept model will have none.
+    """Raise StorageError if the results will have no room. Warn if the checkpoints or the kept model will have none.
 
-    folder: where this agent keeps its sessions. stored: the one that goes on, whose files are there already.
+    folder: the agent's folder of sessions. stored: the session that continues, whose files are there already.
     """
     config = experiment.config
     model_bytes = sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
@@ -52,7 +52,7 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
 
 
 def _part_bytes(experiment: Experiment) -> int:
-    """The device's part of one checkpoint, with the blocks that it has at first."""
+    """Compute the size of the device's part of one checkpoint, with its first blocks."""
     blocks = [experiment.chain.blocks[index] for index in held_blocks(experiment.placement, AGENT)]
     learning = [parameter for block in blocks for parameter in block.named_parameters().values()]
     tensors = [*learning, *(buffer for block in blocks for buffer in block.named_buffers().values())]
@@ -60,7 +60,7 @@ def _part_bytes(experiment: Experiment) -> int:
 
 
 def free_bytes_at(path: Path) -> int:
-    """Bytes that are free on the disk of a path, which need not exist yet."""
+    """Return the free bytes on the disk of a path, which need not exist yet."""
     return shutil.disk_usage(_existing(path)).free
 
 
@@ -69,5 +69,5 @@ def _disk(path: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that is there."""
+    """Return the folder itself, or the nearest existing one above it."""
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())

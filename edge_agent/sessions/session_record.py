@@ -1,4 +1,4 @@
-"""The record of a session: what it was opened with, and what this device knows of it. One JSON document a session."""
+"""The record of a session: its opening, and this device's knowledge of it. One JSON document a session."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from edge_agent.config import EdgeConfig
 from shared.config import Section
 
 if TYPE_CHECKING:
-    from edge_agent.experiment.workload import Workload  # it imports torch, and most commands only read records
+    from edge_agent.experiment.workload import Workload  # It imports torch, and most commands only read records.
 
 
 class SessionRecord(Section):
@@ -20,29 +20,29 @@ class SessionRecord(Section):
 
     session_id: str
     config: dict[str, JsonValue]
-    """The whole configuration that the session goes on with, without secrets."""
+    """The whole configuration under which the session continues, without secrets."""
     samples: int
-    """How many samples it trains on."""
+    """Number of samples that it trains on."""
     schedule_steps: int
-    """The steps that the schedule of the learning rate counts with, on both sides. They never change."""
+    """Steps of the learning rate's schedule, on both sides. They never change."""
     start_digest: str | None
-    """The digest of the file of the first weights (training.start_from)."""
+    """Digest of the file of the first weights (training.start_from)."""
     trainer: str
-    """The address of the trainer, or the addresses of all of them."""
+    """Address of the trainer, or the addresses of all of them."""
     trainer_sessions: dict[str, str] = Field(default={})
-    """By the name of a trainer, the id that it has given the session."""
+    """Ids that the trainers have given the session, by name."""
     model: str
     total_steps: int
     began: str
-    """When it was opened, as ISO 8601."""
+    """Time of its opening, as ISO 8601."""
     left_out: tuple[str, ...] = ()
-    """The trainers without which the session goes on, because they were away for too long."""
+    """Trainers without which the session continues, because they were away for too long."""
     shared: tuple[int, int] | None = None
-    """The newest checkpoint that both sides are known to have: lineage and step."""
+    """Newest checkpoint that both sides are known to have: lineage and step."""
 
     @property
     def configuration(self) -> EdgeConfig:
-        """`config` as a configuration."""
+        """Return `config` as a configuration."""
         return EdgeConfig.model_validate_json(json.dumps(self.config))
 
     @model_validator(mode="after")
@@ -54,7 +54,7 @@ class SessionRecord(Section):
     def begun_now(
         cls, session_id: str, experiment: "Workload", trainer_sessions: Mapping[str, str] | None = None
     ) -> Self:
-        """The record of a session that was just opened. trainer_sessions: see the field."""
+        """Record a session that was just opened. trainer_sessions: see the field."""
         config = experiment.config
         return cls(
             session_id=session_id,
@@ -71,12 +71,12 @@ class SessionRecord(Section):
 
 
 def trainer_addresses(config: EdgeConfig) -> str:
-    """The addresses of all trainers that are configured, as a record and a status show them."""
+    """List the addresses of all configured trainers, as a record and a status show them."""
     return ", ".join(trainer.address for trainer in config.all_trainers)
 
 
 def recorded(value: Any) -> Any:
-    """A configuration as JSON that means the same in another working directory. Secrets are left out."""
+    """Write a configuration as JSON that means the same in another working directory. Secrets are left out."""
     if isinstance(value, BaseModel):
         return {name: recorded(field) for name, field in value if not isinstance(field, SecretStr)}
     if isinstance(value, Path):

@@ -1,4 +1,4 @@
-"""The state that all workers of a session have in common: the placement in force, since which checkpoint, for which agent."""
+"""The common state of a session's workers: the placement in force, its checkpoint, and its agent."""
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
@@ -9,7 +9,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class SessionState:
-    """What this device knows of its session, whoever takes part in it. Used on the event loop."""
+    """A device's knowledge of its session, whichever workers take part. Used on the event loop."""
 
     def __init__(
         self,
@@ -25,28 +25,28 @@ class SessionState:
         self.threads = threads
         self.step_log = step_log
         self.plan = plan
-        """What is in force, with all that follows from it."""
+        """Placement in force, with all its consequences."""
         self.lineage = 0
-        """The term in which all workers last went back to a checkpoint; 0 before the first time."""
+        """Term in which all workers last went back to a checkpoint; 0 before the first time."""
         self._term_is_unused = False
 
     @property
     def placement(self) -> Placement:
-        """What is in force."""
+        """Return the placement in force."""
         return self.plan.placement
 
     @property
     def fence(self) -> pb.Fence:
-        """What proves that this agent has the session."""
+        """Return the proof that this agent has the session."""
         return pb.Fence(session_term=self.stored.session_term)
 
     @property
     def first_step(self) -> int:
-        """The step that training goes on with, as far as this device knows before it has joined."""
+        """Return the step at which training continues, as far as this device knows before it has joined."""
         return 0 if self.stored.shared is None else self.stored.shared.step
 
     async def plan_of(self, placement: Placement) -> PlacementPlan:
-        """A valid placement with all that follows from it, worked out beside the event loop."""
+        """Compute the plan of a valid placement, beside the event loop."""
         return await self.threads.compute.run(PlacementPlan.of, placement, self.experiment.facts)
 
     async def begin_term(self) -> None:
@@ -56,5 +56,5 @@ class SessionState:
         self._term_is_unused = False
 
     def save_term(self) -> None:
-        """Use this term for the next attempt: no trainer has taken it."""
+        """Use this term for the next attempt: no trainer has seen it."""
         self._term_is_unused = True

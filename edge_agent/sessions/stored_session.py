@@ -1,9 +1,10 @@
-"""What of the agent's sessions outlives its process: a folder for each, with its record, its term, its checkpoints and a lock.
+"""The agent's sessions on disk, which outlive its process: a folder for each, with its record, term, checkpoints and a
+lock.
 
-Once all steps are done the trained model is kept there too, until its results are written where the user wants them.
+Once all steps are done, the trained model stays there too, until its results are written at the user's place.
 
-The folder of a finished session is removed, so every session that has one can be resumed. The methods block; a thread of
-their own calls them.
+The folder of a finished session is removed, so every session that has one can be resumed. The methods block; a thread
+of their own calls them.
 """
 
 import json
@@ -23,7 +24,7 @@ from shared.files.folder_lock import is_locked, lock_folder
 
 _log = structlog.get_logger(__name__)
 _RESULT = "result"
-"""The folder of the trained model, in that of its session."""
+"""Name of the trained model's folder, inside that of its session."""
 
 
 class StoredSession:
@@ -33,7 +34,7 @@ class StoredSession:
         self.record = record
         self._folder = SessionFolder(files, keep) if files is not None else None
         self.session_term = self._folder.term() if self._folder is not None else 0
-        """The term of the last attempt to attach; 0 before the first."""
+        """Term of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
         self._results = _results(files)
         self._files = files
@@ -42,7 +43,8 @@ class StoredSession:
         """Checkpoints that were read once and are whole."""
 
     def begin(self) -> None:
-        """Begin to store a new session. Raises StorageError; where its record cannot be written, nothing is stored then."""
+        """Begin to store a new session. Raises StorageError; if its record cannot be written, nothing is stored
+        then."""
         try:
             self._write()
         except StorageError:
@@ -54,7 +56,7 @@ class StoredSession:
 
     @classmethod
     def reopen(cls, folder: LocalFiles, session_id: str, keep: int) -> Self | None:
-        """Open a stored session; None where no record of it can be believed, or another process has it open."""
+        """Open a stored session; None if no record of it is credible, or another process has it open."""
         files = folder.folder(session_id)
         record = _read_record(SessionFolder(files, keep), session_id)
         if record is None:
@@ -63,7 +65,7 @@ class StoredSession:
         return stored if stored._take_lock() else None
 
     def next_term(self) -> int:
-        """Count the session term up and return it; it is on disk then. Raises StorageError."""
+        """Increase the session term, store it and return it. Raises StorageError."""
         term = self.session_term + 1
         if self._folder is not None and not self._folder.take_term(term):
             raise StorageError(f"session {self.record.session_id}: another process has attached it meanwhile")
@@ -75,7 +77,7 @@ class StoredSession:
         self._change(shared=tuple(name))
 
     def set_left_out(self, workers: Collection[str]) -> None:
-        """Record without which trainers the session goes on. Raises StorageError."""
+        """Record the trainers without which the session continues. Raises StorageError."""
         self._change(left_out=tuple(sorted(workers)))
 
     def set_trainer_session(self, worker: str, session_id: str) -> None:
@@ -83,22 +85,23 @@ class StoredSession:
         self._change(trainer_sessions={**self.record.trainer_sessions, worker: session_id})
 
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
-        """Record the configuration that the session goes on with. Raises StorageError."""
+        """Record the configuration under which the session continues. Raises StorageError."""
         self._change(config=recorded(config), total_steps=total_steps)
 
     @property
     def shared(self) -> CheckpointName | None:
-        """The newest checkpoint that both sides are known to have."""
+        """Return the newest checkpoint that both sides are known to have."""
         return None if self.record.shared is None else CheckpointName(*self.record.shared)
 
     @property
     def resumable(self) -> bool:
-        """Whether a process can go on with it: from a checkpoint that all workers have had, or from the trained model."""
+        """Tell whether a process can continue it: from a checkpoint that all workers have had, or from the trained
+        model."""
         return self.shared is not None or self.finished_step is not None
 
     @property
     def finished_step(self) -> int | None:
-        """The steps after which the trained model was kept; None where it was not, or cannot be read."""
+        """Return the steps after which the trained model was kept; None if it was not, or cannot be read."""
         return _newest_step(self._results)
 
     def keep_result(self, steps: int, facts: dict[str, Any], model: bytes) -> None:
@@ -108,26 +111,27 @@ class StoredSession:
             self._results.prune()
 
     def total_bytes(self) -> int:
-        """What its files take. Raises StorageError."""
+        """Sum the bytes of its files. Raises StorageError."""
         results = 0 if self._results is None else sum(self._results.files.sizes().values())
         return results + (0 if self._folder is None else self._folder.total_bytes())
 
     def result(self) -> Checkpoint | None:
-        """The trained model that was kept; None where there is none that is whole."""
+        """Return the trained model that was kept; None if there is no whole one."""
         if self._results is None or (steps := self.finished_step) is None:
             return None
         name = CheckpointName(0, steps)
         return self._results.load(name) if self._results.is_whole(name) else None
 
     def checkpoints(self) -> list[CheckpointName]:
-        """The checkpoints that are whole, the newest first. One that was found whole is not read again. Raises StorageError."""
+        """List the whole checkpoints, the newest first. One that was found whole is not read again. Raises
+        StorageError."""
         if self.store is None:
             return []
         self._whole = {name for name in self.store.names() if name in self._whole or self.store.is_whole(name)}
         return sorted(self._whole, reverse=True)
 
     def drop_damaged(self, name: CheckpointName, failure: StorageError) -> None:
-        """Say why a checkpoint cannot be read, and remove it. Raises StorageError."""
+        """Log why a checkpoint cannot be read, and remove it. Raises StorageError."""
         _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(failure))
         self.remove_damaged(name)
 
@@ -144,7 +148,7 @@ class StoredSession:
             self._lock = None
 
     def remove(self) -> None:
-        """Remove all that is stored of the session, because it is finished. Raises StorageError."""
+        """Remove all data of the session, because it is finished. Raises StorageError."""
         if self._folder is not None:
             self._folder.remove()
         self.release()
@@ -176,7 +180,7 @@ def _newest_step(results: CheckpointStore | None) -> int | None:
 
 
 def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
-    """The folder in which this agent keeps its sessions; None where it keeps none. Raises ConfigError."""
+    """Return the folder of this agent's sessions; None if it keeps none. Raises ConfigError."""
     location = config.checkpoints.location
     if location == "none":
         return None
@@ -189,7 +193,7 @@ def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
 
 
 def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:
-    """Every stored session: its record, its newest checkpoint, and whether a process has it open."""
+    """Yield every stored session: its record, its newest checkpoint, and whether a process has it open."""
     for session_id in _stored_ids(folder):
         assert folder is not None
         files = folder.folder(session_id)
@@ -200,9 +204,9 @@ def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, 
 
 
 def forget_session(folder: LocalFiles | None, session_id: str) -> None:
-    """Remove all that is stored of a session.
+    """Remove all data of a session.
 
-    Raises ConfigError where nothing is stored of it or a process has it open, and StorageError.
+    Raises ConfigError if it has none or a process has it open, and StorageError.
     """
     if folder is None or session_id not in _stored_ids(folder):
         raise ConfigError(f"nothing is kept of a session {session_id!r} here (see `edge-agent sessions`)")
@@ -214,12 +218,12 @@ def forget_session(folder: LocalFiles | None, session_id: str) -> None:
 
 
 def _stored_ids(folder: LocalFiles | None) -> list[str]:
-    """The sessions of which there is a folder; a folder of another name is none of ours."""
+    """List the sessions that have a folder. A folder of another name is not ours."""
     return [] if folder is None else sorted(name for name in folder.folders() if is_session_id(name))
 
 
 def _read_record(folder: SessionFolder, session_id: str) -> SessionRecord | None:
-    """The record of the session that this is the folder of; None where there is none that can be believed."""
+    """Read the record in a session's folder; None if there is no credible one."""
     document = folder.read()
     try:
         record = None if document is None else SessionRecord.model_validate_json(json.dumps(document))

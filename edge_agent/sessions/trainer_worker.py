@@ -1,4 +1,4 @@
-"""A trainer as a worker of a session: what the coordinator asks of it, as calls over the network."""
+"""A trainer as a worker of a session: the coordinator's requests, as calls over the network."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -31,13 +31,13 @@ class TrainerWorker:
         self.name = name
         self.client = client
         self.session_id = session_id
-        """The id that the trainer has given the session; another one after `reopen`."""
+        """Id that the trainer has given the session. `reopen` changes it."""
         self._state = state
         self._equal_blocks: set[int] = set()
-        """The static blocks, which training leaves as they are, that it is known to have with our weights."""
+        """Static blocks, unchanged by training, that the trainer is known to have with our weights."""
 
     async def position(self) -> Position:
-        """See `WorkerCalls`. Raises SessionLostError where the trainer has nothing of the session any more."""
+        """Ask for the position as `WorkerCalls` says. Raises SessionLostError if the trainer has lost the session."""
         answer = await self.client.join_session(self.session_id, self._state.stored.session_term)
         return Position(
             answer.whole,
@@ -49,10 +49,10 @@ class TrainerWorker:
         )
 
     async def reopen(self) -> Position:
-        """Open the session at a trainer that has nothing of it any more, and join it there.
+        """Open the session again at a trainer that has lost it, and join it there.
 
-        Its new id is on disk before it is joined: an agent that dies in between leaves a session that nobody has joined, which
-        the trainer soon drops. Raises StorageError, too.
+        Its new id is on disk before it is joined: if the agent dies in between, it leaves a session without an agent,
+        which the trainer soon drops. Raises StorageError, too.
         """
         state = self._state
         request = opening_request(state.experiment, self.name, state.placement)
@@ -64,11 +64,11 @@ class TrainerWorker:
         return await self.position()
 
     async def prepare(self, change: Change) -> None:
-        """See `WorkerCalls`."""
+        """Prepare as `WorkerCalls` says."""
         await self._commit(change, prepare=True)
 
     async def commit(self, change: Change) -> Sequence[pb.Ticket]:
-        """See `WorkerCalls`."""
+        """Commit as `WorkerCalls` says."""
         return (await self._commit(change, prepare=False)).tickets
 
     async def _commit(self, change: Change, *, prepare: bool) -> pb.CommitPlacementResponse:
@@ -83,7 +83,7 @@ class TrainerWorker:
         return await self.client.commit_placement(request)
 
     async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
-        """See `WorkerCalls`. Static blocks are as here then."""
+        """Restore as `WorkerCalls` says. Static blocks are then equal to ours."""
         answer = await self.client.restore_worker(
             pb.RestoreWorkerRequest(
                 session_id=self.session_id,
@@ -96,7 +96,7 @@ class TrainerWorker:
         return answer.tickets
 
     def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
-        """See `WorkerCalls`."""
+        """Begin a checkpoint as `WorkerCalls` says."""
         shared = self._state.stored.shared
         request = pb.CheckpointWorkerRequest(
             session_id=self.session_id,
@@ -107,18 +107,18 @@ class TrainerWorker:
         return _TrainersPart(self.name, self.client.checkpoint_worker(request))
 
     def evaluation(self, number: int) -> AbstractAsyncContextManager[pb.JoinEvaluationResponse]:
-        """Have the trainer take part in an evaluation while the block runs."""
+        """Make the trainer take part in an evaluation while the body runs."""
         request = pb.JoinEvaluationRequest(session_id=self.session_id, fence=self._state.fence, evaluation=number)
         return self.client.evaluation(request)
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int) -> None:
-        """Have the trainer dial others, for an evaluation or for training (0)."""
+        """Make the trainer dial others, for an evaluation or for training (0)."""
         await self.client.dial_peers(
             pb.DialPeersRequest(session_id=self.session_id, fence=self._state.fence, peers=peers, evaluation=evaluation)
         )
 
     async def remind(self) -> pb.GetSessionResponse:
-        """What the trainer does with the session, which it keeps for another while then."""
+        """Ask for the trainer's view of the session. The trainer then keeps the session longer."""
         return await self.client.get_session(self.session_id)
 
     async def end(self, *, resumable: bool) -> None:
@@ -126,23 +126,23 @@ class TrainerWorker:
         await self.client.close_session(self.session_id, self._state.fence, resumable=resumable)
 
     def peer(self, ticket: str) -> pb.Peer:
-        """The trainer as another one dials it."""
+        """Describe the trainer to another one that dials it."""
         return pb.Peer(worker=self.name, address=self.client.address, session_id=self.session_id, ticket=ticket)
 
     def lacks(self, block: int) -> bool:
-        """See `WorkerCalls`."""
+        """Tell as `WorkerCalls` says."""
         return block not in self._equal_blocks
 
     def forget_blocks(self) -> None:
-        """Take no block for equal any more."""
+        """Forget which blocks are known to be equal."""
         self._equal_blocks.clear()
 
     def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
-        """See `WorkerCalls`: a trainer is dialled by whoever gets its blocks."""
+        """List the calls as `WorkerCalls` says: the receiver dials the trainer."""
         return receiver.fetch(self, transfer)
 
     def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
-        """See `WorkerCalls`: one call, and none of the blocks passes this device."""
+        """List the calls as `WorkerCalls` says: one call, and no block passes this device."""
         return [partial(self._fetch, source, transfer)]
 
     async def _fetch(self, source: BlockSource, transfer: Transfer) -> None:
@@ -157,7 +157,7 @@ class TrainerWorker:
         self._note_equal(*transfer.weights_only)
 
     async def offered(self, receiver: str, transfer: Transfer) -> pb.Peer:
-        """See `BlockSource`."""
+        """Offer blocks as `BlockSource` says."""
         request = pb.OfferBlocksRequest(
             session_id=self.session_id,
             fence=self._state.fence,
@@ -168,7 +168,7 @@ class TrainerWorker:
         return self.peer(await self.client.offer_blocks(request))
 
     async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> bytes:
-        """See `BlockSource`."""
+        """Download as `BlockSource` says."""
         experiment = self._state.experiment
         limit = block_state.max_serialized_bytes(experiment.chain.blocks[block], experiment.recipe.optimizer)
         data = await self.client.download_block(
@@ -177,13 +177,13 @@ class TrainerWorker:
         return bytes(data)
 
     async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
-        """See `WorkerCalls`."""
+        """Store a state as `WorkerCalls` says."""
         await self._upload(block, state, self._state.placement, checkpoint)
 
     async def upload_differing(self, digests: Sequence[int], placement: Placement, *, static_only: bool) -> None:
         """Upload the trainer's blocks that differ from ours by their digests.
 
-        static_only: leave out those that training changes, whose weights at the trainer are the right ones.
+        static_only: leave out blocks that training changes, because the trainer's weights of these are the right ones.
         Raises ProtocolError for digests of another model.
         """
         blocks, compute = self._state.experiment.chain.blocks, self._state.threads.compute
@@ -224,12 +224,12 @@ class _TrainersPart:
         self._answers = answers
 
     async def copied(self) -> None:
-        """See `CheckpointPart`."""
+        """Wait as `CheckpointPart` says."""
         if await anext(self._answers, None) is not None:
             raise ProtocolError(f"trainer {self._worker!r} did not say that it has copied its state")
 
     async def written(self) -> None:
-        """See `CheckpointPart`."""
+        """Wait as `CheckpointPart` says."""
         try:
             if not await anext(self._answers, None):
                 raise UnreachableError(f"trainer {self._worker!r} has not written its part; its log says why")
@@ -237,7 +237,7 @@ class _TrainersPart:
             await self.give_up()
 
     async def give_up(self) -> None:
-        """See `CheckpointPart`."""
+        """Give up as `CheckpointPart` says."""
         await self._answers.aclose()
 
 

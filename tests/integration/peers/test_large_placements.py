@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 MODEL = pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}")
 LONGEST_CHECK_SECONDS = 0.2
 MOST_MEASUREMENTS = 3
-"""Of one document: what else the machine does makes steps beside it longer, and nothing makes them shorter."""
+"""Largest number of measurements for one document: other work on the machine makes steps longer, never shorter."""
 MOST_TIMES = 3.0
 """Maximum ratio of a step of another session to its usual time."""
 MOST_COMPUTING_SECONDS = 0.05
@@ -177,7 +177,7 @@ async def test_the_event_loop_computes_nothing_that_grows_with_a_placement(name,
 
 
 async def measure(peer, other, address, document):
-    """How opening a session ended, the longest health check meanwhile, and how many times as long steps took."""
+    """Measure an opening: its end, the longest health check meanwhile, and the ratio of the steps to their usual time."""
     before = await usual(other, address)
     ended = asyncio.ensure_future(place_all(peer, document))
     checking = asyncio.ensure_future(asyncio.to_thread(checks_until, address, ended))
@@ -187,7 +187,7 @@ async def measure(peer, other, address, document):
 
 
 def beyond(measured):
-    """How far a measurement is beyond the bounds, as a share of them."""
+    """Compute the share by which a measurement exceeds its bounds."""
     longest, times = measured
     return max(longest / LONGEST_CHECK_SECONDS, times / MOST_TIMES)
 

@@ -8,8 +8,6 @@ from tests.conftest import ROOT
 REFUSED = "how of that those what whatever when where whether which who whoever whom whose why"
 GENERATED = "shared/wire/"
 NOT_SWEPT = (
-    "edge_agent/adaptation/",
-    "edge_agent/sessions/",
     "edge_agent/training/",
     "shared/planning/",
 )
