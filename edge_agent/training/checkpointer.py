@@ -1,7 +1,7 @@
-"""The checkpoints of a run: when one is due, how it is taken at every worker, and which one all of them have.
+"""The checkpoints of a run: their times, their taking at every worker, and the newest one that all workers have.
 
-One is taken at a step boundary, with nothing in flight: every worker copies its part, and writes it while training goes on.
-Where replicas are wanted, each trainer's part is then brought to the disk of another worker. It is shared once all of it is
+One is taken at a step boundary, with nothing in flight. Every worker copies its part, and writes it during training.
+With replicas, another worker then keeps a copy of each trainer's part. A checkpoint is shared once all of it is
 written. Used on the event loop.
 """
 
@@ -30,7 +30,7 @@ Ordered = list["asyncio.Future[CheckpointName]"]
 
 
 class Checkpointer:
-    """The checkpoints of one run. Without a folder to keep them in, none is ever due."""
+    """The checkpoints of one run. Without a folder for them, none is ever due."""
 
     def __init__(
         self,
@@ -47,28 +47,28 @@ class Checkpointer:
         self._boundary = boundary
         self._emit = emit
         self._asked = False
-        """Whether one is to be taken at the next boundary, whatever the configuration says."""
+        """True if the next boundary takes one, whatever the configuration says."""
         self._last_step = 0
-        """The step from which on steps and seconds count."""
+        """Step from which steps and seconds count."""
         self._timer: asyncio.TimerHandle | None = None
         self._failing: tuple[float, Backoff] | None = None
-        """Since when trainers could not take their parts, by time.monotonic, and the waits since then."""
+        """Start of the trainers' failures to take their parts, by time.monotonic, and the waits since then."""
         self._writing: asyncio.Task[None] | None = None
-        """Waits until all parts of the one that was taken last are written, or could not be."""
+        """Task that waits until all parts of the latest one are written, or have failed."""
         self._ordered: Ordered = []
-        """Those who wait for the next checkpoint."""
+        """Callers that wait for the next checkpoint."""
         self.shared_at: float | None = None
-        """When the newest one became shared, by time.time; None where that was in another process, or never."""
+        """Time at which the newest one became shared, by time.time. None if that was in another process, or never."""
 
     def count_from(self, step: int) -> None:
-        """Count steps and seconds until the next one from this step on."""
+        """Count steps and seconds until the next checkpoint from this step on."""
         self._asked = False
         self._last_step = step
         self._failing = None
         self._ask_after(self._config.every_seconds)
 
     async def stop(self) -> None:
-        """Take no more checkpoints, and wait until the one that is being written is written."""
+        """Take no more checkpoints, and wait until the current one is written."""
         if self._timer is not None:
             self._timer.cancel()
         await self.wait_until_written()
@@ -76,14 +76,14 @@ class Checkpointer:
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder to keep checkpoints in."""
+        """Tell whether there is a folder for checkpoints."""
         return self._session.stored.store is not None
 
     async def order(self) -> CheckpointName:
         """Have one taken at the next boundary, and wait until it is shared.
 
-        Raises UnreachableError where a link is down or a worker cannot write its part, StorageError where the record cannot be
-        written, and StoppedError where the run ends first.
+        Raises UnreachableError if a link is down or a worker cannot write its part, StorageError if the record cannot
+        be written, and StoppedError if the run ends first.
         """
         ordered: asyncio.Future[CheckpointName] = asyncio.get_running_loop().create_future()
         self._ordered.append(ordered)
@@ -91,19 +91,19 @@ class Checkpointer:
         return await ordered
 
     def ask(self) -> None:
-        """Have the run come to a boundary soon, and take one there, whatever the configuration says."""
+        """Request a boundary soon, and a checkpoint there, whatever the configuration says."""
         if self.keeps:
             self._asked = True
             self._boundary.request()
 
     def ask_here(self) -> None:
-        """Take one at this boundary, at which the run stands already."""
+        """Request a checkpoint at this boundary, which the run has reached."""
         self._asked = self.keeps
 
     def next_stop_step(self, step: int, stop_step: int) -> int:
-        """The step at which a stretch from `step` to `stop_step` has to end for a checkpoint.
+        """Return the step at which a stretch from `step` to `stop_step` must end for a checkpoint.
 
-        One that was asked for and could not be taken here is taken after the next step.
+        A requested one that could not be taken here is taken after the next step.
         """
         if not self.keeps:
             return stop_step
@@ -113,17 +113,18 @@ class Checkpointer:
         return stop_step if every is None else min(stop_step, (step // every + 1) * every)
 
     def due(self, step: int) -> bool:
-        """Whether one is to be taken at this boundary."""
+        """Tell whether this boundary takes one."""
         every = self._config.every_steps
         due = self._asked or (every is not None and step % every == 0)
         return due and self.keeps and (step > self._last_step or bool(self._ordered))
 
     async def take(self, step: int, facts: dict[str, Any]) -> None:
-        """Have every worker copy its part; all are written while training goes on.
+        """Have every worker copy its part. All parts are written during training.
 
-        facts: what this device remembers with its part. Where the last checkpoint is still being written, one stays due. Where
-        a trainer cannot take its part, one is due again soon, and less often the longer that lasts: with all blocks here no
-        step waits for a trainer that is away. Raises SessionLostError where a trainer has nothing in memory to copy.
+        facts: data that this device stores with its part. While the last checkpoint is being written, another stays
+        due. If a trainer cannot take its part, one is due again soon, and less often the longer the failure lasts: with
+        all blocks here, no step waits for an absent trainer. Raises SessionLostError if a trainer has nothing in memory
+        to copy.
         """
         session, name = self._session, CheckpointName(self._session.state.lineage, step)
         self._asked = True
@@ -160,7 +161,7 @@ class Checkpointer:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.ask)
 
     async def wait_until_written(self) -> None:
-        """Wait until all parts of the one that was taken last are written, or could not be."""
+        """Wait until all parts of the latest one are written, or have failed."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
 
@@ -181,7 +182,7 @@ class Checkpointer:
             _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))
             kind = StorageError if isinstance(failure, StorageError) else UnreachableError
             _fail(ordered, kind(f"the checkpoint of step {name.step} was not written everywhere: {failure}"))
-        finally:  # a defect is reported by the loop; this checkpoint must not keep the next ones from being taken
+        finally:  # The loop reports a defect. This checkpoint must not prevent the next ones.
             self._writing = None
             if self._asked or self._ordered:
                 self._boundary.request()
@@ -189,7 +190,7 @@ class Checkpointer:
 
 def _deliver(ordered: Ordered, name: CheckpointName) -> None:
     while ordered:
-        if not (waiting := ordered.pop()).done():  # who waited may have gone
+        if not (waiting := ordered.pop()).done():  # the caller may have gone
             waiting.set_result(name)
 
 

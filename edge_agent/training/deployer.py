@@ -1,6 +1,6 @@
-"""Changes the placement of a running session: at the next step boundary, drained.
+"""Changes of a running session's placement: at the next step boundary, drained.
 
-The decision engine and an operator both go through here.
+The decision engine and operators both use this.
 """
 
 import asyncio
@@ -30,28 +30,29 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Wish:
-    """A placement that is wanted."""
+    """A requested placement."""
 
     placement: Placement
     give_up_seconds: float | None = None
     waiting: "list[asyncio.Future[Placement]]" = field(default_factory=list)
-    """Those who are told what becomes of it."""
+    """Callers that are told the outcome."""
 
     def came(self, placement: Placement) -> None:
-        """Tell them that it is in force."""
+        """Tell the callers that it is in force."""
         for waiting in self.waiting:
             if not waiting.done():  # its caller may have gone
                 waiting.set_result(placement)
 
     def failed(self, failure: IsthmusError) -> None:
-        """Tell them why it is not, and will not be."""
+        """Tell the callers why it is not in force, and will not be."""
         for waiting in self.waiting:
             if not waiting.done():
                 waiting.set_exception(failure)
 
 
 class Deployer:
-    """Changes what an engine or an operator asks for; of several wishes the last counts. Used on the event loop."""
+    """The changer of the placement, for an engine or an operator. Of several requests the last counts. Used on the
+    event loop."""
 
     def __init__(
         self,
@@ -61,7 +62,8 @@ class Deployer:
         emit: Emit,
         may_change: Callable[[], bool],
     ) -> None:
-        """may_change: tells whether a wish may come into force at the next boundary; where not, the one after it is soon."""
+        """may_change: True if a request may come into force at the next boundary. Otherwise the boundary after it is
+        soon."""
         self._session = session
         self._device = device
         self._boundary = boundary
@@ -69,57 +71,57 @@ class Deployer:
         self._may_change = may_change
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
-        """The wish that comes into force now."""
+        """Request that is coming into force now."""
         self._codecs = configured_codecs(session.experiment.config)
-        """What is sent with which codec, where anything of the kind crosses this device's links."""
+        """Codecs of each kind of tensor on this device's links."""
 
     @property
     def placement(self) -> Placement:
-        """What is in force, or wanted."""
+        """Return the requested placement, or the one in force."""
         return self._session.placement if (last := self._wish or self._changing) is None else last.placement
 
     @property
     def deployment(self) -> Deployment:
-        """The same in few numbers."""
+        """Return its summary."""
         return deployment_of(self.placement, self._codecs)
 
     @property
     def deployment_in_force(self) -> Deployment:
-        """What is in force, in few numbers."""
+        """Return the summary of the placement in force."""
         return deployment_of(self._session.placement, self._codecs)
 
     @property
     def has_cut(self) -> bool:
-        """Whether two workers train on one cut, which can be moved."""
+        """Tell whether two workers train on one cut, which can be moved."""
         return has_one_cut(self.placement)
 
     @property
     def moving(self) -> bool:
-        """Whether blocks are to move, or move now."""
+        """Tell whether blocks will move, or are moving."""
         tiles = self._session.placement.tiles
         return any(wish is not None and wish.placement.tiles != tiles for wish in (self._wish, self._changing))
 
     @property
     def wanted_edge_blocks(self) -> int | None:
-        """How many blocks will be here once those that move, or wait for it, have moved; None where none do."""
+        """Return the number of blocks here after the moves that are under way or requested; None without any."""
         return self.deployment.edge_blocks if self.moving else None
 
     @property
     def is_wanted(self) -> bool:
-        """Whether another placement is to come into force, now or later."""
+        """Tell whether another placement will come into force, now or later."""
         return self._wish is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether another placement is to come into force, and may at this boundary."""
+        """Tell whether another placement will come into force, and may at this boundary."""
         return self._wish is not None and self._may_change()
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
-        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for a codec that is not there.
+        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for an unknown codec.
 
-        Where nothing of the kind crosses now, the codec holds from the next move on.
+        If no such tensor crosses now, the codec holds from the next move on.
         """
         before = self.placement
         named = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
@@ -133,36 +135,37 @@ class Deployer:
             self._want(replace(before, codecs=codecs, staleness=staleness))
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
-        """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError where there is no one cut.
+        """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError if there is no single cut.
 
-        Raises DataError for labels that may not leave. give_up_seconds: when the blocks are still under way after so long, the
-        cut stays.
+        Raises DataError for labels that may not leave. give_up_seconds: the cut stays if the blocks are still under way
+        after this time.
         """
         codecs = self._codecs | codecs_here(self.placement)
         self._want(at_cut(self.placement, cut, self._session.experiment, codecs), give_up_seconds)
 
     def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
-        """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them as they are.
+        """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them unchanged.
 
-        Raises ConfigError where the placement is no chain or cannot be cut so, DataError for labels that may not leave.
+        Raises ConfigError if the placement is no chain or cannot have these cuts, DataError for labels that may not
+        leave.
         """
         self._want(chain_at_cuts(self.placement, cuts, feature_codecs, self._session.experiment, self._codecs))
 
     def place(self, document: object) -> Placement:
-        """Have every worker run what a decoded document says (isthmus.placement/v1). Returns what is wanted.
+        """Request the placement of a decoded document (isthmus.placement/v1), and return it.
 
-        Raises ConfigError for a placement that cannot be, and DataError for one under which something leaves that may not.
+        Raises ConfigError for an invalid placement, and DataError for one that sends data that may not leave.
         """
         self._want(self._session.experiment.placed(document, self.placement))
         return self.placement
 
     async def placed(self, document: object) -> Placement:
-        """The same, judged beside the event loop, and wait until it is in force; returns it as it is.
+        """Request the same, judged beside the event loop. Waits until it is in force and returns it.
 
-        Raises StoppedError where something else is wanted before, or the run ends, RefusedError where it cannot be.
+        Raises StoppedError if another request replaces it, or the run ends, and RefusedError if it is impossible.
         """
         session, before = self._session, None
-        while before is not self.placement:  # what another wish changes meanwhile, the document may leave as it is
+        while before is not self.placement:  # The document may leave unchanged what another request changes meanwhile.
             before = self.placement
             wanted = await session.threads.compute.run(session.experiment.placed, document, before)
         self._want(wanted)
@@ -173,7 +176,7 @@ class Deployer:
         return await came
 
     def want_nothing(self, reason: str) -> None:
-        """Forget what was wanted. reason: a sentence."""
+        """Forget the request. reason: a sentence."""
         if (wish := self._wish) is not None:
             self._wish = None
             _log.warning("the change of placement is dropped", version=wish.placement.version, reason=reason)
@@ -181,7 +184,7 @@ class Deployer:
 
     @property
     def newcomers(self) -> list[str]:
-        """The trainers that have no blocks now and are to have some by what is wanted."""
+        """List the trainers without blocks that will have some under the requested placement."""
         return (
             []
             if (wish := self._wish) is None
@@ -189,27 +192,27 @@ class Deployer:
         )
 
     async def back(self) -> list[str]:
-        """The trainers that were left out and answer again."""
+        """List the trainers that were left out and answer again."""
         asked = {name: member.client for name, member in self._session.members.left_out.items()}
         answers = await gathered(*(_answers(client) for client in asked.values()))
         return [name for name, answered in zip(asked, answers, strict=True) if answered]
 
     def stay(self, reason: str) -> None:
-        """Give up what is wanted: it cannot come into force now."""
+        """Give up the request, which cannot come into force now."""
         wish, self._wish = self._wish, None
         if wish is not None:
             self._give_up(wish, reason)
 
     async def change_now(self, next_step: int) -> Tickets | None:
-        """Put into force what is wanted, with nothing in flight and no link up. Returns the trainers' new tickets.
+        """Put the request into force, with nothing in flight and no link up. Returns the trainers' new tickets.
 
-        Returns None where what is in force stays: blocks were to move and cannot, or nothing is wanted any more. Raises the
-        IsthmusError that it fails with; where that can be mended, the same is wanted once all trainers are joined again.
+        Returns None if the placement stays: its blocks cannot move, or there is no request any more. Raises the
+        IsthmusError of a failure. If the failure can be mended, the request stands once all trainers are joined again.
         """
         if (wish := self._wish) is None:
             return None
         self._wish = None
-        # Another may have come into force since it was wanted.
+        # Another may have come into force since the request.
         wish.placement = replace(wish.placement, version=self._session.placement.version + 1)
         self._changing = wish
         try:
@@ -256,7 +259,8 @@ class Deployer:
         wish.failed(RefusedError(f"the placement stays as it is: {reason}"))
 
     def _want(self, placement: Placement, give_up_seconds: float | None = None) -> None:
-        """Have this come into force, after what comes into force now. Whoever waits for an earlier wish is told."""
+        """Request this placement, to follow one that is coming into force now. Callers that wait for an earlier request
+        are told."""
         base = self._session.placement if self._changing is None else self._changing.placement
         placement, before = replace(placement, version=base.version + 1), self._wish
         if before is not None and before.placement == placement:

@@ -1,6 +1,6 @@
 """Divergence: losses and weights must be finite numbers.
 
-Knows nothing of checkpoints: the run decides what follows.
+Knows nothing of checkpoints: the run decides the consequences.
 """
 
 import math
@@ -18,7 +18,7 @@ OnNan = Literal["stop", "warn"]
 
 
 class LossCheck:
-    """Checks the loss of every step (training.on_nan)."""
+    """The check of the loss of every step (training.on_nan)."""
 
     def __init__(self, on_nan: OnNan) -> None:
         self._on_nan = on_nan
@@ -37,7 +37,7 @@ class LossCheck:
 
 
 def first_not_finite(module: nn.Module) -> str | None:
-    """The name of a tensor of `module` that is no longer finite; None where all are.
+    """Return the name of a tensor of `module` that is no longer finite; None if all are.
 
     A parameter that learns must be finite. A buffer may hold an infinity, as a mask does, but no NaN.
     """
@@ -51,7 +51,7 @@ def first_not_finite(module: nn.Module) -> str | None:
 
 
 def check_weights(module: nn.Module, on_nan: OnNan, step: int) -> None:
-    """Raise DivergedError for weights that are not finite, unless `on_nan` is "warn". step: the one that comes next."""
+    """Raise DivergedError for weights that are not finite, unless `on_nan` is "warn". step: the next one."""
     if on_nan == "stop" and (name := first_not_finite(module)) is not None:
         raise DivergedError(f"{name} holds values that are no finite numbers, so training has diverged", step)
 
@@ -59,10 +59,10 @@ def check_weights(module: nn.Module, on_nan: OnNan, step: int) -> None:
 def with_outcome(
     diverged: DivergedError, good_step: int | None = None, unwritten: StorageError | None = None
 ) -> DivergedError:
-    """`diverged` with a sentence for the user that also says what became of the weights.
+    """Extend `diverged` with a sentence for the user that tells the fate of the weights.
 
-    good_step: the step before which the last good weights were taken; None where there are none. unwritten: why the result
-    that holds them could not be written.
+    good_step: the step before which the last good weights were taken; None if there are none. unwritten: the reason why
+    the result with them could not be written.
     """
     fate = "no checkpoint of good weights was taken before it, so none are kept"
     if good_step is not None:

@@ -1,4 +1,4 @@
-"""Evaluates the model of a run on the test set, as placed: every worker computes forward what it holds."""
+"""Evaluation of a run's model on the test set, as placed: every worker computes its blocks forward."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation has found."""
+    """The result of an evaluation."""
 
     loss: float
-    """The mean over all samples."""
+    """Mean over all samples."""
     accuracy: float | None
-    """The share of samples that were right; None where the loss is not of classes."""
+    """Share of correct samples; None if the loss is not of classes."""
 
 
 class Evaluator:
@@ -37,9 +37,10 @@ class Evaluator:
         self._number = 0
 
     async def evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
-        """Evaluate `test` with the weights of now; nothing may be in flight. One whose links are lost begins again.
+        """Evaluate `test` with the present weights. Nothing may be in flight. An evaluation whose links are lost begins
+        again.
 
-        Raises the IsthmusError that it fails with.
+        Raises the IsthmusError of a failure.
         """
         spacing = Spacing()
 
@@ -71,7 +72,7 @@ class Evaluator:
             try:
                 await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)
             finally:
-                run.feed_no_more()  # or the compute thread could be in the batches while they close
+                run.feed_no_more()  # otherwise the compute thread could be in the batches while they close
 
 
 class _Totals(WorkerListener):
@@ -81,7 +82,7 @@ class _Totals(WorkerListener):
         self._has_classes = True
 
     def step_done(self, done: StepDone, /) -> None:
-        """Count what a worker has judged of a batch."""
+        """Count a worker's results for a batch."""
         if done.samples:
             self._samples += done.samples
             self._loss += done.loss * done.samples
@@ -90,13 +91,13 @@ class _Totals(WorkerListener):
         self._progressed.set()
 
     async def until(self, is_done: Callable[[], bool]) -> None:
-        """Wait until something is so, which is asked whenever a worker has judged a batch."""
+        """Wait until a condition holds. It is checked whenever a worker has evaluated a batch."""
         while not is_done():
             self._progressed.clear()
             await self._progressed.wait()
 
     def result(self) -> Evaluation:
-        """The means over all samples."""
+        """Return the means over all samples."""
         if not self._samples:
             raise ProtocolError("the evaluation has judged no sample")
         accuracy = self._correct / self._samples if self._has_classes else None

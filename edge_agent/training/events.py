@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Activity(Enum):
-    """The names are those of `RunState` in protos/isthmus/v1/control.proto, which says what each means."""
+    """Activities of a run. The names are those of `RunState` in protos/isthmus/v1/control.proto, which explains
+    each."""
 
     OPENING = auto()
     TRAINING = auto()
@@ -78,7 +79,7 @@ class LinkDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(Event):
-    """The link of training to a trainer was lost; nobody has ended it."""
+    """The link of training to a trainer was lost: neither end has closed it."""
 
     peer: str
 
@@ -90,11 +91,11 @@ class StepFinished(Event):
     step: int
     samples: int
     loss: float
-    """The mean of the batch."""
+    """Mean of the batch."""
     compute_seconds: float
-    """T3: of the slowest trainer; 0 where there is none."""
+    """T3 of the slowest trainer; 0 if there is none."""
     downlink_bits_per_second: float
-    """The rate of the slowest link to this device; 0 while nothing is known."""
+    """Rate of the slowest link to this device; 0 while nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,12 @@ class Progressed(Event):
     """The figures of the run have changed: by a step, an evaluation, or a session."""
 
     statistics: "Statistics"
-    """The same object each time."""
+    """Figures of the run: the same object each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """Nothing is in flight, and something other than a step comes next."""
+    """Nothing is in flight, and work other than a step comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Evaluated(Event):
     """The model was evaluated on the test set."""
 
     accuracy: float | None
-    """None where the loss is not of classes."""
+    """Share of correct samples; None if the loss is not of classes."""
     loss: float
 
 
@@ -132,7 +133,7 @@ class CheckpointShared(Event):
     """All workers can go back to the state of this step, or of a few steps ago."""
 
     is_replicated: bool
-    """Whether other workers have replicas of each trainer's part."""
+    """True if other workers have replicas of each trainer's part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +141,17 @@ class Migrated(Event):
     """Blocks have moved."""
 
     pause_seconds: float
-    """Time that training waited for that."""
+    """Time that training waited for the move."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationFailed(Event):
-    """A move of blocks has failed, and each block stays where it was."""
+    """A move of blocks has failed, and each block stays at its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Event):
-    """The run goes on without these trainers, from a checkpoint; others have their blocks."""
+    """The run continues without these trainers, from a checkpoint. Others have their blocks."""
 
     trainers: Sequence[str]
 
@@ -182,7 +183,7 @@ class CurrentActivity:
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Have this activity while the `with` block runs, and then the one before."""
+        """Have this activity while the body runs, and then the one before."""
         before = self._now
         self.begin(activity)
         try:

@@ -1,4 +1,4 @@
-"""The links of this device's worker to trainers: dialled, served, and dialled again when they are lost."""
+"""The links of this device's worker to trainers: dialled, served, and dialled again after a loss."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,17 +19,17 @@ from shared.transport.stream.framing import WireTensor
 
 
 class Links:
-    """All links of one run of this worker; they are kept up until the block is left. Made and used on the event loop."""
+    """All links of one run of this worker. They are kept up until the body ends. Made and used on the event loop."""
 
     def __init__(self, session: OpenSession, run: WorkerRun, emit: Emit, evaluation: int = 0) -> None:
-        """evaluation: the number of the evaluation that they are for; 0 for training.
+        """evaluation: number of the evaluation that they are for; 0 for training.
 
-        A trainer takes part in an evaluation for as long as a call lasts that is lost with the link, so those links are dialled
-        once.
+        A trainer takes part in an evaluation as long as a call lasts. The call is lost with the link, so these links
+        are dialled once.
         """
         self._run = run
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Ends with what dialling again cannot mend, or has not for as long as the user allows."""
+        """Ends with a failure that dialling again cannot mend, or has not mended for as long as the user allows."""
         run.keep_links()
         self._ending = asyncio.Event()
         self._links = [_Link(session, run, peer, emit, self._ending, evaluation) for peer in run.links]
@@ -37,7 +37,7 @@ class Links:
 
     @property
     def attached(self) -> bool:
-        """Whether every link is up."""
+        """Tell whether every link is up."""
         return not self._ending.is_set() and all(link.call is not None for link in self._links)
 
     async def __aenter__(self) -> Self:
@@ -46,7 +46,7 @@ class Links:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the links, with nothing under way, or after a failure give them up."""
+        """End the links, with nothing under way. After a failure, give them up."""
         self._ending.set()
         if kind is None and self._keeping:
             self._run.end_links()
@@ -58,7 +58,7 @@ class Links:
             keeping.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
         if self.failure.done():
-            self.failure.exception()  # whoever cares has seen it
+            self.failure.exception()  # Its readers have seen it.
         else:
             self.failure.cancel()
 
@@ -92,7 +92,7 @@ class _Link(KeptLink):
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
-        """See `KeptLink`. Dials until the trainer answers, for as long as the user allows."""
+        """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
         heard = StreamListener(self.end.accept, self._owed, self._note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
         self._emit(LinkUp(self.peer, call.stream))
@@ -103,7 +103,7 @@ class _Link(KeptLink):
             self._emit(LinkDown(self.peer))
 
     async def serve(self, call: LinkCall) -> None:
-        """See `KeptLink`."""
+        """Serve as `KeptLink` does."""
         try:
             await self.run.serve(self.peer, call.stream, call.end_writing)
         except IsthmusError:
@@ -113,7 +113,7 @@ class _Link(KeptLink):
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
 
     def check_passing(self, failure: IsthmusError) -> None:
-        """See `KeptLink`. A trainer that does not answer has been tried for as long as the user allows."""
+        """Check as `KeptLink` does. A trainer that does not answer has been tried for as long as the user allows."""
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
         if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
             raise failure
@@ -122,6 +122,6 @@ class _Link(KeptLink):
         self._emit(Delivered(self.peer, tensor, seconds, receiver_nanoseconds))
 
     def _owed(self) -> int | None:
-        """The oldest step that somebody has still to do; None with nothing in flight."""
+        """Return the oldest step that some worker has still to do; None with nothing in flight."""
         oldest = self.run.oldest_step
         return oldest if oldest < self.run.begun_step else None

@@ -1,4 +1,4 @@
-"""What an operator, metrics and the decision engine see of a run that has its session open."""
+"""An open run, as an operator, metrics and the decision engine see it."""
 
 from typing import Protocol
 
@@ -11,20 +11,20 @@ from shared.placement import Deployment, Placement
 class _Experiment(Protocol):
     @property
     def chain(self) -> Chain:
-        """The whole model."""
+        """Return the whole model."""
 
 
 class _Session(Protocol):
     @property
     def stored(self) -> StoredSession:
-        """What outlives the process."""
+        """Return the state that outlives the process."""
 
     @property
     def experiment(self) -> _Experiment:
-        """What is trained."""
+        """Return the experiment that is trained."""
 
     async def max_staleness(self) -> int:
-        """The largest K that the trainers allow."""
+        """Return the largest K that the trainers allow."""
 
 
 class _Checkpointer(Protocol):
@@ -32,76 +32,78 @@ class _Checkpointer(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a folder to keep checkpoints in."""
+        """Tell whether there is a folder for checkpoints."""
 
     async def order(self) -> CheckpointName:
         """Have one taken, and wait until it is shared."""
 
 
 class Deploys(Protocol):
-    """Changes the deployment of a running session."""
+    """A changer of a running session's deployment."""
 
     @property
     def deployment(self) -> Deployment:
-        """What the next batch is started under."""
+        """Return the deployment of the next batch."""
 
     @property
     def placement(self) -> Placement:
-        """The same, as what all workers run."""
+        """Return the placement of the next batch."""
 
     @property
     def has_cut(self) -> bool:
-        """Whether two workers train on one cut, which can be moved."""
+        """Tell whether two workers train on one cut, which can be moved."""
 
     @property
     def moving(self) -> bool:
-        """Whether blocks were asked to move, and have neither moved nor been given up."""
+        """Tell whether a move of blocks was requested, and is neither done nor given up."""
 
     @property
     def wanted_edge_blocks(self) -> int | None:
-        """How many blocks will be here once those that move have moved; None where none do."""
+        """Return the number of blocks here after the moves that are under way; None without any."""
 
     async def back(self) -> list[str]:
-        """The trainers that the run goes on without, and that answer again."""
+        """List the trainers that the run continues without, and that answer again."""
 
     def change(
         self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
     ) -> None:
-        """Change K or codecs. Raises ConfigError for a codec that is not there."""
+        """Change K or codecs. Raises ConfigError for an unknown codec."""
 
     def place(self, document: object) -> Placement:
-        """Have every worker run what a decoded document says. Raises ConfigError or DataError for one that may not be."""
+        """Request the placement of a decoded document. Raises ConfigError or DataError for a forbidden one."""
 
     async def placed(self, document: object) -> Placement:
-        """The same, and wait until it is in force. Raises StoppedError or RefusedError where it does not come into force."""
+        """Request the same, and wait until it is in force. Raises StoppedError or RefusedError if it does not come into
+        force."""
 
     def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
-        """Move the cuts of a chain, and change the codec of the features of each link where given.
+        """Move the cuts of a chain, and change the codec of each link's features if given.
 
-        Raises ConfigError where there is no chain or it cannot be cut so, DataError for labels that may not go.
+        Raises ConfigError if there is no chain or it cannot have these cuts, DataError for labels that may not leave.
         """
 
     def move(self, cut: int, give_up_seconds: float | None = None) -> None:
         """Move the cut once the batches in flight are settled.
 
-        Raises ModelError for a cut out of range, ConfigError where there is no one cut, DataError for labels that may not go.
+        Raises ModelError for a cut out of range, ConfigError if there is no single cut, DataError for labels that may
+        not leave.
         """
 
 
 class InFlight(Protocol):
-    """What is under way."""
+    """The batches and tensors under way."""
 
     @property
     def in_flight(self) -> int:
-        """Batches that are under way."""
+        """Return the number of batches under way."""
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Batches that wait, by queue."""
+        """Return the numbers of waiting batches, by queue."""
 
     @property
     def attached(self) -> bool:
-        """Whether every stream to a trainer is up."""
+        """Tell whether every stream to a trainer is up."""
 
 
 class OpenRun(InFlight, Protocol):
@@ -109,12 +111,12 @@ class OpenRun(InFlight, Protocol):
 
     @property
     def session(self) -> _Session:
-        """The session."""
+        """Return the session."""
 
     @property
     def deployer(self) -> Deploys:
-        """What changes its deployment."""
+        """Return the changer of its deployment."""
 
     @property
     def checkpointer(self) -> _Checkpointer:
-        """Its checkpoints."""
+        """Return its checkpoints."""

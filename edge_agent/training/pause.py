@@ -10,7 +10,7 @@ from shared.errors import StoppedError
 
 
 class Pause:
-    """An operator asks for a pause, and the run stays paused until it is released. Used on the event loop."""
+    """A pause that an operator requests. It lasts until it is released. Used on the event loop."""
 
     def __init__(self, boundary: StepBoundary, shutdown: Shutdown) -> None:
         self.boundary = boundary
@@ -20,7 +20,7 @@ class Pause:
         self._released = asyncio.Event()
 
     async def pause(self) -> None:
-        """Ask the run to pause, and wait until it does. Raises StoppedError when it is released, or ends, before."""
+        """Request a pause, and wait for it. Raises StoppedError if it is released, or the run ends, before."""
         self.requested = True
         self._released.clear()
         self.boundary.request()
@@ -29,13 +29,13 @@ class Pause:
             raise StoppedError("the run was resumed, or ended, before it stood still")
 
     def release(self) -> None:
-        """Let the run go on, and everybody who waits for it to pause."""
+        """Let the run continue, and the callers that wait for its pause."""
         self.requested = False
         self._released.set()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """The run stands still while the body runs, with nothing in flight."""
+        """Mark the run as standing still, with nothing in flight, while the body runs."""
         self._paused.set()
         try:
             yield
@@ -48,7 +48,7 @@ class Pause:
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    """Wait for the first of these. Coroutines among the others are cancelled then; tasks go on."""
+    """Wait for the first of these. Then coroutines among the others are cancelled, and tasks continue."""
     ours = [wait if isinstance(wait, asyncio.Task) else asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(ours, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Putting another placement into force: drained, blocks moved, committed; until the commit every worker can go back.
+"""A change of the placement: drained, blocks moved, committed. Until the commit every worker can go back.
 
-The commit point is this device: once every worker is prepared, it has the trainers commit, and then commits itself. A fault
-before leaves the old placement, one after it the new one, or a checkpoint.
+The commit point is this device: once every worker is prepared, it has the trainers commit, and then commits itself. A
+fault before that leaves the old placement. A fault after it leaves the new one, or a checkpoint.
 """
 
 import asyncio
@@ -23,9 +23,11 @@ from shared.placement import Placement, PlacementPlan, moves
 
 _log = structlog.get_logger(__name__)
 AT_ONCE = 4
-"""Calls that bring blocks together: enough that the link never waits for an answer; more would only take memory."""
+"""Number of simultaneous calls that bring blocks: enough that the link never waits for an answer. More would only take
+memory."""
 NEWCOMER_SECONDS = 5.0
-"""How long a trainer that has no blocks yet may be away while it is given some: nobody has to have it, so training goes on."""
+"""Longest absence of a trainer without blocks that is about to get some. Training can do without it, so it
+continues."""
 
 
 async def change_placement(
@@ -37,10 +39,10 @@ async def change_placement(
 ) -> tuple[Tickets, float]:
     """Put `placement` into force between two steps, with nothing in flight and no link up.
 
-    Waits for trainers that are away and have blocks. Returns the new tickets, and the seconds that it took. Raises RefusedError
-    where a trainer without blocks is away, or one cannot dial another one; TimeoutError when blocks are still under way after
-    `give_up_seconds`; IsthmusError when it could not be done. Then the old placement is in force here, and joining the trainers
-    tells what they have.
+    Waits for absent trainers that have blocks. Returns the new tickets, and the seconds of the change. Raises
+    RefusedError if a trainer without blocks is away, or one cannot dial another one; TimeoutError if blocks are still
+    under way after `give_up_seconds`; IsthmusError on other failures. Then the old placement is in force here, and
+    joining the trainers tells what they have.
     """
     started = time.monotonic()
     change = Change(await session.state.plan_of(placement), next_step)
@@ -62,9 +64,10 @@ async def change_placement(
 
 
 async def _commit(session: OpenSession, change: Change) -> Tickets:
-    """Put a placement into force at every trainer that has blocks then, once all of them have said that they can.
+    """Put a placement into force at every trainer that will have blocks, once all of them have agreed.
 
-    Where an answer was lost, ask again; that changes nothing more. Who has no blocks any more is told, if it answers.
+    A lost answer is requested again, which changes nothing more. Trainers that lose their blocks are told, if they
+    answer.
     """
     members = session.members
     holding = members.holders(change.plan.placement)
@@ -83,7 +86,7 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
     """Bring every worker the blocks that it lacks."""
     workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
     moving: dict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
-    """By sender and receiver, whether the weights of each block go alone."""
+    """Blocks by sender and receiver: True if the weights of the block go alone."""
     for one in moves(session.placement, after):
         if workers[one.receiver].lacks(one.block):
             moving[one.sender, one.receiver][one.block] = not one.whole
@@ -103,7 +106,7 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
 
 
 async def _check_links(session: OpenSession, after: PlacementPlan) -> None:
-    """Ask whether all links can be dialled that there are not yet, before anything is done for them. Raises RefusedError."""
+    """Check that all missing links can be dialled, before any work for them. Raises RefusedError."""
     try:
         await Retry(NEWCOMER_SECONDS).run(partial(check_links, session, after, session.state.plan))
     except (UnreachableError, BusyError, SessionLostError) as failure:
@@ -111,9 +114,9 @@ async def _check_links(session: OpenSession, after: PlacementPlan) -> None:
 
 
 async def _at(session: OpenSession, worker: WorkerCalls, after: Placement, call: Call) -> None:
-    """Make a call that brings a worker something, as often as it takes; a newcomer is not waited for.
+    """Make a call that brings a worker something, as often as necessary. The run does not wait for a newcomer.
 
-    Raises RefusedError where that fails.
+    Raises RefusedError if that fails.
     """
     if worker.name not in session.members.newcomers(session.placement, after):
         await session.retry.run(call)

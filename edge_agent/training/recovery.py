@@ -1,7 +1,7 @@
-"""What follows when a session cannot go on as it is: all trainers are joined, and go on where they were, or from a checkpoint.
+"""Recovery of a session that cannot continue: all trainers are joined, and continue from memory, or from a checkpoint.
 
-The checkpoint is the newest of which the workers have all blocks between them, on the disks of those that go on. Its placement
-has to be permitted by the configuration of today.
+The checkpoint is the newest of which the continuing workers have all blocks on their disks together. The present
+configuration must permit its placement.
 """
 
 from collections.abc import Collection, Mapping
@@ -48,21 +48,21 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rejoined:
-    """All workers go on where they were."""
+    """The result that all workers continue from memory."""
 
     tickets: Tickets
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """All workers have gone back to a checkpoint."""
+    """The result that all workers have gone back to a checkpoint."""
 
     tickets: Tickets
     step: int
     facts: Mapping[str, Any]
-    """What this device remembered with it."""
+    """Data that this device stored with it."""
     planned_around: bool
-    """Whether it is restored under another placement than that of then, without the trainers that are left out."""
+    """True if it is restored under another placement than before, without the trainers that are left out."""
 
 
 class Recovery:
@@ -72,17 +72,17 @@ class Recovery:
         self._session = session
         self._device = device
         self._goes_back = False
-        """Whether some worker has lost its state, so that all have to go back to a checkpoint."""
+        """True if some worker has lost its state, so that all have to go back to a checkpoint."""
         self._also_needed: set[str] = set()
-        """Trainers that have no blocks, and without which the checkpoint that counts cannot be restored."""
+        """Trainers without blocks that are needed to restore the chosen checkpoint."""
 
     async def rejoin(self, *, is_whole: bool, wanted: Collection[str] = ()) -> Rejoined | Restored:
-        """Join every trainer, and go on from memory where that is possible, or from the newest checkpoint of all.
+        """Join every trainer, and continue from memory if possible, or from the newest checkpoint of all.
 
-        is_whole: whether training can go on from the state of this device. wanted: see `join`. Repeating this after a failure
-        is safe: a trainer that has gone back to a checkpoint shows that by its lineage. Raises GoneError where some worker has
-        nothing to go on from, ConfigError or DataError where the configuration no longer permits the placement of the
-        checkpoint, and the IsthmusError that a call ends with.
+        is_whole: True if training can continue from the state of this device. wanted: see `join`. The call can be
+        repeated after a failure: a trainer that has gone back to a checkpoint shows that by its lineage. Raises
+        GoneError if some worker has no state to continue from, ConfigError or DataError if the configuration no longer
+        permits the placement of the checkpoint, and the IsthmusError of a failed call.
         """
         session, members = self._session, self._session.members
         self._goes_back = self._goes_back or not is_whole
@@ -100,7 +100,7 @@ class Recovery:
         return restored
 
     def _goes_on(self, at: Position | None) -> bool:
-        """Whether a trainer has in memory what this device goes on from."""
+        """Tell whether a trainer has in memory the state from which this device continues."""
         state = self._session.state
         in_force = True, state.lineage, state.placement.version
         return at is not None and (at.is_whole, at.lineage, at.placement_version) == in_force
@@ -111,7 +111,7 @@ class Recovery:
         workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
         here = await device.position()
         nowhere: list[int] = []
-        """The blocks of the newest checkpoint that nobody has."""
+        """Blocks of the newest checkpoint that no worker has."""
         for name in sorted(here.parts, reverse=True):
             assert stored.store is not None, "without a folder there are no checkpoints"
             try:
@@ -148,9 +148,9 @@ class Recovery:
         raise self._gone(nowhere, joined)
 
     async def _take_in_lost(self, joined: Joined, placement: Placement) -> None:
-        """Open the session again at the trainers that have lost it and are to have blocks, which others keep for them.
+        """Open the session again at trainers that have lost it and will have blocks, which others keep for them.
 
-        Raises UnreachableError where one that is to have blocks is not joined.
+        Raises UnreachableError if one that will have blocks is not joined.
         """
         for trainer in self._session.members.holders(placement):
             if trainer.name in joined.lost:
@@ -162,7 +162,8 @@ class Recovery:
                 )
 
     async def _around(self, before: Placement, on_disk: Mapping[str, OnDisk]) -> Placement:
-        """The placement of a checkpoint without the trainers that are left out. Raises GoneError where there can be none."""
+        """Return the placement of a checkpoint without the trainers that are left out. Raises GoneError if there can be
+        none."""
         session, experiment = self._session, self._session.experiment
         kept, left_out = {worker: on.replicas for worker, on in on_disk.items()}, sorted(session.members.left_out)
         missing: dict[Link, IsthmusError] = {}
@@ -183,7 +184,7 @@ class Recovery:
             ) from impossible
 
     def _check_permitted(self, placement: Placement) -> None:
-        """Refuse to go on under a placement that was permitted once. Raises ConfigError or DataError."""
+        """Refuse to continue under a placement that is no longer permitted. Raises ConfigError or DataError."""
         try:
             self._session.experiment.check(placement)
         except (ConfigError, DataError) as refusal:
@@ -193,7 +194,7 @@ class Recovery:
             ) from refusal
 
     def _gone(self, nowhere: list[int], joined: Joined) -> GoneError:
-        """nowhere: blocks of the newest checkpoint that nobody has any more."""
+        """Build the error of lost blocks. nowhere: blocks of the newest checkpoint that no worker has any more."""
         blocks = ", ".join(map(str, ranges_of(nowhere)))
         if joined.lost:
             kept = f"; of the newest checkpoint, blocks {blocks} are nowhere else" if nowhere else ""
@@ -208,7 +209,7 @@ class Recovery:
 
 
 def placement_to_go_on_with(stored: StoredSession, experiment: Experiment) -> Placement:
-    """The placement of the newest checkpoint on this device; that of the experiment where there is none. Blocks."""
+    """Return the placement of the newest checkpoint on this device; that of the experiment if there is none. Blocks."""
     for name in stored.checkpoints():
         assert stored.store is not None, "without a folder there are no checkpoints"
         with suppress(StorageError):
@@ -221,12 +222,12 @@ def _named(workers: Collection[str]) -> str:
 
 
 def facts_of_placement(placement: Placement) -> dict[str, Any]:
-    """What a checkpoint remembers of the placement in force."""
+    """Return the data that a checkpoint stores of the placement in force."""
     return {"placement": document_of(placement), "placement_version": placement.version}
 
 
 def _placement_of(experiment: Experiment, facts: Mapping[str, Any]) -> Placement:
-    """The placement that was in force at a checkpoint. Raises StorageError."""
+    """Read the placement that was in force at a checkpoint. Raises StorageError."""
     chain, batch_size = experiment.chain, experiment.batch_size
     try:
         placement = parse_placement(facts["placement"], "the checkpoint", len(chain.blocks), batch_size)

@@ -32,15 +32,15 @@ class BlockPlace:
     worker: str
     parameters: int
     held_by: list[str]
-    """All workers that had its weights, to run it or because they own it; nearest first."""
+    """Workers that had its weights, to run it or as its owner; nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run. accuracy and test_loss are those of the last evaluation, None where there was none.
+    """The figures of a run. accuracy and test_loss are those of the last evaluation, None if there was none.
 
-    diverged_at_step: the step whose loss was no finite number, where that ended the run; `steps` is then the step that the
-    weights are of.
+    diverged_at_step: the step whose loss was no finite number, if that ended the run. `steps` is then the step of the
+    weights.
     """
 
     session: str
@@ -64,7 +64,7 @@ class Summary:
         placement: Placement,
         diverged_at_step: int | None = None,
     ) -> "Summary":
-        """The figures of a whole run that ended under this placement."""
+        """Summarise a whole run that ended under this placement."""
         held = {worker: held_blocks(placement, worker) for worker in placement.workers}
         return cls(
             session=statistics.session,
@@ -99,17 +99,18 @@ class TrainingResult:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The figures, as JSON that `kept` reads."""
+        """Return the figures, as JSON that `kept` reads."""
         return asdict(self.summary)
 
     @property
     def model(self) -> bytes:
-        """The weights, as the bytes of `model.safetensors`."""
+        """Return the weights, as the bytes of `model.safetensors`."""
         return safetensors.torch.save(savable(self.module.state_dict()))
 
     @classmethod
     def kept(cls, module: nn.Module, facts: dict[str, Any], model: bytes) -> Self:
-        """The result that had these `facts` and `model`; `module` then has its weights. Raises StorageError for others."""
+        """Restore the result that had these `facts` and `model`. `module` then has its weights. Raises StorageError for
+        others."""
         try:
             blocks = [BlockPlace(**block) for block in facts["blocks"]]
             module.load_state_dict(safetensors.torch.load(model))
@@ -118,10 +119,12 @@ class TrainingResult:
             raise StorageError(f"the trained model that was kept is not one of this experiment: {cause}") from cause
 
     def write(self, directory: Path) -> Path:
-        """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own); returns the former's path.
+        """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's
+        path.
 
-        Both are there whole, or the folder is as it was before. What they replace is kept aside, in a folder `earlier`. Weights
-        that are no finite numbers replace no model that is there, which a warning says. Raises StorageError.
+        Both are written whole, or the folder stays unchanged. The files that they replace are kept aside, in a folder
+        `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises
+        StorageError.
         """
         model, summary = directory / "model.safetensors", directory / "summary.json"
         text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"
@@ -140,7 +143,7 @@ class TrainingResult:
 
 
 def _place_aside(directory: Path, places: Iterable[Path]) -> Path | None:
-    """A folder for what is in these places, named after the time when it was written; None where nothing is there."""
+    """Return a folder for the files in these places, named after their time of writing; None if there are none."""
     written = [place.stat().st_mtime for place in places if place.exists()]
     if not written:
         return None
@@ -148,7 +151,7 @@ def _place_aside(directory: Path, places: Iterable[Path]) -> Path | None:
 
 
 def _as_json(value: Any) -> Any:
-    """`value` without what JSON has no number for: NaN and infinities become null."""
+    """Replace numbers that JSON lacks: NaN and infinities become null."""
     if isinstance(value, dict):
         return {key: _as_json(item) for key, item in value.items()}
     if isinstance(value, list):

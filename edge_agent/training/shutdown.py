@@ -1,4 +1,4 @@
-"""Stops a run: at the next step boundary when it is asked once, at once by a second signal."""
+"""The stop of a run: at the next step boundary after one request, at once after a second signal."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from shared.errors import ExitCode, StoppedError
 
 
 class Shutdown:
-    """The stop that signals and operators ask for. Used on the event loop; `listen` on that of the main thread."""
+    """The stop that signals and operators request. Used on the event loop; `listen` on that of the main thread."""
 
     def __init__(self, resume_command: str = "edge-agent run --resume") -> None:
         """resume_command: the command with which the run can be resumed."""
@@ -16,21 +16,22 @@ class Shutdown:
         self.requested = False
         self.exit_code = ExitCode.TERMINATED
         self.reason = ""
-        """Why the run stops, as the beginning of a sentence."""
+        """Reason of the stop, as the beginning of a sentence."""
         self._prepare_to_end: Callable[[], float] = _at_once
         self._task: asyncio.Task[object] | None = None
         self._cancelling: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT."""
+        """Handle SIGTERM and SIGINT."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.request, ExitCode.TERMINATED)
         loop.add_signal_handler(signal.SIGINT, self.request, ExitCode.INTERRUPTED)
 
     def cancel_on_request(self, prepare_to_end: Callable[[], float] | None = None) -> None:
-        """Have the task that calls this cancelled when a stop is asked for, or was; it ends by a CancelledError then.
+        """Cancel the calling task when a stop is requested, or if it was. The task then ends by a CancelledError.
 
-        prepare_to_end: called before, and returns how many seconds the task has to end by itself. None: it has no time.
+        prepare_to_end: called before, and returns the seconds in which the task has to end by itself. None: it has no
+        time.
         """
         self._task = asyncio.current_task()
         self._prepare_to_end = prepare_to_end or _at_once
@@ -38,24 +39,24 @@ class Shutdown:
             self._end()
 
     def cancel_no_more(self) -> None:
-        """Cancel the task no more: it has ended, or has begun what has to be done in any case."""
+        """Stop cancelling the task: it has ended, or has begun work that must be done in any case."""
         self._task = None
         if self._cancelling is not None:
             self._cancelling.cancel()
 
     def request(self, exit_code: ExitCode) -> None:
-        """Stop at the next boundary; a further signal ends the process at once."""
+        """Stop at the next boundary. A further signal ends the process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
         self._request(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
 
     def drain(self) -> None:
-        """An operator asks for a stop at the next boundary."""
+        """Stop at the next boundary, for an operator."""
         self._request(ExitCode.TERMINATED, "drained")
 
     def error(self, where: str) -> StoppedError:
-        """The error that ends the run. where: the step at which it stops, and how it can go on."""
+        """Build the error that ends the run. where: the step at which it stops, and how it can continue."""
         stopped = StoppedError(f"{self.reason} {where}")
         stopped.exit_code = self.exit_code
         return stopped

@@ -1,4 +1,4 @@
-"""Step boundaries: moments with nothing in flight, which operators, checkpoints, moves of blocks and a stop ask for."""
+"""Step boundaries: moments with nothing in flight. Operators, checkpoints, moves of blocks and a stop request them."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class StepBoundary:
-    """The request for the next one, which anybody makes and the run fulfils. Used on the event loop."""
+    """The request for the next boundary: any part may make it, and the run fulfils it. Used on the event loop."""
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
@@ -14,18 +14,18 @@ class StepBoundary:
 
     @property
     def requested(self) -> bool:
-        """Whether the batch that starts next is to be the last before the boundary."""
+        """Tell whether the next batch is the last before the boundary."""
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Have the run reach one as soon as it can."""
+        """Request a boundary as soon as possible."""
         self._requested.set()
         if self._on_request is not None:
             self._on_request()
 
     @contextmanager
     def heard_by(self, on_request: Callable[[], object]) -> Iterator[None]:
-        """Have a request told at once while the body runs, before anything else can begin."""
+        """Report a request at once while the body runs, before other work can begin."""
         self._on_request = on_request
         try:
             yield
@@ -33,9 +33,9 @@ class StepBoundary:
             self._on_request = None
 
     def clear_request(self) -> None:
-        """Forget the request: the run is at a boundary, and turns now to whatever waits for one."""
+        """Forget the request. The run is at a boundary, and now serves all work that waits for one."""
         self._requested.clear()
 
     async def wait_for_request(self) -> None:
-        """Wait until somebody requests one."""
+        """Wait until a boundary is requested."""
         await self._requested.wait()

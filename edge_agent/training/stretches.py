@@ -12,7 +12,8 @@ from shared.runtime.watching import watched
 
 
 class Stretches:
-    """Brings batches to this device's worker, and waits until all workers have done them. Used on the event loop."""
+    """The runner of steps: it brings batches to this device's worker, and waits until all workers have done them. Used
+    on the event loop."""
 
     def __init__(self, session: OpenSession, worker: PlacedWorker, tally: Tally, boundary: StepBoundary) -> None:
         self._session = session
@@ -23,24 +24,25 @@ class Stretches:
 
     @property
     def in_flight(self) -> int:
-        """See `WorkerRun.batches_in_flight`."""
+        """Count the batches as `WorkerRun.batches_in_flight` does."""
         return self._worker.run.batches_in_flight
 
     @property
     def waiting(self) -> dict[str, int]:
-        """What waits, by queue: batches to begin, tensors for a link, and steps for which an error gradient has come."""
+        """Count waiting work by queue: batches to begin, tensors for a link, and steps whose error gradient has
+        arrived."""
         ready, run = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
         return {"compute": ready, "send": run["send"], "apply": run["compute"]}
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
-        """The batches of these steps, fetched ahead."""
+        """Return the batches of these steps, fetched ahead."""
         loader, load = self._session.experiment.loader, self._session.threads.load
         source = loader.iterate(step, stop_step)
         self._batches = Prefetcher(source, load, self._worker.run.note_ready, loader.reading)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
-        """Do the steps before `stop_step`, or fewer where a boundary is wanted. Nothing is in flight when this returns.
+        """Do the steps before `stop_step`, or fewer if a boundary is requested. On return, nothing is in flight.
 
         Raises the IsthmusError that ends training, or that the links cannot mend.
         """

@@ -1,4 +1,4 @@
-"""The reports of all workers of each step, put together, and the events of this device's worker."""
+"""The workers' reports of each step, put together, and the events of this device's worker."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Tally(WorkerListener):
-    """Listens to this device's worker, by which the reports of all others come. Used on the event loop."""
+    """A listener to this device's worker, through which the reports of all others come. Used on the event loop."""
 
     def __init__(self, emit: Emit, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
-        """check_loss: raises an IsthmusError for the loss of a step that ends the run.
+        """check_loss: raises an IsthmusError for a loss that ends the run.
 
         boundary: requested when a trainer is about to stop.
         """
@@ -31,24 +31,24 @@ class Tally(WorkerListener):
         self._check_loss = check_loss
         self._boundary = boundary
         self.trainer_stops = False
-        """Whether a trainer is about to stop, and nothing was done about it."""
+        """True if a trainer is about to stop, and the run has not reacted yet."""
         self._names: tuple[str, ...] = ()
         self._learns = False
-        """Whether an error gradient goes back through blocks of this device in every step."""
+        """True if an error gradient goes back through blocks of this device in every step."""
         self._reports: dict[int, list[StepDone]] = {}
         self._seconds: dict[int, float] = {}
         self._warned_of_no_gradient = False
         self.done_step = 0
-        """Every worker has done all steps before this one."""
+        """First step that some worker has not done."""
         self._loop = asyncio.get_running_loop()
         self._goal = 0
         self._reached: asyncio.Future[None] = self._loop.create_future()
         """Ends when `done_step` is at the goal."""
         self.failure: asyncio.Future[None] = self._loop.create_future()
-        """Ends with what the loss of a step ends the run with."""
+        """Ends with the error of a loss that ends the run."""
 
     def begin(self, plan: StepPlan, step: int) -> None:
-        """Steps from this one on are done under a placement."""
+        """Begin steps under a placement, from this one on."""
         self._names = tuple(name for name in plan.placement.workers if plan.program(name))
         self._learns = any(isinstance(one, Backward) for one in plan.program(AGENT))
         self._reports.clear()
@@ -56,7 +56,8 @@ class Tally(WorkerListener):
         self.done_step = step
 
     def reaching(self, step: int) -> "asyncio.Future[None]":
-        """Ends once every worker has done all steps before this one; what was waited for before is no more."""
+        """Return a future that ends once every worker has done all steps before this one. The former future is
+        dropped."""
         self._goal, self._reached = step, self._loop.create_future()
         self._look_at_goal()
         return self._reached
@@ -66,28 +67,29 @@ class Tally(WorkerListener):
             self._reached.set_result(None)
 
     def computed(self, step: int, what: str, start_seconds: float, end_seconds: float, /) -> None:
-        """T1, and the time line."""
+        """Record T1, and the time line."""
         self._emit(Computed(step, what, start_seconds, end_seconds))
         self._seconds[step] = self._seconds.get(step, 0.0) + end_seconds - start_seconds
 
     def encoded(self, _peer: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
-        """The time line."""
+        """Record the time line."""
         self._emit(Encoded(step, start_seconds, end_seconds))
 
     def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
-        """Bytes up."""
+        """Count bytes up."""
         self._emit(Sent(peer, payload_bytes, raw_bytes))
 
     def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """Bytes down."""
+        """Count bytes down."""
         self._emit(Received(peer, tensor, raw_bytes))
 
     def step_ended(self, step: int, staleness: int, /) -> None:
-        """This device has done its part."""
+        """Note that this device has done its part."""
         self._emit(StepComputed(step, self._seconds.pop(step, 0.0), staleness if self._learns else None))
 
     def step_done(self, done: StepDone, /) -> None:
-        """One worker has done its part; steps end one after the other. After one that ends the run, none does."""
+        """Note that one worker has done its part. Steps end one after the other. After one that ends the run, none
+        does."""
         if done.no_gradient and not self._warned_of_no_gradient:
             self._warned_of_no_gradient = True
             _log.warning(
@@ -102,7 +104,7 @@ class Tally(WorkerListener):
             self._end(self._reports.pop(self.done_step))
 
     def peer_stops(self, worker: str, /) -> None:
-        """A trainer is about to stop."""
+        """Note that a trainer is about to stop."""
         if worker != AGENT:
             _log.info("a trainer is about to stop", trainer=worker)
             self.trainer_stops = True

@@ -1,7 +1,7 @@
-"""The steps of a run: over as many joins of its trainers, placements and checkpoints as that takes.
+"""The steps of a run: over as many joins of its trainers, placements and checkpoints as necessary.
 
-Between two stretches of steps nothing is in flight: then the model is evaluated, a checkpoint taken, the placement changed, or
-an operator waited for. Used on the event loop.
+Between two stretches of steps nothing is in flight. Then the model is evaluated, a checkpoint taken, the placement
+changed, or an operator awaited. Used on the event loop.
 """
 
 import time
@@ -45,23 +45,24 @@ _log = structlog.get_logger(__name__)
 
 
 class _End(Enum):
-    """Why steps under one placement have ended."""
+    """The reason why steps under one placement have ended."""
 
     DONE = auto()
     CHANGE = auto()
-    """Another placement is wanted."""
+    """Another placement is requested."""
     STOP = auto()
     """A trainer is about to stop, or this run is."""
 
 
 class TrainingLoop:
-    """Trains in one session. Made and used on the event loop; `close` ends it."""
+    """The training in one session. Made and used on the event loop; `close` ends it."""
 
     @classmethod
     async def made(cls, session: OpenSession, pause: Pause, emit: Emit, statistics: Statistics) -> "TrainingLoop":
         """Make one, and this device's worker for it beside the event loop.
 
-        pause: an operator's; knows the shutdown and the step boundary too. statistics: what goes with checkpoints.
+        pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints
+        store.
         """
         on_nan = session.experiment.config.training.on_nan
         tally = Tally(emit, LossCheck(on_nan).check, pause.boundary)
@@ -89,7 +90,7 @@ class TrainingLoop:
         self._recovery = Recovery(session, device)
         self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
         self._changed_step: int | None = None
-        """Where the placement was to change last: until that step is done, no other change stops the run again."""
+        """Step of the last attempt to change the placement. Until it is done, no other change stops the run again."""
         self.deployer = Deployer(session, device, boundary, emit, self._may_change)
         self._evaluator = Evaluator(session)
         self._tally = tally
@@ -99,29 +100,29 @@ class TrainingLoop:
         self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
-        """From one evaluation to the next; 0 where there is none before the end."""
+        """Steps from one evaluation to the next; 0 if there is none before the end."""
         self._evaluated_step = 0
-        """The step that came next when the model was evaluated last."""
+        """Next step at the time of the last evaluation."""
         self._resumes = False
-        """Whether the next checkpoint that is restored is an earlier process's."""
+        """True if the next checkpoint to restore is an earlier process's."""
         self._links: Links | None = None
         self._taken_in: list[str] = []
-        """The trainers that were taken in for the change that is wanted."""
+        """Trainers that were taken in for the requested change."""
 
     @property
     def step(self) -> int:
-        """Every worker has done all steps before this one."""
+        """Return the first step that some worker has not done."""
         return self._tally.done_step
 
     @property
     def attached(self) -> bool:
-        """Whether every link to a trainer is up."""
+        """Tell whether every link to a trainer is up."""
         return self._links is not None and self._links.attached
 
     async def train(self, *, resumed: bool) -> None:
-        """Do all steps, and bring the weights home. resumed: this process has no state but the checkpoints.
+        """Do all steps, and bring the weights home. resumed: this process has no state except the checkpoints.
 
-        Returns early, after a last checkpoint, where the run is to stop. Raises the IsthmusError that nothing can mend.
+        Returns early, after a last checkpoint, if the run is to stop. Raises an IsthmusError that cannot be mended.
         """
         self._resumes = resumed
         self.checkpointer.count_from(0)
@@ -153,13 +154,13 @@ class TrainingLoop:
         await self._session.collect()
 
     async def close(self) -> None:
-        """Compute no more, change no placement, and take no more checkpoints."""
+        """Stop computing, changing the placement and taking checkpoints."""
         self.deployer.want_nothing("the run ended before")
         await self.checkpointer.stop()
         await self._worker.stop()
 
     async def _go_on(self, joined: Rejoined | Restored) -> _End:
-        """Do the steps that are left, under one placement after the other, and bring the weights home."""
+        """Do the remaining steps, under one placement after the other, and bring the weights home."""
         while True:
             if isinstance(joined, Restored):
                 await self._restart(joined)
@@ -178,7 +179,8 @@ class TrainingLoop:
                 joined = await self._change_placement()
 
     def _may_change(self) -> bool:
-        """Whether the placement may change at a boundary: each lasts for a step at least, but while the run is paused."""
+        """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a
+        pause."""
         return self._pause.requested or self.step != self._changed_step
 
     def _follow_schedule(self) -> None:
@@ -187,22 +189,23 @@ class TrainingLoop:
 
     async def _change_placement(self) -> Rejoined | Restored:
         self._changed_step = self.step
-        self._follow_schedule()  # whatever else was asked for since the boundary
+        self._follow_schedule()  # whatever was requested since the boundary
         newcomers = self.deployer.newcomers
         if newcomers != self._taken_in and not await are_ready(self._session, newcomers):
             return await self._take_in(newcomers)
         self._taken_in = []
         if (tickets := await self.deployer.change_now(self.step)) is None:
-            # The links have ended, and the tickets that dialled them are used: joining gives others.
+            # The links have ended, and the tickets that dialled them are used. Joining gives others.
             return await self._rejoin(is_whole=True)
         self._tally.begin(self._session.state.plan.training, self.step)
-        self.checkpointer.ask_here()  # so that going back never moves blocks back
+        self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
 
     async def _take_in(self, newcomers: list[str]) -> Rejoined | Restored:
-        """Have trainers again that were left out, or had no blocks and were away: they have nothing of the session at first.
+        """Take in trainers that were left out, or had no blocks and were away. They have nothing of the session at
+        first.
 
-        After that the change that is wanted gives them blocks, as any change does. Where one does not answer, what is in force
+        The requested change then gives them blocks, as any change does. If one does not answer, the placement in force
         stays.
         """
         session = self._session
@@ -224,7 +227,9 @@ class TrainingLoop:
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
         async with self.stretches.batches_from(self._worker.run.begun_step, steps) as batches:
-            await self.stretches.do(linked, batches, self._worker.run.begun_step)  # what a lost link has left under way
+            await self.stretches.do(
+                linked, batches, self._worker.run.begun_step
+            )  # finish batches that a lost link left
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
@@ -241,7 +246,7 @@ class TrainingLoop:
                     self._emit(Drained())
 
     def _next_stop_step(self) -> int:
-        """Where the next stretch ends at the latest. Not at each epoch's end: to have nothing in flight takes time."""
+        """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
         step, ends = self.step, [self._experiment.steps]
         if step == self._changed_step and self.deployer.is_wanted:
             return step + 1  # another change waits for it
@@ -251,8 +256,9 @@ class TrainingLoop:
         return self.checkpointer.next_stop_step(step, min(ends))
 
     async def _at_boundary(self) -> _End | None:
-        """Do what was waiting for a moment with nothing in flight. Returns why the links have to end, where they have to."""
-        self._boundary.clear_request()  # what is asked for from here on may not be seen here
+        """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have
+        to."""
+        self._boundary.clear_request()  # later requests may need another boundary
         if self._pause.shutdown.requested or self._tally.trainer_stops:
             self._tally.trainer_stops = False
             await self._take_last_checkpoint()
@@ -275,7 +281,7 @@ class TrainingLoop:
         self._evaluated_step = step
 
     async def _stay_paused(self, linked: Links) -> _End | None:
-        """Stand still until the run is released; what has to be done at a boundary is done meanwhile. See `_at_boundary`."""
+        """Stand still until the run is released. Work for a boundary is done meanwhile. See `_at_boundary`."""
         _log.info("standing still")
         with self._pause.standing_still():
             while self._pause.requested:
@@ -296,7 +302,7 @@ class TrainingLoop:
         self._emit(CheckpointTaken(time.monotonic() - started))
 
     async def _take_last_checkpoint(self) -> None:
-        """Take a checkpoint at this step, where every worker can write it, and wait until it is written."""
+        """Take a checkpoint at this step, if every worker can write it, and wait until it is written."""
         try:
             await self.checkpointer.wait_until_written()
             self.checkpointer.ask_here()
@@ -307,11 +313,11 @@ class TrainingLoop:
             _log.warning("no last checkpoint", step=self.step, reason=str(failure))
 
     async def _restart(self, restored: Restored) -> None:
-        """Go on from the checkpoint that all workers have restored."""
+        """Continue from the checkpoint that all workers have restored."""
         self._tally.begin(self._session.state.plan.training, restored.step)
         self.checkpointer.count_from(restored.step)
         if restored.planned_around:
-            self.checkpointer.ask()  # so that going back never moves blocks once more
+            self.checkpointer.ask()  # going back then never moves blocks once more
         self._evaluated_step = restored.facts.get("evaluated_step", 0)
         totals = restored.facts.get("totals", {})
         if self._resumes:
@@ -322,7 +328,7 @@ class TrainingLoop:
         self._emit(RolledBack(restored.step))
 
     async def _rejoin(self, *, is_whole: bool, wanted: Sequence[str] = ()) -> Rejoined | Restored:
-        """Join the trainers again; those that stay away for too long are left out from then on."""
+        """Join the trainers again. Those that stay away for too long are left out from then on."""
         session, recorded = self._session, self._session.stored.record.left_out
         while True:
             attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole, wanted=wanted))
@@ -342,16 +348,16 @@ class TrainingLoop:
             return joined
 
     def _leave_out(self, trainers: Sequence[str]) -> None:
-        """Go on without these trainers, once the others are joined again."""
+        """Continue without these trainers, once the others are joined again."""
         _log.warning("trainers away for too long; going on without them", trainers=trainers)
         self._session.members.leave_out(trainers)
 
     async def _recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
-        """Go on after `failure`, or where none has happened: at the beginning, and where a trainer stops or is left out.
+        """Continue after `failure`. It is None at the beginning, and if a trainer stops or is left out.
 
-        is_whole: whether training can go on from what is in memory. Where a trainer has refused a step and the session is gone
-        after that, raises the refusal, because its reason can be fixed. After any other failure, raises a GoneError with the
-        failure as its cause.
+        is_whole: True if training can continue from memory. If a trainer has refused a step and the session is gone
+        after that, raises the refusal, because its reason can be fixed. After any other failure, raises a GoneError
+        with the failure as its cause.
         """
         while True:
             if failure is not None:

@@ -1,6 +1,6 @@
 """A training run under any placement, from its first join to its end.
 
-It ends with the trained weights of all workers in the user's module, or with the error that nothing could mend.
+It ends with the trained weights of all workers in the user's module, or with an error that could not be mended.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainingRun:
-    """Runs the steps of an experiment, in one open session. Made and used on the event loop."""
+    """The run of an experiment's steps, in one open session. Made and used on the event loop."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TrainingRun:
         emit: Emit,
         statistics: Statistics,
     ) -> None:
-        """training: in this session. The rest is as for `TrainingLoop.made`; statistics are for the summary, too."""
+        """training: in this session. The others are as for `TrainingLoop.made`; statistics are for the summary, too."""
         self.session = session
         self.training = training
         self.checkpointer = self.training.checkpointer
@@ -46,30 +46,30 @@ class TrainingRun:
 
     @property
     def in_flight(self) -> int:
-        """See `OpenRun`."""
+        """Count as `OpenRun` says."""
         return self.training.stretches.in_flight
 
     @property
     def waiting(self) -> dict[str, int]:
-        """See `OpenRun`."""
+        """Count as `OpenRun` says."""
         return self.training.stretches.waiting
 
     @property
     def attached(self) -> bool:
-        """See `OpenRun`."""
+        """Tell as `OpenRun` says."""
         return self.training.attached
 
     async def run(self, write_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
-        """Run from the beginning, or from the stored checkpoints where `resumed`, and close the session at the end.
+        """Run from the beginning, or from the stored checkpoints if `resumed`, and close the session at the end.
 
-        write_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the run fails;
-        a run whose session is stored can be resumed then.
+        write_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the
+        run fails; a run whose session is stored can then be resumed.
         """
         session = self.session
         self._statistics.begin()
         self._boundary.clear_request()
         if self.training.checkpointer.keeps:
-            self._emit(CheckpointShared(is_replicated=False))  # all workers have the state at the beginning
+            self._emit(CheckpointShared(is_replicated=False))  # At the beginning, all workers have the state.
         self._shutdown.cancel_on_request(self._prepare_to_end)
         try:
             try:
@@ -81,7 +81,7 @@ class TrainingRun:
             except DivergedError as diverged:
                 raise await self._end_diverged(diverged, write_result) from None
             result = await self._result()
-            self._shutdown.cancel_no_more()  # what is left to do is worth more than the time that it takes
+            self._shutdown.cancel_no_more()  # The remaining work is worth more than its time.
             await self._keep(result)
             await asyncio.to_thread(write_result, result)
         except asyncio.CancelledError:
@@ -105,13 +105,13 @@ class TrainingRun:
     def _prepare_to_end(self) -> float:
         """Have the run stop at the next boundary. Returns the seconds in which it has to end."""
         self._boundary.request()
-        # With a trainer away nothing can be drained, and no checkpoint be taken everywhere.
+        # With an absent trainer, the run can neither drain nor take a checkpoint everywhere.
         return 0.0 if self.session.retry.reasons else self.session.experiment.config.checkpoints.stop_seconds
 
     async def _end_diverged(
         self, diverged: DivergedError, write_result: Callable[[TrainingResult], object]
     ) -> DivergedError:
-        """Collect the last good weights, where there are any, and hand them on. Returns the error that ends the run."""
+        """Collect the last good weights, if there are any, and hand them on. Returns the error that ends the run."""
         if not await self._collect_last_good():
             return with_outcome(diverged)
         step, result = self.training.step, await self._result(diverged.step)
@@ -123,9 +123,9 @@ class TrainingRun:
         return with_outcome(diverged, step)
 
     async def _collect_last_good(self) -> bool:
-        """Fill the user's module from the newest checkpoint of all that is finite. Returns False where there is none.
+        """Fill the user's module from the newest checkpoint of all that is finite. Returns False if there is none.
 
-        The weights in memory are of no use: they were updated after the loss that showed the divergence.
+        The weights in memory are useless: they were updated after the loss that showed the divergence.
         """
         session, stored = self.session, self.session.stored
         self.training.activity.begin(Activity.FINISHING)
@@ -140,14 +140,14 @@ class TrainingRun:
         return False
 
     async def _result(self, diverged_at_step: int | None = None) -> TrainingResult:
-        """Figures and module, with all blocks on the host."""
+        """Return figures and module, with all blocks on the host."""
         chain = self.session.experiment.chain
         await self.session.threads.compute.run(chain.module.to, "cpu")
         placement = self.session.placement
         return TrainingResult(Summary.of(self._statistics, chain, placement, diverged_at_step), chain.module)
 
     async def _keep(self, result: TrainingResult) -> None:
-        """Keep the trained model until its results are written, so that a disk that has no room for them loses nothing."""
+        """Keep the trained model until its results are written, so that a full disk loses nothing."""
         session = self.session
         try:
             model = await session.threads.compute.run(lambda: result.model)
@@ -156,7 +156,8 @@ class TrainingRun:
             _log.warning("the trained model is not kept beside its results", reason=str(failure))
 
     async def _abandon(self) -> None:
-        """Free what the trainers hold for a run that ends early, and what all sides store unless the run can be resumed."""
+        """Free the trainers' memory for a run that ends early, and the files of all sides unless the run can be
+        resumed."""
         await self.training.close()
         await self.session.abandon()
         with suppress(IsthmusError):
