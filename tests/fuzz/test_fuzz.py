@@ -83,5 +83,6 @@ def test_a_trainer_under_generated_messages_refuses_in_words_and_then_trains_exa
 def test_an_agent_whose_trainer_lies_ends_with_a_result_or_a_sentence():
     report = fuzz_agent(RUNS)
     assert report.runs == RUNS
-    assert report.ends.keys() > {"result"}, "some lies matter, and some do not"
-    assert sum(report.told.values()) >= RUNS / 5
+    assert report.ends.total() == RUNS
+    assert report.told.total() >= RUNS / 3, "the other runs do not come to the answer that was chosen"
+    assert {"Link", "JoinSession", "CheckpointWorker", "DownloadBlock"} <= +report.told, "answers of every kind are changed"
