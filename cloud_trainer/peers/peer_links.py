@@ -30,8 +30,7 @@ class PeerLinks:
         on_delivered: OnDelivered,
         evaluation: int = 0,
     ) -> None:
-        """run: it computes already, and is stopped after these links. peers: workers to dial, each with its first
-        ticket.
+        """run: it computes already, and is stopped after these links. peers: workers to dial, each with its first ticket.
 
         evaluation: its number; 0 for training. No peer is dialled yet. Raises StatusError for an address that is not
         allowed, and ProtocolError for a peer to which the run has no link.

@@ -30,8 +30,7 @@ class DeviceWatch:
         self._on_failure = on_failure
 
     def watched(self, call: Call[T]) -> Call[T]:
-        """Wrap `call`: the caller that makes the device fail gets the reason, and every later caller gets
-        UNAVAILABLE."""
+        """Wrap `call`: the caller that makes the device fail gets the reason, and every later caller gets UNAVAILABLE."""
 
         @functools.wraps(call)
         async def watching(request: Any, context: Context) -> T:

@@ -38,8 +38,7 @@ class Fencing:
 
     @contextmanager
     def alone(self, session_id: str) -> Iterator[None]:
-        """Keep every other call from attaching the session, or building it again, meanwhile. Raises StatusError if one
-        does."""
+        """Keep every other call from attaching the session, or building it again, meanwhile. Raises StatusError if one does."""
         if session_id in self._attaching:
             raise StatusError(
                 grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
@@ -51,8 +50,7 @@ class Fencing:
             self._attaching.discard(session_id)
 
     async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, Record]:
-        """Find the caller's session, if it is in memory, and its record. uses: the session counts as used until this is
-        closed.
+        """Find the caller's session, if it is in memory, and its record. uses: the session counts as used until this is closed.
 
         Raises StatusError if there is none.
         """

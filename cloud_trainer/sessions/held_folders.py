@@ -1,5 +1,4 @@
-"""Held folders: the sessions of a store that each process uses, so that several trainers on one store do each other no
-harm.
+"""Held folders: the sessions of a store that each process uses, so that several trainers on one store do each other no harm.
 
 A trainer holds the folder of each session from before its first write until the session leaves memory. The methods
 block, and the store's thread calls them.
@@ -25,8 +24,7 @@ class HeldFolders:
         return session_id in self._held
 
     def hold(self, session_id: str, files: Files) -> None:
-        """Hold the folder of a session, unless another process does. A failure is only a warning: training does not
-        need it."""
+        """Hold the folder of a session, unless another process does. A failure is only a warning: training does not need it."""
         if session_id in self._held:
             return
         try:

@@ -17,8 +17,7 @@ MOST_COPYING = 8
 """Largest number of simultaneous copies of one session's blocks, to send, measure or store. An edge has four under way
 beside a checkpoint, and those of a lost connection are held until the loss is noticed."""
 COPIES = 2
-"""Copies of one crossing tensor: as it arrived and as it was decoded. A feature's gradient is as large as the
-feature."""
+"""Copies of one crossing tensor: as it arrived and as it was decoded. A feature's gradient is as large as the feature."""
 UPLOADS = 2
 """Uploads of a block that may be under way at one time: a lost upload is held while it is repeated."""
 _RETRY_SECONDS = 10.0
@@ -35,8 +34,7 @@ class Batches(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """The batches of a placement in training and in evaluation. A session needs the room for both, one after the
-    other."""
+    """The batches of a placement in training and in evaluation. A session needs the room for both, one after the other."""
 
     trained: Batches
     """Batches in flight in training."""
@@ -79,8 +77,7 @@ class SessionMemory:
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
     def take_labels(self, count: int, uses: Uses) -> None:
-        """Count labels of so many bytes for every batch in flight, unless larger ones were counted. Raises
-        StatusError."""
+        """Count labels of so many bytes for every batch in flight, unless larger ones were counted. Raises StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:

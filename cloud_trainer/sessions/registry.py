@@ -1,8 +1,7 @@
 """The sessions that a trainer holds, by id: their number, their owners, and the time for which it keeps unused ones.
 
 A session belongs to the subject of the call that opened it. Every other caller is refused as if the session did not
-exist. An edge that dies before it attaches, or between its last step and its farewell, says nothing; a timeout frees
-its place.
+exist. An edge that dies before it attaches, or between its last step and its farewell, says nothing; a timeout frees its place.
 """
 
 import asyncio
@@ -49,8 +48,7 @@ class SessionRegistry:
         on_expired: Callable[[Session], None],
         limit_per_subject: int | None = None,
     ) -> None:
-        """idle_seconds: time for which an unused session is kept. unattached_seconds: the same for one that was never
-        attached.
+        """idle_seconds: time for which an unused session is kept. unattached_seconds: the same for one that was never attached.
 
         on_expired: called with each session that is freed for that reason.
         """

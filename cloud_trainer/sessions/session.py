@@ -137,8 +137,7 @@ class Session:
             await self.worker.commit(judged, next_step, lineage)
 
     async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
-        """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside
-        `changing`."""
+        """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside `changing`."""
         await self._end_links()
         await self.worker.restore(step, states, judged, lineage)
 

@@ -1,5 +1,4 @@
-"""The sessions on disk, which outlive the trainer's process: the request that opened each, its last term, and its
-checkpoints.
+"""The sessions on disk, which outlive the trainer's process: the request that opened each, its last term, and its checkpoints.
 
 The store also bounds what a subject may keep. A thread of its own reads and writes. Knows nothing of streams.
 """
@@ -78,8 +77,7 @@ class SessionStore:
         self._held.close()
 
     async def reserve_room(self, session_id: str, subject: str, is_live: Callable[[str], bool]) -> bool:
-        """Reserve room for one more session of a subject until `release_room`. False if the subject has reached its
-        limit.
+        """Reserve room for one more session of a subject until `release_room`. False if the subject has reached its limit.
 
         Sessions that cannot be resumed give up their room first. is_live: True for a session in memory, or on its way
         there. Raises StorageError.
@@ -117,8 +115,7 @@ class SessionStore:
         return self._index.count(subject) + sum(1 for _ in reserved)
 
     async def keep_record(self, session_id: str, record: Record) -> None:
-        """Write the record of a session's opening. A failure is only a warning, because the session itself can
-        continue."""
+        """Write the record of a session's opening. A failure is only a warning, because the session itself can continue."""
         if (folder := self._folder(session_id)) is None:
             return
         await self.disk.run(self._held.hold, session_id, folder.files)
@@ -196,8 +193,7 @@ class SessionStore:
         state: dict[str, Tensor],
         pinned: Collection[CheckpointName],
     ) -> bool:
-        """Write a worker's part of a checkpoint, and prune older checkpoints except pinned ones. Returns whether it is
-        on disk.
+        """Write a worker's part of a checkpoint, and prune older checkpoints except pinned ones. Returns whether it is on disk.
 
         A warning names the reason of a failure.
         """
@@ -232,8 +228,7 @@ class SessionStore:
     async def _write(
         self, session_id: str, folder: SessionFolder, count_after: Callable[[], int], write: Callable[[], None]
     ) -> None:
-        """Write data of a session within its quota. count_after: the bytes of its folder afterwards. Raises
-        StorageError."""
+        """Write data of a session within its quota. count_after: the bytes of its folder afterwards. Raises StorageError."""
 
         def write_and_count() -> int:
             write()

@@ -1,5 +1,4 @@
-"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building
-models.
+"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building models.
 
 Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it
 has
@@ -44,8 +43,7 @@ class TrainerThreads:
         self._codec = SharedWorker("codec")
 
     def compute_lane(self, session_id: str) -> Lane:
-        """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other
-        session."""
+        """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other session."""
         return self._steps.of(session_id)
 
     def codec_lane(self, session_id: str) -> Lane:

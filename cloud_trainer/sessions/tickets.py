@@ -48,8 +48,7 @@ class Tickets:
     def take(self, ticket: PeerTicket, link: PeerLink) -> str | None:
         """Use a ticket up to open a link, and return the next one for the same link.
 
-        Returns None, and uses nothing up, if the ticket is for another link, or was used or withdrawn since it was
-        found.
+        Returns None, and uses nothing up, if the ticket is for another link, or was used or withdrawn since it was found.
         """
         if ticket.link != link or self._links.get(ticket.digest) != link:
             return None
@@ -63,8 +62,7 @@ class Tickets:
     def offer(self, worker: str, blocks: Collection[int], checkpoint: CheckpointName | None = None) -> str:
         """Issue a ticket with which a worker may download these blocks, and no others, as often as it likes.
 
-        checkpoint: their source; None for memory. The worker's earlier ticket for memory, or for any checkpoint, is
-        withdrawn.
+        checkpoint: their source; None for memory. The worker's earlier ticket for memory, or for any checkpoint, is withdrawn.
         """
         offered = BlockOffer(self._session_id, worker, frozenset(blocks), checkpoint)
         self._offers = {

@@ -1,5 +1,4 @@
-"""The decisions of a run on a chain: the loop reports measurements once a second, and has blocks moved as the engine
-decides.
+"""The decisions of a run on a chain: the loop reports measurements once a second, and has blocks moved as the engine decides.
 
 The engine (`shared/planning/chain/engine.py`) is pure and decides. Clock, codecs by name, logs and metrics are here. An
 operator's pins take precedence.
@@ -51,8 +50,7 @@ checkpoint for it."""
 
 
 NEXT_SAMPLES_SECONDS = 600.0
-"""Shortest time to the next measurement of a stage. A stage that changes all the time would otherwise do nothing
-else."""
+"""Shortest time to the next measurement of a stage. A stage that changes all the time would otherwise do nothing else."""
 
 Measures = Callable[[str, Sequence[Run]], Awaitable[Mapping[Run, float]]]
 """Measurement of a step's seconds, for these runs of blocks at a worker, during training. Raises IsthmusError."""
@@ -191,8 +189,7 @@ class ChainDecisions:
         return chain.with_links(today.links)
 
     def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
-        """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is
-        changed."""
+        """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is changed."""
         self._engine.pin(cuts, bits)
         self._pinned = cuts, bits
 

@@ -1,5 +1,4 @@
-"""The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine
-decides.
+"""The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine decides.
 
 The engine (shared.planning.engine) is pure and decides. Clock, codecs by name, logs and metrics are here. Operators
 take precedence: `pin` narrows the engine's choice, and `use` stops and starts the choice of the rest.
@@ -149,8 +148,7 @@ class DecisionLoop:
         return None if encode is None else compute + encode
 
     def _report_deployment(self, deployer: Deploys, seconds: float) -> None:
-        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an
-        operator's."""
+        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an operator's."""
         actual, proposal, before = self._layout(deployer.deployment), self._proposal, self._engine.layout
         if proposal is None and actual == before:
             return

@@ -1,8 +1,7 @@
 """Probes of the link while training hardly uses it, for example with all blocks on the device.
 
 Without probes, a device that took all blocks because the link was bad would never learn that it is good again. Each
-probe is a few calls on a connection of its own, bounded in bytes and time, and ends at once when training needs the
-link.
+probe is a few calls on a connection of its own, bounded in bytes and time, and ends at once when training needs the link.
 """
 
 import asyncio

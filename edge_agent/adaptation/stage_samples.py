@@ -1,5 +1,4 @@
-"""New times of one stage of a chain: the runs of blocks to measure, and the times of all its runs computed from
-them."""
+"""New times of one stage of a chain: the runs of blocks to measure, and the times of all its runs computed from them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

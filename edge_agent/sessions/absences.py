@@ -18,8 +18,7 @@ from shared.runtime.watching import watched
 
 T = TypeVar("T")
 LOOK_SECONDS = 2.0
-"""Interval of looks for progress. Without progress, each trainer is asked. It is small beside the 30 s of a
-replacement."""
+"""Interval of looks for progress. Without progress, each trainer is asked. It is small beside the 30 s of a replacement."""
 
 
 class AbsentError(IsthmusError):

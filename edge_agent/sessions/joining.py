@@ -82,8 +82,7 @@ async def restore(
 ) -> Tickets:
     """Restore a checkpoint at every trainer under a placement, which is then in force.
 
-    If one with blocks cannot, the others finish first: a restore that is interrupted in the middle leaves a useless
-    session.
+    If one with blocks cannot, the others finish first: a restore that is interrupted in the middle leaves a useless session.
     """
     holding = session.members.holders(plan.placement)
     restoring = [trainer.restore(name, plan) for trainer in holding]
@@ -119,8 +118,7 @@ async def _of_all(
     patiently: Collection[str],
     call: Callable[[TrainerWorker], Awaitable[T]],
 ) -> dict[str, T]:
-    """Make a call at trainers and return the answers. A trainer that is not needed is absent if it fails, or takes
-    long.
+    """Make a call at trainers and return the answers. A trainer that is not needed is absent if it fails, or takes long.
 
     patiently: trainers that may take long, and at which a lost call is repeated for a while.
 

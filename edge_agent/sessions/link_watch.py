@@ -1,5 +1,4 @@
-"""Links between trainers that stay down although both trainers answer this device: no other process would report
-them."""
+"""Links between trainers that stay down although both trainers answer this device: no other process would report them."""
 
 import time
 

@@ -40,11 +40,9 @@ async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Li
 
 
 async def check_links(session: OpenSession, plan: PlacementPlan, before: PlacementPlan | None = None) -> None:
-    """Refuse a placement under which a trainer cannot dial another one as it should. before: the placement in force, if
-    any.
+    """Refuse a placement under which a trainer cannot dial another one as it should. before: the placement in force, if any.
 
-    Raises RefusedError or UnreachableError, as in `missing_links`, and the IsthmusError of a trainer that cannot be
-    asked.
+    Raises RefusedError or UnreachableError, as in `missing_links`, and the IsthmusError of a trainer that cannot be asked.
     """
     wanted = links_between(plan) - (set() if before is None else links_between(before))
     for reason in (await missing_links(session, wanted)).values():
@@ -52,8 +50,7 @@ async def check_links(session: OpenSession, plan: PlacementPlan, before: Placeme
 
 
 async def dial_peers(session: OpenSession, tickets: Tickets, evaluation: int = 0) -> None:
-    """Make the trainers dial each other, for training or for an evaluation. Without links between them nothing
-    happens."""
+    """Make the trainers dial each other, for training or for an evaluation. Without links between them nothing happens."""
     plan, members = session.state.plan, session.members
     peers: dict[str, list[pb.Peer]] = defaultdict(list)
     for link in (plan.evaluation if evaluation else plan.training).links:

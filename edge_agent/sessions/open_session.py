@@ -71,8 +71,7 @@ class OpenSession:
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
-        """Remind trainers without a link of the session while the body runs: without a call they would free it in the
-        end."""
+        """Remind trainers without a link of the session while the body runs: without a call they would free it in the end."""
 
         async def remind() -> None:
             while True:

@@ -1,5 +1,4 @@
-"""Opening a session of a placement: the same blocks with equal weights at every worker, and a record of it on this
-device."""
+"""Opening a session of a placement: the same blocks with equal weights at every worker, and a record of it on this device."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

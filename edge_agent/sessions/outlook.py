@@ -30,6 +30,5 @@ def add_run(failure: IsthmusError, stored: StoredSession | None) -> None:
 
 
 def going_on(stored: StoredSession, resume_command: str) -> str:
-    """Return the command that continues this session. It has the id, so that a second use does not begin another
-    run."""
+    """Return the command that continues this session. It has the id, so that a second use does not begin another run."""
     return f"`{resume_command} --session={stored.record.session_id}`"

@@ -38,8 +38,7 @@ _FREE = {
     "training.evaluate_every_epochs",
     "training.on_nan",
 }
-"""Keys of these sections that may change between two processes: the length of training, its devices, and
-measurements."""
+"""Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
 """Keys that identify an experiment. If one differs, it is another experiment, for which this session does not count."""
 
@@ -72,8 +71,7 @@ class Chosen(NamedTuple):
 def choose_session(
     folder: LocalFiles | None, config_for: Callable[[SessionRecord], EdgeConfig], session_id: str | None
 ) -> Chosen | None:
-    """Choose the session to continue: the named one, or the newest that no process has open and whose settings allow
-    it.
+    """Choose the session to continue: the named one, or the newest that no process has open and whose settings allow it.
 
     config_for: the configuration under which a session would continue. None if a new run begins. Raises ConfigError for
     the named session, and for one of the same experiment in which only settings that decide the result differ.
@@ -125,8 +123,7 @@ def prepare(
 
 
 def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig) -> W:
-    """Build the experiment under `config`, and record that. Raises an IsthmusError if the session cannot continue with
-    it."""
+    """Build the experiment under `config`, and record that. Raises an IsthmusError if the session cannot continue with it."""
     record = stored.record
     nothing_left = stored.store is not None and not stored.store.names() and stored.finished_step is None
     if record.shared is not None and nothing_left:

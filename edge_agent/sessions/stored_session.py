@@ -1,5 +1,4 @@
-"""The agent's sessions on disk, which outlive its process: a folder for each, with its record, term, checkpoints and a
-lock.
+"""The agent's sessions on disk, which outlive its process: a folder for each, with its record, term, checkpoints and a lock.
 
 Once all steps are done, the trained model stays there too, until its results are written at the user's place.
 
@@ -43,8 +42,7 @@ class StoredSession:
         """Checkpoints that were read once and are whole."""
 
     def begin(self) -> None:
-        """Begin to store a new session. Raises StorageError; if its record cannot be written, nothing is stored
-        then."""
+        """Begin to store a new session. Raises StorageError; if its record cannot be written, nothing is stored then."""
         try:
             self._write()
         except StorageError:
@@ -95,8 +93,7 @@ class StoredSession:
 
     @property
     def resumable(self) -> bool:
-        """Tell whether a process can continue it: from a checkpoint that all workers have had, or from the trained
-        model."""
+        """Tell whether a process can continue it: from a checkpoint that all workers have had, or from the trained model."""
         return self.shared is not None or self.finished_step is not None
 
     @property
@@ -123,8 +120,7 @@ class StoredSession:
         return self._results.load(name) if self._results.is_whole(name) else None
 
     def checkpoints(self) -> list[CheckpointName]:
-        """List the whole checkpoints, the newest first. One that was found whole is not read again. Raises
-        StorageError."""
+        """List the whole checkpoints, the newest first. One that was found whole is not read again. Raises StorageError."""
         if self.store is None:
             return []
         self._whole = {name for name in self.store.names() if name in self._whole or self.store.is_whole(name)}

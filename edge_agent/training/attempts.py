@@ -11,8 +11,7 @@ from shared.errors import (
 )
 
 REFUSALS, FAILURES = 2, 4
-"""Limits of a run: the refusals without progress between them, and the streams that ended otherwise than by a lost
-link."""
+"""Limits of a run: the refusals without progress between them, and the streams that ended otherwise than by a lost link."""
 
 
 class Attempts:
@@ -33,8 +32,7 @@ class Attempts:
     def count(self, failure: IsthmusError, done_step: int | None, begun_step: int) -> None:
         """Count a failure. Raises `failure` if no attempt may follow.
 
-        done_step: the first that not every worker has done; None with no state in memory. begun_step: the next one to
-        begin.
+        done_step: the first that not every worker has done; None with no state in memory. begun_step: the next one to begin.
         """
         if not isinstance(failure, ProtocolError) and not is_refusal(failure):
             return

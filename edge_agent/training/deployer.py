@@ -62,8 +62,7 @@ class Deployer:
         emit: Emit,
         may_change: Callable[[], bool],
     ) -> None:
-        """may_change: True if a request may come into force at the next boundary. Otherwise the boundary after it is
-        soon."""
+        """may_change: True if a request may come into force at the next boundary. Otherwise the boundary after it is soon."""
         self._session = session
         self._device = device
         self._boundary = boundary
@@ -146,8 +145,7 @@ class Deployer:
     def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
         """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them unchanged.
 
-        Raises ConfigError if the placement is no chain or cannot have these cuts, DataError for labels that may not
-        leave.
+        Raises ConfigError if the placement is no chain or cannot have these cuts, DataError for labels that may not leave.
         """
         self._want(chain_at_cuts(self.placement, cuts, feature_codecs, self._session.experiment, self._codecs))
 

@@ -37,8 +37,7 @@ class Evaluator:
         self._number = 0
 
     async def evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
-        """Evaluate `test` with the present weights. Nothing may be in flight. An evaluation whose links are lost begins
-        again.
+        """Evaluate `test` with the present weights. Nothing may be in flight. An evaluation whose links are lost begins again.
 
         Raises the IsthmusError of a failure.
         """

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 class Activity(Enum):
-    """Activities of a run. The names are those of `RunState` in protos/isthmus/v1/control.proto, which explains
-    each."""
+    """Activities of a run. The names are those of `RunState` in protos/isthmus/v1/control.proto, which explains each."""
 
     OPENING = auto()
     TRAINING = auto()

@@ -20,8 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult | None:
-    """Return the result of a session that has done all steps of `experiment`; None if some are left, or it is not
-    whole.
+    """Return the result of a session that has done all steps of `experiment`; None if some are left, or it is not whole.
 
     The experiment's module then has its weights. Blocks. Raises StorageError.
     """
@@ -37,8 +36,7 @@ async def deliver(
     stored: StoredSession,
     write_result: Callable[[TrainingResult], object],
 ) -> None:
-    """Hand the result to `write_result`, in a thread, and end the session on all sides. Raises the errors of
-    `write_result`."""
+    """Hand the result to `write_result`, in a thread, and end the session on all sides. Raises the errors of `write_result`."""
     _log.info("training was done already; its results are written now", session=stored.record.session_id)
     await asyncio.to_thread(write_result, result)
     await asyncio.to_thread(stored.remove)

@@ -26,8 +26,7 @@ AT_ONCE = 4
 """Number of simultaneous calls that bring blocks: enough that the link never waits for an answer. More would only take
 memory."""
 NEWCOMER_SECONDS = 5.0
-"""Longest absence of a trainer without blocks that is about to get some. Training can do without it, so it
-continues."""
+"""Longest absence of a trainer without blocks that is about to get some. Training can do without it, so it continues."""
 
 
 async def change_placement(
@@ -66,8 +65,7 @@ async def change_placement(
 async def _commit(session: OpenSession, change: Change) -> Tickets:
     """Put a placement into force at every trainer that will have blocks, once all of them have agreed.
 
-    A lost answer is requested again, which changes nothing more. Trainers that lose their blocks are told, if they
-    answer.
+    A lost answer is requested again, which changes nothing more. Trainers that lose their blocks are told, if they answer.
     """
     members = session.members
     holding = members.holders(change.plan.placement)

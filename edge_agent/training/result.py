@@ -39,8 +39,7 @@ class BlockPlace:
 class Summary:
     """The figures of a run. accuracy and test_loss are those of the last evaluation, None if there was none.
 
-    diverged_at_step: the step whose loss was no finite number, if that ended the run. `steps` is then the step of the
-    weights.
+    diverged_at_step: the step whose loss was no finite number, if that ended the run. `steps` is then the step of the weights.
     """
 
     session: str
@@ -119,12 +118,10 @@ class TrainingResult:
             raise StorageError(f"the trained model that was kept is not one of this experiment: {cause}") from cause
 
     def write(self, directory: Path) -> Path:
-        """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's
-        path.
+        """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's path.
 
         Both are written whole, or the folder stays unchanged. The files that they replace are kept aside, in a folder
-        `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises
-        StorageError.
+        `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises StorageError.
         """
         model, summary = directory / "model.safetensors", directory / "summary.json"
         text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"

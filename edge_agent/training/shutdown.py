@@ -30,8 +30,7 @@ class Shutdown:
     def cancel_on_request(self, prepare_to_end: Callable[[], float] | None = None) -> None:
         """Cancel the calling task when a stop is requested, or if it was. The task then ends by a CancelledError.
 
-        prepare_to_end: called before, and returns the seconds in which the task has to end by itself. None: it has no
-        time.
+        prepare_to_end: called before, and returns the seconds in which the task has to end by itself. None: it has no time.
         """
         self._task = asyncio.current_task()
         self._prepare_to_end = prepare_to_end or _at_once

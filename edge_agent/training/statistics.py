@@ -1,5 +1,4 @@
-"""The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers
-only.
+"""The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
 
 A reader of the run's events fills them (`edge_agent.observability.observer`), on the event loop. Checkpoints contain
 those of the whole run, so that they cover all its processes.
@@ -71,8 +70,7 @@ _REACHED = ("samples", "loss", "accuracy", "test_loss")
 
 @dataclass(slots=True)
 class Statistics:
-    """The figures of one run. None means not known yet. loss: of the last step. accuracy, test_loss: of the last
-    evaluation."""
+    """The figures of one run. None means not known yet. loss: of the last step. accuracy, test_loss: of the last evaluation."""
 
     total_steps: int
     session: str = ""

@@ -29,8 +29,7 @@ class Stretches:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Count waiting work by queue: batches to begin, tensors for a link, and steps whose error gradient has
-        arrived."""
+        """Count waiting work by queue: batches to begin, tensors for a link, and steps whose error gradient has arrived."""
         ready, run = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
         return {"compute": ready, "send": run["send"], "apply": run["compute"]}
 

@@ -56,8 +56,7 @@ class Tally(WorkerListener):
         self.done_step = step
 
     def reaching(self, step: int) -> "asyncio.Future[None]":
-        """Return a future that ends once every worker has done all steps before this one. The former future is
-        dropped."""
+        """Return a future that ends once every worker has done all steps before this one. The former future is dropped."""
         self._goal, self._reached = step, self._loop.create_future()
         self._look_at_goal()
         return self._reached
@@ -88,8 +87,7 @@ class Tally(WorkerListener):
         self._emit(StepComputed(step, self._seconds.pop(step, 0.0), staleness if self._learns else None))
 
     def step_done(self, done: StepDone, /) -> None:
-        """Note that one worker has done its part. Steps end one after the other. After one that ends the run, none
-        does."""
+        """Note that one worker has done its part. Steps end one after the other. After one that ends the run, none does."""
         if done.no_gradient and not self._warned_of_no_gradient:
             self._warned_of_no_gradient = True
             _log.warning(

@@ -61,8 +61,7 @@ class TrainingLoop:
     async def made(cls, session: OpenSession, pause: Pause, emit: Emit, statistics: Statistics) -> "TrainingLoop":
         """Make one, and this device's worker for it beside the event loop.
 
-        pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints
-        store.
+        pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints store.
         """
         on_nan = session.experiment.config.training.on_nan
         tally = Tally(emit, LossCheck(on_nan).check, pause.boundary)
@@ -179,8 +178,7 @@ class TrainingLoop:
                 joined = await self._change_placement()
 
     def _may_change(self) -> bool:
-        """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a
-        pause."""
+        """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""
         return self._pause.requested or self.step != self._changed_step
 
     def _follow_schedule(self) -> None:
@@ -202,11 +200,9 @@ class TrainingLoop:
         return Rejoined(tickets)
 
     async def _take_in(self, newcomers: list[str]) -> Rejoined | Restored:
-        """Take in trainers that were left out, or had no blocks and were away. They have nothing of the session at
-        first.
+        """Take in trainers that were left out, or had no blocks and were away. They have nothing of the session at first.
 
-        The requested change then gives them blocks, as any change does. If one does not answer, the placement in force
-        stays.
+        The requested change then gives them blocks, as any change does. If one does not answer, the placement in force stays.
         """
         session = self._session
         try:
@@ -256,8 +252,7 @@ class TrainingLoop:
         return self.checkpointer.next_stop_step(step, min(ends))
 
     async def _at_boundary(self) -> _End | None:
-        """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have
-        to."""
+        """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
         self._boundary.clear_request()  # later requests may need another boundary
         if self._pause.shutdown.requested or self._tally.trainer_stops:
             self._tally.trainer_stops = False

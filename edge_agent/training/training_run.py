@@ -156,8 +156,7 @@ class TrainingRun:
             _log.warning("the trained model is not kept beside its results", reason=str(failure))
 
     async def _abandon(self) -> None:
-        """Free the trainers' memory for a run that ends early, and the files of all sides unless the run can be
-        resumed."""
+        """Free the trainers' memory for a run that ends early, and the files of all sides unless the run can be resumed."""
         await self.training.close()
         await self.session.abandon()
         with suppress(IsthmusError):

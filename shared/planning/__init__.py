@@ -1,7 +1,7 @@
-"""What a deployment or a placement costs, and which deployment to have. Numbers only: no torch, no gRPC, no clock.
+"""Planning: the costs of deployments and placements, and the choice of a deployment. Numbers only: no torch, no gRPC, no clock.
 
-Whatever is planned is a layout, costed from a profile (profile/) under conditions (cost/). What layouts there are is said by
-families/, which of them to have by planners/ and, while a run trains, by engine/. For any placement, operation by operation:
+The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
+planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
 operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: simulator.py and comparison.py.
 """
 

@@ -1,6 +1,6 @@
 """All planners over one trace, beside the best fixed deployment, which no planner could know.
 
-Every run starts alike: the link is probed for PROBE_SECONDS, then training begins with what the planner makes of that.
+Every run starts alike: the link is probed for PROBE_SECONDS, then training begins with the planner's choice for these rates.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from shared.planning.space import SearchSpace
 from shared.planning.traces import LinkTrace
 
 PROBE_SECONDS = 5.0
-"""How long the link is measured before training starts; it counts into no run."""
+"""Time for which the link is measured before training starts. It counts into no run."""
 
 
 def probed_rates(link: LinkTrace) -> Rates:
-    """What a link carries while it is probed, before the run begins."""
+    """Return the rates of a link during the probe, before the run begins."""
     uplink, downlink = (
         max(LEAST_RATE, trace.mean_between(0.0, PROBE_SECONDS)) for trace in (link.uplink, link.downlink)
     )
@@ -35,7 +35,7 @@ def probed_rates(link: LinkTrace) -> Rates:
 
 @dataclass(frozen=True)
 class Result:
-    """What one planner achieved."""
+    """The result of one planner."""
 
     planner: str
     seconds_per_100_steps: float
@@ -44,7 +44,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all planners of a comparison share."""
+    """The common settings of all planners of a comparison."""
 
     profile: Profile
     link: LinkTrace
@@ -53,15 +53,15 @@ class Setting:
     engine: EngineConfig
 
     def probed(self) -> Rates:
-        """What the link carried while it was probed."""
+        """Return the link's rates during the probe."""
         return probed_rates(self.link)
 
     def mean(self) -> Rates:
-        """What the link carries over the whole trace."""
+        """Return the link's rates over the whole trace."""
         return Rates(self.link.uplink.mean, self.link.downlink.mean, self.link.round_trip_seconds)
 
     def expected_steps(self) -> float:
-        """About how many steps the run has, by the plan for the mean rates: a user knows how long the training is."""
+        """Return about how many steps the run has, by the plan for the mean rates. A user knows the length of the training."""
         return self.seconds / greedy(self.profile, self.mean(), self.space).seconds_per_step
 
     def run(self, start: Layout, engine: Engine | None = None) -> Run:
@@ -70,20 +70,20 @@ class Setting:
 
 
 def run_greedy(setting: Setting) -> Result:
-    """The decision engine, from the plan for the probed rates."""
+    """Run the decision engine, from the plan for the probed rates."""
     start = first_deployment(setting.profile, setting.probed(), setting.space)
     engine = Engine(setting.profile, setting.space, start, setting.engine, setting.expected_steps())
     return result_of(GREEDY, setting.run(start, engine))
 
 
 def run_held(planner: str, setting: Setting) -> Result:
-    """What a planner chooses once, for the mean rates of the whole trace: more than it could know."""
+    """Run a planner's one choice for the mean rates of the whole trace: more than it could know."""
     chosen = PLANNERS[planner](setting.profile, setting.mean(), setting.space)
     return result_of(planner, setting.run(chosen.layout))
 
 
 def run_best_fixed(setting: Setting) -> Result:
-    """The best of all deployments of the space, each kept from beginning to end; known only afterwards."""
+    """Run every deployment of the space from beginning to end, and return the best; it is known only afterwards."""
     found = listed(setting.profile, setting.space, setting.space.best_staleness(setting.profile))
     runs = [setting.run(found.layout(row)) for row in range(len(found))]
     return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))
@@ -105,9 +105,9 @@ def compare(
     planners: tuple[str, ...] = tuple(CONTESTANTS),
     engine: EngineConfig | None = None,
 ) -> list[Result]:
-    """Each planner's run of `seconds` over the link, which starts again when it ends.
+    """Return each planner's run of `seconds` over the link, which starts again when it ends.
 
-    PlanError when a planner has no deployment to choose, as edge-only where the profile did not measure it.
+    PlanError when a planner has no deployment to choose, for example edge-only that the profile did not measure.
     """
     unknown = [name for name in planners if name not in CONTESTANTS]
     if unknown:
@@ -117,5 +117,5 @@ def compare(
 
 
 def result_of(planner: str, run: Run) -> Result:
-    """What a planner achieved by a run."""
+    """Summarise a planner's run."""
     return Result(planner, run.seconds_per_100_steps, run)

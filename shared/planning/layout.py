@@ -1,7 +1,7 @@
-"""Layouts: what is planned. A placement without its version and the names of its codecs, and hashable.
+"""Layouts: the objects of planning. A layout is a placement without its version and codecs' names, and hashable.
 
-Which worker runs which blocks on which samples, who owns shared blocks, K, and in how many bits features travel. Every family
-makes layouts, every cost is of layouts, and the engine weighs them.
+It says which worker runs which blocks on which samples, the owners of shared blocks, K, and the bits of features. Every
+family makes layouts, every cost is of layouts, and the engine weighs them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,38 +15,38 @@ from shared.planning.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Two that are equal train alike."""
+    """A layout. Two that are equal train alike."""
 
     tiles: tuple[Tile, ...]
-    """By their first block, and then by their first sample."""
+    """Tiles by their first block, and then by their first sample."""
     staleness: int = 0
     """K: step t computes on weights of version t - K or newer."""
     widths: tuple[tuple[Route, int], ...] = ()
     """Bits of the features on each route that has fewer than 32, in the order of the tiles that send."""
     owners: tuple[tuple[int, str], ...] = ()
-    """By shared block, who owns it. Other blocks belong to those that hold them."""
+    """Owners of shared blocks, by block. Other blocks belong to their holders."""
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Those that have something to do, nearest to the samples first."""
+        """Return the workers that have something to do, nearest to the samples first."""
         return tuple(dict.fromkeys([*(tile.worker for tile in self.tiles), *(owner for _, owner in self.owners)]))
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The blocks before each tile but the first: of stacked tiles, the cuts."""
+        """Return the blocks before each tile but the first: of stacked tiles, the cuts."""
         return tuple(tile.first for tile in self.tiles[1:])
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """Bits of the features between each two neighbouring tiles."""
+        """Return the bits of the features between each two neighbouring tiles."""
         return tuple(self.width(near.worker, far.worker) for near, far in pairwise(self.tiles))
 
     def width(self, sender: str, receiver: str) -> int:
-        """Bits of the features that one worker sends another."""
+        """Return the bits of the features from one worker to another."""
         return dict(self.widths).get(Route(sender, receiver, Cargo.FEATURE), FLOAT32_BITS)
 
     def placement(self, workers: Sequence[str] = ()) -> Placement:
-        """The same as a placement of version 0 without codecs. workers: others of the session, who have nothing to do."""
+        """Return the same as a placement of version 0 without codecs. workers: others of the session, without work."""
         whole = Rows(0, max(tile.rows.end for tile in self.tiles))
         return Placement(
             version=0,
@@ -73,10 +73,10 @@ class Layout:
 def stacked(
     profile: Profile, cuts: Sequence[int], staleness: int, bits: Sequence[int], workers: Sequence[str] | None = None
 ) -> Layout:
-    """Workers that each run the next blocks on the whole batch.
+    """Build a layout of workers that each run the next blocks on the whole batch.
 
-    cuts: the blocks before each worker but the first; one that is L leaves the rest without blocks. bits: of the features
-    before each of them. workers: of the profile, all where they are left out.
+    cuts: the blocks before each worker but the first; one that is L leaves the rest without blocks. bits: of the
+    features before each of them. workers: of the profile; all if left out.
     """
     names, blocks = workers or profile.names, len(profile)
     whole = Rows(0, profile.batch_size)
@@ -91,7 +91,7 @@ def stacked(
 
 
 def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
-    """The layout of a placement. bits_of: the width that a codec makes."""
+    """Return the layout of a placement. bits_of: the width of a codec."""
     tiles = tuple(sorted(placement.tiles, key=lambda tile: (tile.first, tile.rows.begin)))
     routes = feature_routes(placement)
     named = {route: bits_of(placement.codecs[route]) for route in routes if route in placement.codecs}
@@ -100,7 +100,7 @@ def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
 
 
 def feature_routes(placement: Placement) -> list[Route]:
-    """The routes on which features travel, in the order of the tiles that send."""
+    """List the routes on which features travel, in the order of the tiles that send."""
     order = {worker: index for index, worker in enumerate(dict.fromkeys(tile.worker for tile in placement.tiles))}
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossings(placement) if one.cargo is Cargo.FEATURE}
     return sorted(routes, key=lambda route: (order[route.sender], order[route.receiver]))

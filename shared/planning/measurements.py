@@ -1,4 +1,4 @@
-"""What was measured, in the words that profiles and files of chains share: blocks, lines of seconds, bit widths."""
+"""Measurements, in the words that profiles and files of chains share: blocks, lines of seconds, bit widths."""
 
 import itertools
 from collections.abc import Iterable
@@ -13,39 +13,40 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FLOAT32_BITS = 32
-"""The width at which a feature is sent as it is; narrower ones are whole bits. Which of them a codec has is not known here."""
+"""Width of a feature that is sent as it is. Narrower ones are whole bits. This module does not know which of them a
+codec has."""
 
 Entries = tuple[float | None, ...]
-"""One number for each cut 0..L; None where it was not measured."""
+"""One number for each cut 0..L; None if not measured."""
 
 
 def is_bit_width(value: object) -> TypeGuard[int]:
-    """Whether a number can be the bits of an element."""
+    """Tell whether a number can be the bits of an element."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FLOAT32_BITS
 
 
 @dataclass(frozen=True)
 class ProfiledBlock:
-    """A block and what moving it carries."""
+    """A block, and the bytes of a move of it."""
 
     name: str
     bytes: float
-    """Parameters, buffers and optimizer state."""
+    """Bytes of parameters, buffers and optimizer state."""
 
 
 @dataclass(frozen=True)
 class LinearSeconds:
-    """Time that grows with bytes, from what none of them would take (paper 000, Fig. 11)."""
+    """Time that grows with bytes, beginning at a constant (paper 000, Fig. 11)."""
 
     seconds_per_byte: float
     seconds: float
 
 
 def bytes_before(blocks: Iterable[ProfiledBlock]) -> tuple[float, ...]:
-    """Bytes of the blocks [0, c), for each cut c."""
+    """Return the bytes of the blocks [0, c), for each cut c."""
     return tuple(itertools.accumulate((block.bytes for block in blocks), initial=0.0))
 
 
 def at_bits(float32_bytes: Entries, bits: int) -> Entries:
-    """Bytes by cut with so many bits a number, of those in float32."""
+    """Return the bytes by cut with so many bits a number, of those in float32."""
     return tuple(None if size is None else size * bits / FLOAT32_BITS for size in float32_bytes)

@@ -1,7 +1,7 @@
-"""What the operations of a placement cost, whatever its links carry: seconds of the workers, bits of the messages.
+"""The costs of a placement's operations without its links: seconds of the workers, bits of the messages.
 
-The cost model and the simulator ask through `OperationCosts`, so that what was measured block by block, what a predictor says
-of a whole stage, and the profile of two devices can all stand behind it.
+The cost model and the simulator ask through `OperationCosts`. Behind it may stand measurements of each block,
+predictions of whole stages, or the profile of two devices.
 """
 
 from collections.abc import Mapping
@@ -14,36 +14,36 @@ from shared.planning.measurements import FLOAT32_BITS
 
 
 class Message(NamedTuple):
-    """What it takes to bring one crossing to its receiver."""
+    """The cost of bringing one crossing to its receiver."""
 
     bits: float
-    """On the link, with what frames the message."""
+    """Bits on the link, the message's framing included."""
     send_seconds: float = 0.0
-    """What the sender does before the message goes: encoding, and the overhead of a message."""
+    """Seconds of the sender before the message leaves: encoding, and the overhead of a message."""
     tail_seconds: float = 0.0
-    """What the sender does once the message is on its way: it keeps the worker busy, and the step does not wait for it."""
+    """Seconds of the sender after the message has left. They keep the worker busy, and the step does not wait for them."""
     receive_seconds: float = 0.0
-    """What the receiver does before it can use the message: decoding, and the overhead of a message."""
+    """Seconds of the receiver before it can use the message: decoding, and the overhead of a message."""
 
 
 class OperationCosts(Protocol):
     """The costs of one model on the workers of a placement."""
 
     def seconds(self, worker: str, operation: Operation) -> float:
-        """How long a worker computes in one operation of its program; what it sends and receives is not in it."""
+        """Return the seconds that a worker computes in one operation of its program. Sending and receiving are not included."""
 
     def message(self, crossing: Crossing, codec: str | None) -> Message:
-        """What one crossing takes. codec: the one that the placement names for its route; None sends it as it is."""
+        """Return the cost of one crossing. codec: the one that the placement names for its route; None sends it as it is."""
 
 
 class Linear(NamedTuple):
-    """Seconds that grow with a number of samples or bytes, from what none of them would take."""
+    """Seconds that grow with a number of samples or bytes, beginning at a constant."""
 
     seconds: float
     seconds_per_unit: float = 0.0
 
     def at(self, units: float) -> float:
-        """Seconds for so many."""
+        """Return the seconds for so many."""
         return self.seconds + self.seconds_per_unit * units
 
 
@@ -51,43 +51,43 @@ class BlockSeconds(NamedTuple):
     """One block on one worker."""
 
     forward: Linear
-    """Seconds by samples."""
+    """Seconds of a forward pass, by samples."""
     backward: Linear
-    """Seconds by samples, without the forward that a replay does again."""
+    """Seconds of a backward pass, by samples, without a replay's second forward pass."""
     update: float
 
 
 class CodecCosts(NamedTuple):
-    """What a codec makes of float32."""
+    """The effect of a codec on float32."""
 
     bits: float
-    """The bits of each number once it is encoded."""
+    """Bits of each number once it is encoded."""
     encode: Linear
-    """Seconds by the bytes of the float32 form, as `decode` has them."""
+    """Seconds of encoding by the bytes of the float32 form; the same for `decode`."""
     decode: Linear
 
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """Costs that were measured block by block, as `OperationCosts`: a stage takes what its blocks take together.
+    """Costs that were measured block by block, as `OperationCosts`: a stage takes the sum of its blocks.
 
-    The loss counts to the last block. Loading goes on beside the computing and counts for nothing, and so does adding parts.
+    The loss counts to the last block. Loading runs beside the computing and counts for nothing, and so does adding parts.
     """
 
     blocks: Mapping[str, tuple[BlockSeconds, ...]]
-    """The costs of every block of the model, by worker."""
+    """Costs of every block of the model, by worker."""
     feature_bytes: tuple[float, ...]
-    """The bytes of one sample in float32: the input of each block, and the output of the model. L + 1 entries."""
+    """Bytes of one sample in float32: the input of each block, and the output of the model. L + 1 entries."""
     weight_bytes: tuple[float, ...]
-    """The bytes of each block in float32, and of its gradient. L entries."""
+    """Bytes of each block in float32, and of its gradient. L entries."""
     label_bytes: float
-    """The bytes of one sample's labels."""
+    """Bytes of one sample's labels."""
     codecs: Mapping[str, CodecCosts]
     overhead: Linear
-    """What a message takes of its sender and of its receiver, each, by the bytes that the link carries."""
+    """Cost of a message at its sender and at its receiver, each, by the bytes on the link."""
 
     def seconds(self, worker: str, operation: Operation) -> float:
-        """See `OperationCosts`. PlanError where nothing is known of the worker."""
+        """Return the seconds as `OperationCosts` says. PlanError for an unknown worker."""
         match operation:
             case Forward(stage):
                 return sum(self._of(worker, block).forward.at(stage.rows.count) for block in stage.blocks)
@@ -98,7 +98,7 @@ class BlockCosts:
         return 0.0
 
     def message(self, crossing: Crossing, codec: str | None) -> Message:
-        """See `OperationCosts`. PlanError where nothing is known of the codec."""
+        """Return the cost as `OperationCosts` says. PlanError for an unknown codec."""
         plain_bytes = self._bytes(crossing)
         if codec is None:
             overhead = self.overhead.at(plain_bytes)

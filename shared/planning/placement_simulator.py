@@ -1,8 +1,8 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
-A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the order in
-which they are handed over, at a rate that holds or that a trace has. On every worker the tasks of a step follow each other, and
-the same tasks of all steps do, too.
+A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the
+order in which they are handed over, at a constant rate or that of a trace. On every worker the tasks of a step follow
+each other, and the same tasks of all steps do, too.
 """
 
 import heapq
@@ -19,17 +19,18 @@ from shared.planning.traces import Trace
 
 @dataclass(frozen=True)
 class PlacementRun:
-    """When the steps of a run were over: moments in seconds, by step."""
+    """The end of each step in a run: seconds, by step."""
 
     settled: tuple[float, ...]
-    """At the last source."""
+    """Seconds at which the last source has settled it."""
     done: tuple[float, ...]
-    """At the last worker."""
+    """Seconds at which the last worker has done it."""
     ahead: int
-    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
+    """Steps that may be under way beyond the oldest: K, or more if nothing can be stale."""
 
     def seconds_per_step(self) -> float:
-        """With a full pipeline: without the first half of the run, and without its last steps, which drain it.
+        """Return the seconds of a step with a full pipeline: without the first half of the run, and its last steps,
+        which drain it.
 
         PlanError for a run of less than 3 (K + 1) steps, or three times as many as may be under way.
         """
@@ -51,11 +52,11 @@ def simulate_placement(
 ) -> PlacementRun:
     """Do `steps` steps, one or more, from an empty pipeline until it is empty again.
 
-    traces: of the directions whose rates change; the moments of a run are those of the traces. begin: when the run begins.
-    until: when sources begin no more steps; they begin one at least.
-
-    A worker does first what waits for nobody, as an update, then another task than the last, and of several steps the newest,
-    as `WorkerSteps.next_work` says. A worker that has samples or runs blocks begins step t when it has done step t - K - 1.
+    traces: of the directions whose rates change. The times of a run are those of the traces. begin: the start of the
+    run. until: the time from which sources begin no more steps. They begin one at least.
+    A worker first does a task that does not hold up others, such as an update; then another task than the last; and of
+    several steps the newest, as `WorkerSteps.next_work` says. A worker that has samples or runs blocks begins step t
+    when it has done step t - K - 1.
     """
     ended = _Run(step, steps, traces or {}, begin, until).run()
     return PlacementRun(
@@ -66,25 +67,26 @@ def simulate_placement(
 
 
 class _Worker:
-    """How far one worker has come, and which task it does next."""
+    """The progress of one worker, and its next task."""
 
     def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int | None) -> None:
-        """until: when it begins no more steps. window: how many may be under way here; None where nothing bounds them."""
+        """until: the time from which it begins no more steps. window: limit of the steps under way here; None for no limit."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
-        """In how many steps each task is done; the step of that number is its next."""
+        """Number of steps in which each task is done. The step of that number is its next."""
         self.arrived = [[0] * task.awaited for task in tasks]
-        """In how many steps each message has come, by task and place."""
+        """Number of steps in which each message has arrived, by task and place."""
         self.ended: list[float] = []
-        """When the last task of each step was done."""
+        """Times at which the last task of each step was done."""
         self.busy = False
         self.last_task: int | None = None
-        """The last that took time."""
+        """Last task that took time."""
         self._steps, self._until = steps, until
         self._window = window
 
     def next_task(self, now: float) -> int | None:
-        """The task to begin now. One that takes no time, because it only notes a message, does not wait for the worker."""
+        """Return the task to begin now. One that takes no time, because it only notes a message, does not wait for the
+        worker."""
         ready = [index for index in range(len(self.tasks)) if self._is_ready(index, now)]
         for index in ready:
             if not self.tasks[index].takes_time:
@@ -104,7 +106,7 @@ class _Worker:
 
 
 class _Run:
-    """The clock, and what happens at which moment."""
+    """The clock, and its events."""
 
     def __init__(
         self, step: StepTasks, steps: float, traces: Mapping[Direction, Trace], begin: float, until: float
@@ -118,14 +120,14 @@ class _Run:
         }
         self._traces = traces
         self._carried = defaultdict[Direction, float](float)
-        """Until when each direction is busy with what it was handed."""
+        """Time until which each direction is busy with its messages."""
         self._now = begin
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        """In the order of their moments; those of one moment in the order in which they were made."""
+        """Events in the order of their times; those of one time in the order of their creation."""
         self._made = 0
 
     def run(self) -> dict[str, list[float]]:
-        """When each step ended, by worker."""
+        """Run, and return the end of each step, by worker."""
         self._begin_all()
         while self._events:
             self._now = self._events[0][0]

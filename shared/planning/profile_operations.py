@@ -1,6 +1,6 @@
-"""What a profile says of any layout, as `OperationCosts`: a stage takes what its run of blocks was measured to take.
+"""The costs of any layout by a profile, as `OperationCosts`: a stage takes the measured time of its run of blocks.
 
-A replay is in those seconds where they were measured with one.
+These seconds contain a replay if they were measured with one.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from shared.planning.operation_costs import Message
 from shared.planning.profile import Profile
 
 FORWARD_SHARE = 1 / 3
-"""What the forward takes of a stage's seconds, where only all of them together were measured."""
+"""Share of the forward pass in a stage's seconds, if only their sum was measured."""
 
 
 @dataclass(frozen=True)
 class ProfileOperations:
-    """The figures for one layout. Work that goes by bytes counts to each message by half."""
+    """The figures for one layout. Work that depends on bytes counts to each message by half."""
 
     profile: Profile
     layout: Layout
 
     def seconds(self, worker: str, operation: Operation) -> float:
-        """See `OperationCosts`. PlanError for what was not measured."""
+        """Return the seconds as `OperationCosts` says. PlanError if they were not measured."""
         match operation:
             case Forward(tile):
                 return FORWARD_SHARE * self._stage_seconds(worker, tile)
@@ -33,7 +33,7 @@ class ProfileOperations:
         return 0.0
 
     def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the layout has the widths
-        """See `OperationCosts`. PlanError for what was not measured."""
+        """Return the cost as `OperationCosts` says. PlanError if it was not measured."""
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             size, encoding = _measured(self.profile.gradient_bytes[crossing.index]), 0.0
         elif crossing.cargo is Cargo.FEATURE:
@@ -47,7 +47,7 @@ class ProfileOperations:
         return Message(8 * size, send_seconds=encoding + sent, receive_seconds=received)
 
     def _feature(self, crossing: Crossing) -> tuple[float, float]:
-        """Bytes on the link, and seconds of encoding them."""
+        """Return the bytes on the link, and the seconds of encoding them."""
         size = _measured(self.profile.feature_bytes[crossing.index])
         bits = self.layout.width(crossing.sender, crossing.receiver)
         if bits == FLOAT32_BITS:

@@ -1,4 +1,4 @@
-"""Data rates: of a link, and as people write them, with times: "10mbit", "1.5 gbit/s", "800kbit"; "40ms", "0.2 s".
+"""Data rates and times, of a link and as people write them: "10mbit", "1.5 gbit/s", "800kbit"; "40ms", "0.2 s".
 
 Decimal, as for links everywhere: 1 mbit is 10^6 bit/s, and a byte is 8 bits.
 """
@@ -17,7 +17,7 @@ _TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s)\s*", re.ASCII | re.IGNORE
 
 @dataclass(frozen=True)
 class Rates:
-    """What the link carries, in bits per second, each way, and how long it takes there and back.
+    """The rates of a link, in bits per second each way, and its round trip.
 
     PlanError for a rate that is not above 0 and finite, and for a round trip that is below 0 or not finite.
     """
@@ -25,7 +25,7 @@ class Rates:
     uplink: float
     downlink: float
     round_trip_seconds: float = 0.0
-    """Seconds that a byte takes up and its answer takes down, whatever the rates."""
+    """Seconds of a byte up and its answer down, whatever the rates."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.round_trip_seconds < math.inf:
@@ -35,12 +35,12 @@ class Rates:
                 raise PlanError(f"the {name} rate is {rate} bit/s; it must be above 0 and finite")
 
     def turned(self) -> "Rates":
-        """The same link as the other end counts it."""
+        """Return the same link as its other end counts it."""
         return replace(self, uplink=self.downlink, downlink=self.uplink)
 
 
 def parse_seconds(text: str, name: str) -> float:
-    """Seconds of a time with its unit; PlanError, naming `name`, for anything else."""
+    """Read the seconds of a time with its unit. PlanError, naming `name`, for other text."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise PlanError(f'{name} is "{text}"; it must be a number of 0 or more with its unit, as in 40ms or 0.2s')
@@ -52,7 +52,8 @@ def parse_seconds(text: str, name: str) -> float:
 
 
 def parse_rate(text: str, name: str = "rate") -> float:
-    """Bits per second of a rate with its unit; PlanError, naming `name`, for anything else and for a rate of 0 or nearly."""
+    """Read the bits per second of a rate with its unit. PlanError, naming `name`, for other text and for a rate of 0 or
+    nearly."""
     match = _RATE.fullmatch(text)
     if match is None:
         raise PlanError(

@@ -1,11 +1,11 @@
-"""A training run over a trace without the training: the four phases of the pipeline as a discrete-event model.
+"""A simulated training run over a trace: the four phases of the pipeline as a discrete-event model.
 
-Each phase serves the batches one by one and in order (paper 000, 4.1), so a batch's moments follow from those of the batch
-before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is empty and then
-moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one of a real run, and it
-sees nothing but what the link carried so far.
+Each phase serves the batches one by one and in order (paper 000, 4.1), so a batch's times follow from those of the
+batch before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is
+empty and then moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one
+of a real run, and it sees only what the link carried so far.
 
-`placement_simulator.py` says the same for two workers. It simulates any placement, but does not change it during the run.
+`placement_simulator.py` agrees with it for two workers. It simulates any placement, but does not change it during the run.
 """
 
 import math
@@ -22,7 +22,7 @@ from shared.planning.profile import Profile
 from shared.planning.traces import LinkTrace
 
 OBSERVE_SECONDS = 1.0
-"""How often the link monitor reports to the engine."""
+"""Interval of the link monitor's reports to the engine."""
 
 
 @dataclass(frozen=True)
@@ -30,42 +30,42 @@ class Switch:
     """A change of deployment during a run."""
 
     seconds: float
-    """When training went on with the new deployment, or with the old one after an attempt that was given up."""
+    """Time at which training continued with the new deployment, or with the old one after an attempt that was given up."""
     layout: Layout
-    """What it went on with."""
+    """Deployment with which it continued."""
     paused_seconds: float
-    """How long no batch was in work: the blocks' way over the link."""
+    """Time without a batch in work: the blocks' move over the link."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run."""
+    """The result of a run."""
 
     seconds: float
-    """How long it lasted."""
+    """Duration of the run."""
     steps: float
-    """Batches settled by then, the one under way in proportion."""
+    """Batches settled by then. The one under way counts in proportion."""
     start: Layout
     switches: tuple[Switch, ...] = ()
 
     @property
     def seconds_per_100_steps(self) -> float:
-        """The figure by which runs over one trace compare."""
+        """Return the figure by which runs over one trace compare."""
         return 100 * self.seconds / self.steps if self.steps else math.inf
 
 
 class SimulatedPipeline:
-    """The moments of one batch after another through the four phases, each free as soon as it has passed a batch on."""
+    """The times of one batch after another through the four phases, each free as soon as it has passed a batch on."""
 
     def __init__(self, profile: Profile, link: LinkTrace, layout: Layout, begin: float = 0.0) -> None:
-        """Empty at the moment `begin` of the link.
+        """begin: the time of the link at which the pipeline starts empty.
 
         PlanError when the profile has no measurement for the deployment, or a step of it takes no time.
         """
         self._profile = profile
         self._link = link
         self.settled: list[float] = []
-        """Moment at which batch i was settled: its error gradient is back."""
+        """Times at which each batch was settled: its error gradient is back."""
         self._edge_free = self._uplink_free = self._cloud_free = self._downlink_free = begin
         self.change(layout)
 
@@ -86,12 +86,12 @@ class SimulatedPipeline:
         )
 
     def next_start(self) -> float:
-        """When the next batch may start: the edge is free and the batch K + 1 before it is settled."""
+        """Return the time at which the next batch may start: the edge is free and the batch K + 1 before it is settled."""
         window = self.layout.staleness + 1
         return max(self._edge_free, self.settled[-window]) if len(self.settled) >= window else self._edge_free
 
     def step(self) -> None:
-        """One batch through the four phases."""
+        """Run one batch through the four phases."""
         start = self.next_start()
         ready, self._edge_free = start + self._edge_seconds, start + self._busy_seconds
         self._uplink_free = self._link.uplink.finish(max(ready, self._uplink_free), self._uplink_bits)
@@ -103,11 +103,12 @@ class SimulatedPipeline:
         self.settled.append(self._downlink_free + self._one_way_seconds)
 
     def drained(self) -> float:
-        """When the last batch that started is settled."""
+        """Return the time at which the last started batch is settled."""
         return max(self._edge_free, self.settled[-1]) if self.settled else self._edge_free
 
     def migrate(self, layout: Layout, abandon_after_seconds: float) -> float:
-        """Drain, move the blocks, go on under `layout`, or as before when that takes too long. Seconds of pause."""
+        """Drain, move the blocks, and continue under `layout`, or as before when that takes too long. Returns the
+        seconds of pause."""
         start = self.drained()
         before, after = (runs_of(self._profile, [each]) for each in (self.layout, layout))
         moved = moved_bits(self._profile, before, after)
@@ -131,9 +132,9 @@ def simulate(
 ) -> Run:
     """Train for `seconds` from an empty pipeline, with one deployment or as the engine decides.
 
-    engine: made with `start` as its deployment. Each OBSERVE_SECONDS it is told the link's mean rates since; what it decides is
-    done where the next batch would start.
-    begin: the moment of the link at which training starts; the engine is told of the time before as well.
+    engine: made with `start` as its deployment. Each OBSERVE_SECONDS it gets the link's mean rates since. Its decision
+    is carried out where the next batch would start. begin: the time of the link at which training starts. The engine
+    gets the time before as well.
     """
     check_duration(seconds)
     pipeline = SimulatedPipeline(profile, link, start, begin)
@@ -155,7 +156,7 @@ def simulate(
 
 
 class _Monitor:
-    """Tells the engine each OBSERVE_SECONDS what the link carried since, and nothing of what it will."""
+    """The monitor that tells the engine each OBSERVE_SECONDS what the link carried since, and nothing of the future."""
 
     def __init__(self, link: LinkTrace, pipeline: SimulatedPipeline, engine: Engine) -> None:
         self.engine = engine
@@ -164,7 +165,7 @@ class _Monitor:
         self._observed = 0.0
 
     def observe_until(self, moment: float) -> Decision | None:
-        """All observations due by then; the first decision among what they bring."""
+        """Make all observations due by then, and return the first decision."""
         first: Decision | None = None
         while self._observed + OBSERVE_SECONDS <= moment:
             since, self._observed = self._observed, self._observed + OBSERVE_SECONDS
@@ -189,6 +190,6 @@ def check_duration(seconds: float) -> None:
 
 
 def steps_until(settled: list[float], begin: float, end: float) -> float:
-    """Batches settled by the end; between two settlements, in proportion."""
+    """Return the batches settled by the end. Between two settlements, they count in proportion."""
     times = np.array([begin, *settled])
     return float(np.interp(end, times, np.arange(len(times))))

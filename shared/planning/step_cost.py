@@ -1,7 +1,7 @@
 """The cost of a step at any placement: the seconds of each worker and of each direction of each link, and the bound on a step.
 
 Paper 000 (Eq. 9 to 12) has two workers and so four phases; paper 001 cuts a chain by its slowest part. Both are
-max(T_max, T_sum / (K + 1)) with T over whatever works at the same time, which here is what the tasks of a step say.
+max(T_max, T_sum / (K + 1)) with T over all parts that work at the same time. Here the tasks of a step give these parts.
 """
 
 import math
@@ -14,43 +14,43 @@ from shared.planning.tasks import Direction, StepTasks
 
 _LONG_AGO = (-math.inf, 0.0)
 _Moment = tuple[float, float]
-"""Seconds from the beginning of a step, and how many of them a message was on the way."""
+"""Seconds from the beginning of a step, and the seconds of these in which a message was on the way."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step takes."""
+    """The cost of a step."""
 
     workers: Mapping[str, float]
     """T of each worker that has a part in a step: seconds of its work."""
     directions: Mapping[Direction, float]
-    """T of each direction that carries anything: seconds that it is busy."""
+    """T of each direction that carries a message: seconds that it is busy."""
     critical_seconds: float
-    """T_sum: seconds of work and carrying from the moment a worker begins a step until it has done its part. The worker is the
-    one that takes longest, its round trips included."""
+    """T_sum: seconds of work and carrying from the moment a worker begins a step until it has done its part. The worker
+    with the longest time counts, its round trips included."""
     round_trip_seconds: float
-    """Seconds in the same time that messages travel; they keep nobody busy."""
+    """Seconds in the same time that messages travel. They keep no worker or link busy."""
     ahead: int
-    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
+    """Steps that may be under way beyond the oldest: K, or more if nothing can be stale."""
 
     def longest(self) -> float:
-        """T_max."""
+        """Return T_max."""
         return max(*self.workers.values(), *self.directions.values(), 0.0)
 
     def total(self) -> float:
-        """T_sum and the round trips: how long a step takes that waits for no other."""
+        """Return T_sum and the round trips: the seconds of a step that waits for no other."""
         return self.critical_seconds + self.round_trip_seconds
 
     def bound(self) -> float:
-        """max(T_max, (T_sum + round trips) / (K + 1)): no run does a step in less, over many steps."""
+        """Return max(T_max, (T_sum + round trips) / (K + 1)): no run does a step in less, over many steps."""
         return float(steady_seconds(self.longest(), self.total(), self.ahead))
 
 
 def step_cost(step: StepTasks) -> StepCost:
-    """The cost of a step.
+    """Return the cost of a step.
 
-    T_sum is that of the source in a chain. Where blocks are shared, a worker that waits for their weights can take longer.
-    Workers may be ahead of each other, so no worker is taken to wait for another one to begin.
+    T_sum is that of the source in a chain. With shared blocks, a worker that waits for their weights can take longer.
+    Workers may be ahead of each other, so no worker is assumed to wait for another one to begin.
     """
     workers = {
         worker: sum(task.seconds + task.tail_seconds for task in tasks) for worker, tasks in step.workers.items()
@@ -64,7 +64,8 @@ def step_cost(step: StepTasks) -> StepCost:
 
 
 def _alone(step: StepTasks, beginner: str) -> _Moment:
-    """When a worker has done a step that it began at 0, where all that does not wait for it was ready long before."""
+    """Return the time at which a worker has done a step that it began at 0. All that does not depend on it was ready
+    long before."""
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
     free = dict.fromkeys(step.workers, _LONG_AGO) | {beginner: (0.0, 0.0)}
     carried = defaultdict[Direction, _Moment](lambda: _LONG_AGO)

@@ -1,7 +1,7 @@
-"""A step as tasks: what the programs of a placement take of workers and links, for the cost model and the simulator.
+"""A step as tasks: the demands of a placement's programs on workers and links, for the cost model and the simulator.
 
-A task is a segment of a program: a worker waits for messages, computes, and hands messages over. What else stands in a program,
-which rows of which tensor, does not matter here.
+A task is a segment of a program: a worker waits for messages, computes, and hands messages over. The rest of a program,
+for example the rows of a tensor, does not matter here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,42 +27,42 @@ from shared.planning.operation_costs import Message, OperationCosts
 from shared.planning.rates import Rates
 
 Direction = tuple[str, str]
-"""The sender and the receiver."""
+"""Sender and receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message that a task hands over, and where it is awaited."""
+    """A message that a task hands over, and the place where it is awaited."""
 
     direction: Direction
     task: int
-    """The index of the receiver's task."""
+    """Index of the receiver's task."""
     place: int
-    """Among the messages that the task awaits."""
+    """Place among the messages that the task awaits."""
     after_seconds: float
-    """From the beginning of the sender's task until it hands the message over."""
+    """Seconds from the beginning of the sender's task until it hands the message over."""
     bits: float
-    """What the link carries of it."""
+    """Bits on the link."""
     carry_seconds: float
-    """How long that keeps its direction of the link busy. What takes no time passes what does."""
+    """Seconds that it keeps its direction of the link busy. A message that takes no time overtakes others."""
     travel_seconds: float
-    """How long each bit is on the way besides."""
+    """Seconds that each bit is on the way besides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker does in one go."""
+    """The uninterrupted work of a worker."""
 
     awaited: int
-    """How many messages it waits for before it begins."""
+    """Number of messages that it waits for before it begins."""
     seconds: float
     tail_seconds: float
-    """How long it keeps the worker busy afterwards, while the step goes on."""
+    """Seconds that it keeps the worker busy afterwards, while the step continues."""
     deliveries: tuple[Delivery, ...]
 
     @property
     def takes_time(self) -> bool:
-        """Whether it keeps the worker busy. A task that only notes that messages have come does not."""
+        """Tell whether it keeps the worker busy. A task that only notes the arrival of messages does not."""
         return self.seconds + self.tail_seconds > 0.0
 
 
@@ -71,15 +71,14 @@ class StepTasks:
     """One step of all workers."""
 
     workers: Mapping[str, tuple[Task, ...]]
-    """What each worker that has a part in the step does, in this order."""
+    """Tasks of each worker that has a part in the step, in this order."""
     sources: frozenset[str]
-    """The workers that have the samples. A step begins with their first tasks and is settled with their last."""
+    """Workers that have the samples. A step begins with their first tasks and is settled with their last."""
     bounded: frozenset[str]
-    """The workers that begin a step only when they have done the one `ahead` + 1 before it: the sources, so that K bounds what
-    is in flight, and all that run blocks, so that K bounds the age of their weights."""
+    """Workers that begin a step only when they have done the one `ahead` + 1 before it: the sources, so that K bounds
+    the steps in flight, and all that run blocks, so that K bounds the age of their weights."""
     ahead: int
-    """How many steps a worker may be ahead of those that it has done: K, or more where nothing can be stale
-    (`StepPlan.ahead`)."""
+    """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`)."""
 
 
 def step_tasks(
@@ -90,13 +89,13 @@ def step_tasks(
     *,
     replays: bool = True,
 ) -> StepTasks:
-    """The tasks of one step of a valid placement. PlanError where one of its links has no rates.
+    """Return the tasks of one step of a valid placement. PlanError if one of its links has no rates.
 
-    rates: by link; the uplink is the direction away from the worker that is nearer to the edge.
-    replays: whether a stage that waits for its error gradient does its forward again where K > 0, as without stashed weights.
+    rates: by link. The uplink is the direction away from the worker that is nearer to the edge.
+    replays: True if a stage that waits for its error gradient repeats its forward pass where K > 0, as without stashed weights.
 
-    A source that would not wait for all others, because nothing there learns, settles a step when they have reported that they
-    are done with it, so that what is in flight is bounded there, too.
+    A source would not wait for all others if nothing there learns. It then settles a step when they have reported that
+    they are done with it, so that the steps in flight are bounded there, too.
     """
     plan = StepPlan(placement, model)
     directions = _directions({link: _rates_of(link, rates) for link in plan.links})
@@ -114,7 +113,7 @@ def step_tasks(
 
 
 def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:
-    """What was measured between two workers, whichever of them dials. Raises PlanError."""
+    """Return the measurements between two workers, whichever of them dials. Raises PlanError."""
     if link in rates:
         return rates[link]
     if (turned := rates.get(Link(link.listener, link.dialer))) is None:
@@ -123,7 +122,7 @@ def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:
 
 
 def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, float]]:
-    """Bits per second, and the seconds that a bit is on the way."""
+    """Return the bits per second, and the seconds that a bit is on the way."""
     directions: dict[Direction, tuple[float, float]] = {}
     for link, both in rates.items():
         travel_seconds = both.round_trip_seconds / 2
@@ -175,7 +174,8 @@ class _Writer:
         return Task(len(_received(segment)), seconds, tail_seconds, tuple(deliveries))
 
     def _replays(self, stage: Tile) -> bool:
-        """Whether the weights may have changed since its forward; after the last block the backward follows at once."""
+        """Tell whether the weights may have changed since its forward pass. After the last block the backward pass
+        follows at once."""
         return self.replays and self.placement.staleness > 0 and stage.stop < self.placement.blocks
 
     def _message(self, crossing: Crossing) -> Message:
@@ -192,7 +192,7 @@ def _add_reports(
         others = [worker for worker in workers if worker != source]
         for place, worker in enumerate(others):
             end = workers[worker][ends[worker]]
-            # A worker that has no link to the source says it by the way of the session, which nobody measures.
+            # A worker without a link to the source reports by the session's links, which are not measured.
             _, travel_seconds = directions.get((worker, source), (0.0, 0.0))
             report = Delivery((worker, source), ends[source] + 1, place, end.seconds, 0.0, 0.0, travel_seconds)
             workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))

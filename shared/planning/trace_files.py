@@ -1,8 +1,9 @@
-"""Readers of recorded traces, as their authors publish them; the format is told from the first line.
+"""Readers of recorded traces, as their authors publish them; the first line tells the format.
 
 - Mahimahi (.xz too): a millisecond a line, each a chance to deliver 1500 bytes; the last line is the period.
 - The Ghent 4G log: epoch ms, elapsed ms, latitude, longitude, bytes, interval ms.
-- CSV: second, bytes per second; a row holds until the next one. A header line may name another unit, as mbit_per_second;
+- CSV: second, bytes per second; a row holds until the next one. A header line may name another unit, as
+mbit_per_second;
   one that names none that is known is refused.
 - 5G uplink lists: blocks "Run n" of Mbit/s every 100 ms, or of times and rates, first of 5G and then of LTE.
 """
@@ -25,23 +26,23 @@ BIN_SECONDS = 0.1
 
 MAX_TEXT_BYTES = 256 * 1024 * 1024
 MAX_SECONDS = 30 * 24 * 3600
-"""Both far above any trace we know, and low enough that a broken or hostile file does not fill the memory."""
+"""Limits far above any trace we know, and low enough that a broken or hostile file does not fill the memory."""
 
 _PREFIXES = {"": 1.0, "k": 1e3, "kilo": 1e3, "m": 1e6, "mega": 1e6, "g": 1e9, "giga": 1e9}
 _UNIT = re.compile(
     r"(?:\w+[\s_])?(|k|kilo|m|mega|g|giga)(bits?|bytes?|(?-i:b)(?=ps))(?:[\s_]?per[\s_]?s(?:ec(?:ond)?)?|/s|ps)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A column's unit, with a word before it or none: uplink_mbit_per_second, bytes per second, Mbit/s."""
+"""Unit of a column, with a word before it or none: uplink_mbit_per_second, bytes per second, Mbit/s."""
 
 Lines = list[tuple[int, str]]
-"""The lines that are not blank, each with its number in the file."""
+"""Lines that are not blank, each with its number in the file."""
 
 
 def load_trace(path: Path, run: int | None = None) -> Trace:
-    """One direction of a link from a file in any of the formats above.
+    """Read one direction of a link from a file in any of the formats above.
 
-    run: which of the runs of a 5G list, the first when None; no other format has runs.
+    run: number of a run in a 5G list, the first when None; no other format has runs.
     PlanError when the file cannot be read, is of no known format, is empty or broken.
     """
     lines = [(number, line.strip()) for number, line in enumerate(_read(path).splitlines(), start=1) if line.strip()]
@@ -89,7 +90,7 @@ def _reader_for(first: str, path: Path) -> Callable[[Lines, Path], Trace]:
 
 
 def _numbers(line: str, separator: str | None) -> list[float] | None:
-    """The finite numbers of a line, None when a field of it is not one."""
+    """Return the finite numbers of a line; None when a field of it is not one."""
     try:
         numbers = [float(field) for field in line.split(separator)]
     except ValueError:
@@ -98,7 +99,7 @@ def _numbers(line: str, separator: str | None) -> list[float] | None:
 
 
 def _table(lines: Lines, columns: int, separator: str | None, path: Path) -> NDArray[np.float64]:
-    """The numbers of all lines, shape (lines, columns)."""
+    """Return the numbers of all lines, shape (lines, columns)."""
     rows = []
     for number, line in lines:
         row = _numbers(line, separator)
@@ -146,7 +147,7 @@ def _read_csv(lines: Lines, path: Path) -> Trace:
 
 
 def _unit_bits(header: str, path: Path) -> float:
-    """Bits per second in one of what a CSV's header says its second column counts."""
+    """Return the bits per second in one unit of a CSV's second column, by its header."""
     match = _UNIT.fullmatch(header.split(",")[1].strip())
     if match is None:
         raise PlanError(
@@ -175,9 +176,9 @@ def _read_5g_list(lines: Lines, path: Path, run: int) -> Trace:
 
 
 def _run_rates(rows: list[list[float]], where: str) -> list[float]:
-    """Mbit/s in each bin: the one row as it is, or pairs of rows of times and rates, summed.
+    """Return the Mbit/s in each bin: the one row as it is, or pairs of rows of times and rates, summed.
 
-    The pairs are two radios of one modem on one clock: where both report, what they carry adds up.
+    The pairs are two radios of one modem on one clock: where both report, their rates add up.
     """
     if len(rows) == 1:
         return rows[0]

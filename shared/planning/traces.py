@@ -1,4 +1,4 @@
-"""Traces: what a link could carry over time, piecewise constant, repeated from the start when it ends.
+"""Traces: the rate of a link over time, piecewise constant, repeated from the start when it ends.
 
 `Trace` is one direction, `LinkTrace` both. `trace_files.py` knows where a trace was recorded and in which format.
 """
@@ -14,14 +14,14 @@ import numpy as np
 from shared.errors import PlanError
 
 ROUNDING = 1e-12
-"""Part of a pass's bits that is nothing but the rounding of their sum."""
+"""Part of a pass's bits that is rounding of their sum."""
 
 
 class Trace:
-    """The rate of one direction. Moments are seconds from the start, of any size: it repeats after `duration_seconds`."""
+    """The rate of one direction. Times are seconds from the start, of any size: it repeats after `duration_seconds`."""
 
     def __init__(self, times_seconds: Sequence[float], bits_per_second: Sequence[float], where: str = "trace") -> None:
-        """n rates and the n + 1 rising times between which they hold, the first 0.
+        """times_seconds: the n + 1 rising times between which the n rates hold, the first 0.
 
         PlanError, beginning with `where`, when they are malformed or the trace carries nothing at all.
         """
@@ -44,51 +44,52 @@ class Trace:
 
     @classmethod
     def constant(cls, bits_per_second: float) -> "Trace":
-        """A link that does not change."""
+        """Build a link that does not change."""
         return cls([0.0, 1.0], [bits_per_second])
 
     @classmethod
     def of_durations(
         cls, durations_seconds: Sequence[float], bits_per_second: Sequence[float], where: str = "trace"
     ) -> "Trace":
-        """A trace of pieces that each last so long."""
+        """Build a trace of pieces with these durations."""
         return cls([0.0, *np.cumsum(durations_seconds).tolist()], bits_per_second, where)
 
     @property
     def duration_seconds(self) -> float:
-        """When it starts again."""
+        """Return the time after which it starts again."""
         return self.times_seconds[-1]
 
     @property
     def mean(self) -> float:
-        """Bits per second over the whole trace."""
+        """Return the bits per second over the whole trace."""
         return self._carried_bits[-1] / self.duration_seconds
 
     def bits_until(self, moment: float) -> float:
-        """What the link could have carried from the start to `moment`."""
+        """Return the bits that the link could have carried from the start to `moment`."""
         passes, rest = divmod(moment, self.duration_seconds)
         piece = min(bisect_right(self.times_seconds, rest), len(self.bits_per_second)) - 1
         within = self._carried_bits[piece] + self.bits_per_second[piece] * (rest - self.times_seconds[piece])
         return passes * self._carried_bits[-1] + within
 
     def mean_between(self, start: float, end: float) -> float:
-        """Mean rate in bits per second over [start, end], start < end."""
+        """Return the mean rate in bits per second over [start, end], start < end."""
         return max(0.0, self.bits_until(end) - self.bits_until(start)) / (end - start)
 
     def finish(self, start: float, bits: float) -> float:
-        """The moment at which `bits` are carried when they begin at `start` and have the link to themselves."""
+        """Return the time at which `bits` are carried when they begin at `start` and have the link to themselves."""
         if bits <= 0.0:
             return start
         passes, rest = divmod(self.bits_until(start) + bits, self._carried_bits[-1])
         if rest <= ROUNDING * self._carried_bits[-1]:
-            # The last bit of a pass: it was carried when the pass had nothing left to carry, not when the pass was over.
+            # The last bit of a pass: it was carried when the pass had nothing left to carry, not when the pass was
+            # over.
             passes, rest = passes - 1, self._carried_bits[-1]
         after = bisect_left(self._carried_bits, rest)
         within = self.times_seconds[after] - (self._carried_bits[after] - rest) / self.bits_per_second[after - 1]
         return max(start, passes * self.duration_seconds + within)
 
     def resampled(self, window_seconds: float) -> "Trace":
-        """The same trace as means over windows; what remains of the last one is a piece of its own."""
+        """Return the same trace as means over windows. The rest after the last one is a piece of its own."""
         if not 0.0 < window_seconds < math.inf:
             raise PlanError(f"the window is {window_seconds} s; it must be above 0 and finite")
         windows = max(1, math.ceil(self.duration_seconds / window_seconds - 1e-9))
@@ -99,14 +100,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class LinkTrace:
-    """Both directions of a link; each repeats on its own."""
+    """Both directions of a link. Each repeats on its own."""
 
     uplink: Trace
     downlink: Trace
     round_trip_seconds: float = 0.0
-    """What a bit takes up and its answer takes down, half of it each way, whatever the rates."""
+    """Seconds of a bit up and its answer down, half of it each way, whatever the rates."""
 
     @property
     def duration_seconds(self) -> float:
-        """The duration of the longer direction."""
+        """Return the duration of the longer direction."""
         return max(self.uplink.duration_seconds, self.downlink.duration_seconds)

@@ -1,5 +1,4 @@
-"""The builder of a worker's part of a session: it checks every part of an agent's request before that part costs
-memory."""
+"""The builder of a worker's part of a session: it checks every part of an agent's request before that part costs memory."""
 
 from collections.abc import Sequence
 from pathlib import Path

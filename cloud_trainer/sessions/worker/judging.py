@@ -1,5 +1,4 @@
-"""The judge of placements: it reads an agent's, and checks that it is valid, private, and within the operator's
-limits."""
+"""The judge of placements: it reads an agent's, and checks that it is valid, private, and within the operator's limits."""
 
 import dataclasses
 import json

@@ -128,8 +128,7 @@ class SessionWorker:
         return block in self.blocks.held.indices and self.placement.owner(block) == self.name
 
     def needed_of_checkpoint(self, placement: Placement) -> list[int]:
-        """List the blocks whose states a checkpoint must have here before a judged placement comes into force with
-        it."""
+        """List the blocks whose states a checkpoint must have here before a judged placement comes into force with it."""
         changing = set(changing_blocks(self.blocks.held.chain))
         return [block for block in held_blocks(placement, self.name) if block in changing]
 

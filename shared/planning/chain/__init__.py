@@ -1,4 +1,4 @@
-"""A model on a chain of workers (paper 001): what was measured of it, which blocks each stage has best, and what that costs."""
+"""A model on a chain of workers (paper 001): its measurements, the best blocks of each stage, and their cost."""
 
 from shared.planning.chain.chain_tasks import chain_placement, chain_tasks
 from shared.planning.chain.comparison import CHAIN_CONTESTANTS, ChainSetting, compare_chain

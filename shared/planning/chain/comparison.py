@@ -1,6 +1,6 @@
-"""Runs of a chain over traces of its links: the plan for what a probe finds, beside an even split.
+"""Runs of a chain over traces of its links: the plan for the rates that a probe finds, beside an even split.
 
-Every run starts alike: the links are probed for PROBE_SECONDS, then training begins with what is made of that.
+Every run starts alike: the links are probed for PROBE_SECONDS, then training begins with the plan for these rates.
 """
 
 import math
@@ -25,7 +25,7 @@ from shared.planning.traces import LinkTrace, Trace
 
 @dataclass(frozen=True)
 class ChainSetting:
-    """What all runs of a comparison share."""
+    """The common settings of all runs of a comparison."""
 
     chain: Profile
     links: Sequence[LinkTrace]
@@ -34,7 +34,7 @@ class ChainSetting:
     seconds: float
 
     def probed(self) -> Profile:
-        """The chain over its links as they are while they are probed."""
+        """Return the chain over its links as they are during the probe."""
         probed = map(probed_rates, self.links)
         return self.chain.with_links(
             {hop: MeasuredLink(*astuple(rates)) for hop, rates in zip(pairwise(self.chain.names), probed, strict=True)}
@@ -67,7 +67,7 @@ def _run_even(setting: ChainSetting) -> Result:
 
 
 def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
-    """K; where it is left open, the least with which the slowest part alone counts for the plan."""
+    """Return K; if it is left open, the least with which only the slowest part of the plan counts."""
     if setting.staleness is not None:
         return setting.staleness
     longest = plan.cost.longest()
@@ -78,11 +78,11 @@ CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result]] = {
     PARTITION: _run_partition,
     EVEN: _run_even,
 }
-"""The plan for the probed links, and as many blocks on each stage as on any other, in 32 bits."""
+"""The plan for the probed links, and an equal number of blocks on each stage, in 32 bits."""
 
 
 def compare_chain(setting: ChainSetting, planners: Sequence[str] = tuple(CHAIN_CONTESTANTS)) -> list[Result]:
-    """A run for each. PlanError where there is nothing to choose, and for a run of no time."""
+    """Run each contestant. PlanError if there is nothing to choose, and for a run of no time."""
     check_duration(setting.seconds)
     unknown = [name for name in planners if name not in CHAIN_CONTESTANTS]
     if unknown:

@@ -1,8 +1,8 @@
-"""What a step costs on a chain: arrays of all that a cut and a width decide, and the cost of one partition.
+"""The cost of a step on a chain: arrays of the costs of every cut and width, and the cost of one partition.
 
-A partition cuts the L blocks into N runs, one a stage, and says how many bits a number has on each link. Its step costs
-max(T_max, (T_sum + round trips) / (K + 1)), as everywhere in planning; T are the seconds of the stages, with what they encode,
-and of each direction of each link.
+A partition cuts the L blocks into N runs, one a stage, and gives the bits of a number on each link. Its step costs
+max(T_max, (T_sum + round trips) / (K + 1)), as everywhere in planning. T are the seconds of the stages, with their
+encoding, and of each direction of each link.
 """
 
 import math
@@ -22,12 +22,12 @@ from shared.planning.space import check_widths
 
 @dataclass(frozen=True)
 class Partition:
-    """Which blocks each stage has, and in how many bits features go up."""
+    """The blocks of each stage, and the bits in which features go up."""
 
     cuts: tuple[int, ...]
     """Blocks before each stage but the first, rising: N - 1 of them."""
     bits: tuple[int, ...]
-    """Width of the features on each link; 32 sends them as they are."""
+    """Width of the features on each link. 32 sends them as they are."""
 
     def __str__(self) -> str:
         if not self.cuts:
@@ -37,25 +37,26 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionCost:
-    """What a step of one partition takes."""
+    """The cost of a step of one partition."""
 
     stage_seconds: tuple[float, ...]
-    """T of each stage, with the encoding of what it sends up."""
+    """T of each stage, with the encoding of the features that it sends up."""
     link_seconds: tuple[tuple[float, float], ...]
     """T of each link, up and down."""
     round_trip_seconds: float
-    """Of all links; they keep nobody busy."""
+    """Sum over all links. It keeps no worker or link busy."""
 
     def longest(self) -> float:
-        """T_max."""
+        """Return T_max."""
         return max(self._parts())
 
     def total(self) -> float:
-        """T_sum and the round trips."""
+        """Return T_sum and the round trips."""
         return sum(self._parts()) + self.round_trip_seconds
 
     def seconds_per_step(self, staleness: int | None) -> float:
-        """With a full pipeline. staleness: K; None takes it to be as large as need be, so that T_max alone counts."""
+        """Return the seconds of a step with a full pipeline. staleness: K; None takes it large enough that T_max alone
+        counts."""
         return self.longest() if staleness is None else float(steady_seconds(self.longest(), self.total(), staleness))
 
     def _parts(self) -> Iterator[float]:
@@ -65,13 +66,13 @@ class PartitionCost:
 
 
 class ChainCosts:
-    """The seconds of everything that a partition of a chain can be made of; infinite where it may not or cannot be.
+    """The seconds of all parts of a chain's partitions; infinite for forbidden and impossible ones.
 
     Arrays by cut have L + 1 entries; by width, W: from many bits to few.
     """
 
     def __init__(self, chain: Profile, bits: Sequence[int]) -> None:
-        """bits: widths to consider; the chain's min_bits bounds them from below at each cut. PlanError for what is no width."""
+        """bits: widths to consider. The chain's min_bits bounds them from below at each cut. PlanError for an invalid width."""
         check_widths(bits)
         self.blocks = len(chain)
         self.widths = tuple(sorted(set(bits), reverse=True))
@@ -97,11 +98,12 @@ class ChainCosts:
 
     @property
     def links(self) -> int:
-        """N - 1, how many links there are."""
+        """Return N - 1, the number of links."""
         return len(self.round_trips)
 
     def rows(self, stage: int) -> Floats:
-        """Its rows of `stages`: every block that it can begin with, which is 0 for the first. Shape (1 or L + 1, L + 1)."""
+        """Return a stage's rows of `stages`: one for each block that it can begin with, which is 0 for the first. Shape
+        (1 or L + 1, L + 1)."""
         return self.stages[stage] if stage else self.stages[stage, :1]
 
     def _encode(self, chain: Profile, feature_bytes: Floats) -> Floats:
@@ -116,7 +118,7 @@ class ChainCosts:
         return encode
 
     def at(self, cuts: tuple[int, ...]) -> "ChainCosts":
-        """The same where no other cuts may be. PlanError for cuts that do not rise from 1 to L - 1, one a link."""
+        """Restrict the costs to these cuts. PlanError for cuts that do not rise from 1 to L - 1, one a link."""
         ends = (0, *cuts, self.blocks)
         if len(cuts) != self.links or any(stop <= first for first, stop in pairwise(ends)):
             raise PlanError(
@@ -130,13 +132,13 @@ class ChainCosts:
         return only
 
     def only(self, bits: Sequence[int]) -> "ChainCosts":
-        """The same where no other widths may be."""
+        """Restrict the costs to these widths."""
         narrowed = copy(self)
         narrowed.encode = np.where(np.isin(self.widths, bits), self.encode, math.inf)
         return narrowed
 
     def of(self, partition: Partition) -> PartitionCost:
-        """The cost of one partition, its bits among the widths. Infinite where it may not be or was not measured."""
+        """Return the cost of one partition, its bits among the widths. Infinite if it is forbidden or was not measured."""
         ends = pairwise((0, *partition.cuts, self.blocks))
         stages = [float(self.stages[stage, first, stop]) for stage, (first, stop) in enumerate(ends)]
         links = []
@@ -148,5 +150,5 @@ class ChainCosts:
 
 
 def _known(numbers: Floats) -> Floats:
-    """What is not known takes for ever, so that nothing chooses it."""
+    """Replace unknown seconds by infinite ones, so that no search chooses them."""
     return np.where(np.isnan(numbers), math.inf, numbers)

@@ -1,8 +1,8 @@
-"""How much slower than measured each stage is today.
+"""Factors of today's stages: each tells how much slower than measured a stage is.
 
-A stage that is off by more than a tenth in two windows of 20 steps, one after the other, is another device than it was: its
-factor is then that of the second window. Whatever is less, or shorter, is noise, and changes nothing. A stage that is off again
-after it was given a factor is no longer the measured device at another speed, so its times want to be taken anew.
+A stage that is off by more than a tenth in two consecutive windows of 20 steps has become another device. Its factor is
+then that of the second window. A smaller or shorter difference is noise, and changes nothing. A stage that is off again
+despite its factor is no longer the measured device at another speed, so its times must be measured again.
 """
 
 from collections.abc import Sequence
@@ -17,36 +17,36 @@ TOLERANCE = 0.1
 
 
 class DeviceFactors:
-    """The factors of all stages. Knows nothing of partitions: it is told what each stage is expected to take."""
+    """The factors of all stages. Knows nothing of partitions: its caller gives the expected seconds of each stage."""
 
     def __init__(self, stages: int) -> None:
         self.factors: Floats = np.ones(stages)
-        """Seconds of each stage over those that were measured beforehand, shape (N,)."""
+        """Seconds of each stage over those that were measured before the run, shape (N,)."""
         self.off: Floats = np.zeros(stages)
-        """What each stage took over what was expected of it then, in its last whole window, shape (N,); 0 before one."""
+        """Seconds of each stage over its expected ones, in its last whole window, shape (N,); 0 before one."""
         self.misfits: set[int] = set()
-        """Stages that were off again after they had been given a factor, and are not measured again."""
+        """Stages that were off again despite their factors, and are not measured again yet."""
         self._has_factor = np.zeros(stages, dtype=np.bool_)
         self.begin()
 
     def begin(self) -> None:
-        """Another partition runs from now on, so windows begin again; the factors stay."""
+        """Begin windows again, because another partition runs from now on. The factors stay."""
         stages = len(self.factors)
         self._steps, self._ratios = np.zeros(stages), np.zeros(stages)
         self._was_off = np.zeros(stages, dtype=np.bool_)
 
     def measured_again(self, stage: int) -> None:
-        """Its times are those of today's device."""
+        """Note that a stage's times are those of today's device."""
         self.factors[stage] = 1.0
         self._has_factor[stage] = False
         self.misfits.discard(stage)
         self.begin()
 
     def note(self, steps: int, seconds: Sequence[float | None], measured: Sequence[float]) -> bool:
-        """Take in the mean seconds that each stage took in the last steps. Returns whether a factor has changed.
+        """Include the mean seconds of each stage in the last steps. Returns whether a factor has changed.
 
-        seconds: None where a stage reported nothing. measured: what the chain's file has for the blocks that it runs; a stage
-        with 0 s tells nothing.
+        seconds: None if a stage reported nothing. measured: seconds in the chain's file for the blocks that it runs. A
+        stage with 0 s gives no information.
         """
         changed = False
         for stage, (taken, profiled) in enumerate(zip(seconds, measured, strict=True)):

@@ -1,11 +1,11 @@
-"""The decision engine of a chain: it is told what was measured, and says when blocks should move. It has no clock.
+"""The decision engine of a chain: it gets measurements, and says when blocks should move. It has no clock.
 
-It has the rules of the engine of two workers (`shared/planning/engine`), with its margin, dwell, horizon and account. What is
-chosen is another: of the partitions of a chain there are too many to weigh all the time, so the search names the best one, and
-the engine weighs that, today's, and home. K stays as it is.
+It has the rules of the engine of two workers (`shared/planning/engine`), with its margin, dwell, horizon and account.
+The choice differs: a chain has too many partitions to weigh all the time. So the search names the best one, and the
+engine weighs that one, today's, and home. K does not change.
 
 A device that has become slower or quicker (device_factors.py) is no oscillation of a link, which the account guards against.
-So the partition that is best for it is gone to without the account, and is home from then on.
+So the engine moves to the partition that is best for it without the account, and calls it home from then on.
 """
 
 import math
@@ -33,24 +33,24 @@ from shared.planning.profile import MeasuredLink, Profile, WorkerProfile
 from shared.planning.rates import Rates
 
 LinkRates = tuple[float | None, float | None]
-"""Bits per second up and down; None where it is not known."""
+"""Bits per second up and down; None if unknown."""
 
 RATE_SECONDS = 20.0
-"""Of the links, so long a time counts. A mean that forgets slowly would remember a drop to a tenth for minutes."""
+"""Time over which the rates of links count. A mean that forgets slowly would remember a drop to a tenth for minutes."""
 
 _HOME, _TODAY = 0, 1
 """The contenders of the ledger."""
 
 
 class Reason(StrEnum):
-    """Why blocks move."""
+    """The reason for a move of blocks."""
 
     DEVICE = "device"
     """A stage has become slower or quicker."""
     LINK = "link"
-    """The links carry more or less than they did."""
+    """The links carry more or less than before."""
     PIN = "pin"
-    """An operator holds other cuts."""
+    """An operator fixes other cuts."""
     WORKER = "worker"
     """A trainer that was left out is back."""
 
@@ -64,24 +64,24 @@ class ChainDecision:
     seconds_per_step: float
     """Predicted with it."""
     staying_seconds_per_step: float
-    """Predicted without."""
+    """Predicted without it."""
     moving_seconds: float
-    """Predicted way of the blocks over the links."""
+    """Predicted time of the blocks on the links."""
 
 
 @dataclass(frozen=True)
 class _Second:
-    """A time between two looks."""
+    """The time between two looks."""
 
     seconds: float
     rates: Floats
-    """Of each link, up and down, shape (links, 2)."""
+    """Rates of each link, up and down, shape (links, 2)."""
     costs: ChainCosts
-    """At these rates, on the devices as they are now."""
+    """Costs at these rates, on the present devices."""
 
 
 class ChainEngine:
-    """The decisions of one run. Each proposal wants `note_deployed` for an answer; until then the engine only listens."""
+    """The decisions of one run. Each proposal needs `note_deployed` as its answer. Until then the engine only listens."""
 
     def __init__(
         self,
@@ -92,7 +92,8 @@ class ChainEngine:
         config: EngineConfig | None = None,
         total_steps: float = math.inf,
     ) -> None:
-        """bits: widths to choose from. total_steps: after which the run ends. PlanError where today's was not measured."""
+        """bits: widths to choose from. total_steps: after which the run ends. PlanError if today's partition was not
+        measured."""
         self.partition = partition
         self._chain, self._bits, self._staleness = chain, tuple(bits), staleness
         self._config = config or EngineConfig()
@@ -120,59 +121,59 @@ class ChainEngine:
 
     @property
     def home(self) -> Partition:
-        """What losses are counted against: what the run began with, or what has proved to be better for good."""
+        """Return the partition against which losses are counted: the first one, or one that has proved better for good."""
         return self._home
 
     def knows(self, partition: Partition) -> bool:
-        """Whether everything of a partition was measured."""
+        """Tell whether all of a partition was measured."""
         costs = ChainCosts(replace(self._chain, min_bits=None), (*self._bits, *partition.bits))
         return self._seconds_of(partition, costs) < math.inf
 
     @property
     def remaining_steps(self) -> float:
-        """Until the run ends."""
+        """Return the steps until the run ends."""
         return max(0.0, self._total_steps - self._step)
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds a step of today's partition, by what is believed of devices and links."""
+        """Return the seconds of a step of today's partition, as believed of devices and links."""
         return self._seconds_of(self.partition, self._today())
 
     @property
     def prediction_ratios(self) -> tuple[float, ...]:
-        """By stage: what it took in its last 20 steps over what was believed that it takes; 0 before there were as many."""
+        """Return by stage its seconds in the last 20 steps over the believed ones; 0 before there were as many steps."""
         return tuple(self._devices.off.tolist())
 
     @property
     def chain_today(self) -> Profile:
-        """The chain as it is now: devices with their factors, links with the mean rates of the last RATE_SECONDS."""
+        """Return the present chain: devices with their factors, links with the mean rates of the last RATE_SECONDS."""
         return self._chain_at(self._rates)
 
     @property
     def runs(self) -> dict[str, tuple[int, int]]:
-        """The blocks [first, stop) of each stage, by its name."""
+        """Return the blocks [first, stop) of each stage, by its name."""
         return dict(zip(self._chain.names, _runs(self.partition, len(self._chain)), strict=True))
 
     @property
     def misfits(self) -> tuple[str, ...]:
-        """The stages that one factor does not bring right, by name: `measured_again` wants new times of them."""
+        """List the stages for which one factor does not fit. `measured_again` gives new times for them."""
         return tuple(self._chain.names[stage] for stage in sorted(self._devices.misfits))
 
     def measured_again(self, worker: WorkerProfile) -> None:
-        """Have these times of a worker, taken today, in the place of the file's."""
+        """Replace the file's times of a worker by these, which were measured today."""
         self._chain = self._chain.with_worker(worker)
         self._devices.measured_again(self._place(worker.name))
         self._note_other_devices()
 
     def keep_factor(self, name: str) -> None:
-        """A stage could not be measured again: the factor that it has is to do until it is off once more."""
+        """Keep the factor of a stage that could not be measured again, until it is off once more."""
         self._devices.misfits.discard(self._place(name))
 
     def _place(self, name: str) -> int:
         return self._chain.names.index(name)
 
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
-        """Hold these cuts and this width from now on; None lets the engine choose. PlanError where that leaves nothing."""
+        """Fix these cuts and this width from now on; None lets the engine choose. PlanError if that leaves nothing."""
         before = self._pinned_cuts, self._pinned_bits
         self._pinned_cuts, self._pinned_bits = cuts, bits
         try:
@@ -183,12 +184,13 @@ class ChainEngine:
         self._count_again()
 
     def note_standstill(self, seconds: float) -> None:
-        """Training stood still until now, as for an evaluation: that time does not count."""
+        """Skip the time until now, in which training stood still, for example for an evaluation."""
         if self._seconds is not None:
             self._seconds = seconds
 
     def note_deployed(self, seconds: float, partition: Partition) -> None:
-        """Training goes on with `partition`: the proposed one, the old one where the move failed, or an operator's."""
+        """Note that training continues with `partition`: the proposed one, the old one after a failed move, or an
+        operator's."""
         proposal, self._proposal = self._proposal, None
         self._changed_seconds = seconds
         if partition == self.partition:
@@ -205,10 +207,10 @@ class ChainEngine:
     def observe(
         self, seconds: float, step: int, rates: Sequence[LinkRates], stage_seconds: Sequence[float | None]
     ) -> ChainDecision | None:
-        """What links and stages did since the last observation; a move to make, or None.
+        """Take in the measurements since the last observation. Returns a move to make, or None.
 
         seconds: any clock that never goes back; call about once a second. step: batches settled so far. rates: of each link.
-        stage_seconds: means since, by stage, without encoding; None where nothing was reported.
+        stage_seconds: means since, by stage, without encoding; None if nothing was reported.
         """
         if self._seconds is None or step < self._step:
             self._horizon.begin(step) if self._seconds is None else self._horizon.go_back(step)
@@ -239,14 +241,15 @@ class ChainEngine:
         return self._proposal
 
     def _note_other_devices(self) -> None:
-        """What was done until now was done by other devices than the model had, and says nothing of it."""
+        """Forget what earlier devices did: it says nothing of the present ones."""
         self._device_changed = True
         self._modelled_steps.clear()
         self._done_steps.clear()
         self._count_again()
 
     def _choose(self, best: Partition) -> None:
-        """Keep what has proved itself, go home when that pays or must be, or go to the best where it pays."""
+        """Stay with a partition that has proved itself, go home when that pays or is necessary, or go to the best if it
+        pays."""
         remaining = max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
         available = self._ledger.available_steps(remaining)
         home_speed = self._speed(self._home)
@@ -260,7 +263,7 @@ class ChainEngine:
                     self._propose(self._home, Reason.LINK)
                 return
         if best == self.partition or not self._horizon.is_behind:
-            # What the devices are now, today's partition is right for, too.
+            # Today's partition is then right for the present devices, too.
             self._device_changed &= self._horizon.is_behind
             return
         there = self._way_seconds(self.partition, best)
@@ -274,7 +277,7 @@ class ChainEngine:
             self._propose(best, Reason.LINK)
 
     def _pays(self, partition: Partition, way_seconds: float, margin: float) -> bool:
-        """Whether the steps of the horizon take less with it, the way there included (paper 000, Eq. 15)."""
+        """Tell whether the steps of the horizon take less with it, the move included (paper 000, Eq. 15)."""
         steps = self._horizon.steps(self._step, self._total_steps)
         staying = steps / self._speed(self.partition)
         return steps / self._speed(partition) + way_seconds < (1.0 - margin) * staying
@@ -293,7 +296,7 @@ class ChainEngine:
         self._ledger.set_home(_HOME)
 
     def _count(self, seconds: float, done_steps: int, *, is_settled: bool) -> None:
-        """Hold the model against what was done, and enter it into the account."""
+        """Compare the model with the steps done, and enter the result into the account."""
         modelled = [seconds * self._speed_of(one, (self._recent[-1],)) for one in (self._home, self.partition)]
         if is_settled and done_steps:
             self._modelled_steps[self.partition] = self._modelled_steps.get(self.partition, MODEL_STEPS) + modelled[1]
@@ -308,16 +311,16 @@ class ChainEngine:
         self._ledger.record(seconds, speeds, done_steps, is_at_home=is_at_home)
 
     def _speed(self, partition: Partition) -> float:
-        """Steps a second over the last RATE_SECONDS: the model's, as far as what was done bears it out."""
+        """Return the steps a second over the last RATE_SECONDS: the model's, corrected by the steps done."""
         return self._correction(partition) * self._speed_of(partition, self._recent)
 
     def _correction(self, partition: Partition) -> float:
-        """What was done over what was modelled; one never tried is not expected to do better than today's."""
+        """Return done steps over modelled ones. A partition that was never tried is not expected to do better than today's."""
         known = {one: self._done_steps[one] / modelled for one, modelled in self._modelled_steps.items()}
         return known.get(partition, min(1.0, known.get(self.partition, 1.0)))
 
     def _speed_of(self, partition: Partition, recent: Iterable["_Second"]) -> float:
-        """By the model: the mean of what the rates of each time allowed, which is not what their mean would."""
+        """Return the model's speed: the mean of the speeds at the rates of each time, which is not the speed at their mean."""
         weighted = [(one.seconds, one.seconds / self._seconds_of(partition, one.costs)) for one in recent]
         return sum(steps for _, steps in weighted) / sum(seconds for seconds, _ in weighted)
 
@@ -325,11 +328,11 @@ class ChainEngine:
         return costs.of(partition).seconds_per_step(self._staleness)
 
     def _today(self) -> ChainCosts:
-        """What everything costs by the mean rates of the last RATE_SECONDS, on the devices as they are."""
+        """Return the costs at the mean rates of the last RATE_SECONDS, on the present devices."""
         return self._costs(self._rates)
 
     def _costs(self, rates: Floats) -> ChainCosts:
-        """What everything costs at some rates, shape (links, 2), on the devices as they are."""
+        """Return the costs at some rates, shape (links, 2), on the present devices."""
         return ChainCosts(self._chain_at(rates), self._widths())
 
     def _chain_at(self, rates: Floats) -> Profile:
@@ -342,12 +345,12 @@ class ChainEngine:
         return replace(self._chain, workers=workers).with_links(links)
 
     def _widths(self) -> tuple[int, ...]:
-        """What may be chosen or pinned, and what there is, which need not be of it."""
+        """Return the widths that may be chosen or pinned, and today's, which need not be among them."""
         pinned = () if self._pinned_bits is None else (self._pinned_bits,)
         return tuple({*self._bits, *pinned, *self.partition.bits, *self._home.bits})
 
     def _best(self, costs: ChainCosts) -> Partition:
-        """Of what may be chosen."""
+        """Return the best partition that may be chosen."""
         costs = costs.only(self._bits if self._pinned_bits is None else (self._pinned_bits,))
         return best_partition(costs if self._pinned_cuts is None else costs.at(self._pinned_cuts), self._staleness)
 
@@ -376,11 +379,11 @@ class ChainEngine:
         self._rates = np.average([one.rates for one in self._recent], axis=0, weights=weights)
 
     def _count_again(self) -> None:
-        """Have the rates of the last seconds cost what they do now, with other devices or other widths to be asked for."""
+        """Cost the rates of the last seconds again, because devices or widths have changed."""
         self._recent = deque(replace(one, costs=self._costs(one.rates)) for one in self._recent)
 
     def _moving_seconds(self, start: Partition, end: Partition) -> float:
-        """The blocks' way: all links carry at the same time."""
+        """Return the time of the blocks on the links. All links carry at the same time."""
         before, after = (
             runs_of(self._chain, [stacked(self._chain, one.cuts, self._staleness, one.bits)]) for one in (start, end)
         )
@@ -388,7 +391,7 @@ class ChainEngine:
         return float(moving_seconds(moved_bits(self._chain, before, after), at)[0])
 
     def _way_seconds(self, start: Partition, end: Partition) -> float:
-        """Until training goes on as fast as it will: the blocks have moved, and the pipeline is full."""
+        """Return the time until training is at full speed: the blocks have moved, and the pipeline is full."""
         if start == end:
             return 0.0
         cost: PartitionCost = self._today().of(end)

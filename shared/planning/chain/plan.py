@@ -11,31 +11,32 @@ from shared.planning.chain.search import best_partition, improves_on
 from shared.planning.profile import Profile
 
 MOST_STAGES_TO_ORDER = 8
-"""Seven trainers have 5,040 orders, which take about a second; eight have eight times as many."""
+"""Number of stages whose orders are all tried. Seven trainers have 5,040 orders, which take about a second; eight have
+eight times as many."""
 
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """Which stage has which blocks, and what a step of it takes."""
+    """The blocks of each stage, and the cost of its step."""
 
     order: tuple[str, ...]
-    """The names of the stages."""
+    """Names of the stages."""
     partition: Partition
     cost: PartitionCost
     seconds_per_step: float
 
 
 def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
-    """The best partition of a chain in the order of its stages.
+    """Return the best partition of a chain in the order of its stages.
 
-    bits: widths to choose from on each link. staleness: K; None lets the slowest part alone count. PlanError where nothing can
-    be chosen.
+    bits: widths to choose from on each link. staleness: K; None lets the slowest part alone count. PlanError if nothing
+    can be chosen.
     """
     return _plan_of(chain, ChainCosts(chain, bits), staleness)
 
 
 def plan_chain_accurately(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
-    """The best partition whose narrowest link has as many bits as one within `EXACTNESS_MARGIN` of the best of all can have.
+    """Return the partition with the most bits on its narrowest link among those within `EXACTNESS_MARGIN` of the best of all.
 
     bits, staleness and PlanError: as for `plan_chain`.
     """
@@ -44,7 +45,7 @@ def plan_chain_accurately(chain: Profile, bits: Sequence[int], staleness: int | 
     for narrowest in range(1, len(costs.widths)):
         try:
             plan = _plan_of(chain, costs.only(costs.widths[:narrowest]), staleness)
-        except PlanError:  # what was measured, or min_bits, allows none so wide
+        except PlanError:  # the measurements, or min_bits, allow none so wide
             continue
         if plan.seconds_per_step <= (1.0 + EXACTNESS_MARGIN) * best.seconds_per_step:
             return plan
@@ -52,9 +53,10 @@ def plan_chain_accurately(chain: Profile, bits: Sequence[int], staleness: int | 
 
 
 def plan_any_order(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> ChainPlan:
-    """The same in the best order of the trainers; the first stage has the samples and stays. Of equal orders, the earliest.
+    """Return the same in the best order of the trainers. The first stage has the samples and stays. Of equal orders,
+    the earliest.
 
-    PlanError also for more than `MOST_STAGES_TO_ORDER` stages, and where a link between two stages is not known.
+    PlanError also for more than `MOST_STAGES_TO_ORDER` stages, and if a link between two stages is not known.
     """
     first, *others = chain.names
     if len(chain.workers) > MOST_STAGES_TO_ORDER:

@@ -1,8 +1,8 @@
 """The best partition of a chain, equal to trying every one.
 
-Paper 001 minimises the slowest part alone (its A(l, n)). With K in it a step has two criteria, T_max and T_sum. So a dynamic
-programme finds the least T_sum where no part may take longer than a limit; that sum falls as the limit rises, so the best limit
-is found by halving among the seconds that parts can have.
+Paper 001 minimises the slowest part alone (its A(l, n)). With K a step has two criteria, T_max and T_sum. So dynamic
+programming finds the least T_sum in which no part takes longer than a limit. That sum falls as the limit rises, so the
+best limit is found by bisection among the seconds that parts can have.
 """
 
 import functools
@@ -18,13 +18,13 @@ from shared.planning.measurements import Floats
 from shared.planning.space import check_staleness
 
 ROUNDING = 1e-12
-"""Part of the seconds of a step that is nothing but the rounding of sums: two partitions so near are equal."""
+"""Part of a step's seconds that is rounding of sums: two partitions so close are equal."""
 
 
 def best_partition(costs: ChainCosts, staleness: int | None) -> Partition:
-    """The partition of the fewest seconds a step; of equals, that of the smallest cuts, and then of the most bits.
+    """Return the partition of the fewest seconds a step; of equals, that of the smallest cuts, and then of the most bits.
 
-    staleness: K; None lets T_max alone count. PlanError where no partition may be or was measured.
+    staleness: K; None lets T_max alone count. PlanError if no partition is permitted and measured.
     """
     check_staleness(staleness)
     seconds = _least_seconds(costs, staleness)
@@ -38,17 +38,17 @@ def best_partition(costs: ChainCosts, staleness: int | None) -> Partition:
 
 
 def improves_on(costs: ChainCosts, staleness: int | None, seconds: float) -> bool:
-    """Whether any partition takes less than so many seconds a step."""
+    """Tell whether any partition takes less than so many seconds a step."""
     less = seconds * (1.0 - ROUNDING)
     return _share(_Limited(costs, less).least_total, staleness) <= less
 
 
 def _least_seconds(costs: ChainCosts, staleness: int | None) -> float:
-    """The seconds a step of the best partition; infinite where there is none."""
+    """Return the seconds a step of the best partition; infinite if there is none."""
     limits = _limits(costs)
     below, reached = 0, len(limits)
     before = after = math.inf
-    # The share of the sum only falls and the limit only rises: the best is where they meet, on either side of it.
+    # The share of the sum only falls and the limit only rises. The best is on either side of the place where they meet.
     while below < reached:
         middle = (below + reached) // 2
         share = _share(_Limited(costs, float(limits[middle])).least_total, staleness)
@@ -60,7 +60,7 @@ def _least_seconds(costs: ChainCosts, staleness: int | None) -> float:
 
 
 def _limits(costs: ChainCosts) -> Floats:
-    """All seconds that a stage or a direction of a link can take, rising."""
+    """Return all seconds that a stage or a direction of a link can take, rising."""
     coded = [costs.rows(stage)[:, :, np.newaxis] + costs.encode for stage in range(costs.links)]
     parts = [*coded, costs.rows(costs.links)[:, -1], costs.uplink, costs.downlink]
     seconds = np.concatenate([np.ravel(part) for part in parts])
@@ -68,36 +68,36 @@ def _limits(costs: ChainCosts) -> Floats:
 
 
 def _share(total: float, staleness: int | None) -> float:
-    """What K makes of T_sum; infinite where nothing is within the limit."""
+    """Return the share of T_sum in a step with this K; infinite if nothing is within the limit."""
     if staleness is None:
         return 0.0 if total < math.inf else math.inf
     return total / (staleness + 1)
 
 
 class _Limited:
-    """The least T_sum, round trips included, of partitions of which no part takes longer than a limit."""
+    """The least T_sum, round trips included, of partitions in which no part takes longer than a limit."""
 
     def __init__(self, costs: ChainCosts, limit: float) -> None:
         """limit: in seconds."""
         self._costs, self._limit = costs, limit
         last = costs.rows(costs.links)[:, -1]
         self.totals: list[Floats] = [np.where(last <= limit, last, math.inf)]
-        """Seconds of the stages n and after on the blocks from i on, at [n][i]. Of stage 0 at i = 0 alone."""
+        """Seconds of the stages n and after on the blocks from i on, at [n][i]. For stage 0 at i = 0 alone."""
         for stage in reversed(range(costs.links)):
             self.totals.insert(0, np.min(self.with_link(stage) + self.totals[0], axis=1))
 
     @property
     def least_total(self) -> float:
-        """Infinite where nothing is within the limit."""
+        """Return the least T_sum; infinite if nothing is within the limit."""
         return float(self.totals[0][0])
 
     def with_link(self, stage: int) -> Floats:
-        """Seconds of a stage on [i, j) and of the link after it, at [i, j], with the width that takes the fewest."""
+        """Return the seconds of a stage on [i, j) and of the link after it, at [i, j], with the width that takes the fewest."""
         widths = range(len(self._costs.widths))
         return functools.reduce(np.minimum, (self.at_width(stage, width) for width in widths))
 
     def at_width(self, stage: int, width: int) -> Floats:
-        """The same with one width, by its index."""
+        """Return the same with one width, by its index."""
         costs, limit = self._costs, self._limit
         encode, uplink, downlink = costs.encode[:, width], costs.uplink[stage, :, width], costs.downlink[stage]
         crossing = np.where((uplink <= limit) & (downlink <= limit), uplink + downlink, math.inf)
@@ -107,7 +107,7 @@ class _Limited:
 
 
 def _first_within(costs: ChainCosts, seconds: float, staleness: int | None) -> Partition:
-    """Of the partitions that take so many seconds a step, or fewer, that of the smallest cuts, and then of the most bits."""
+    """Return the partition within so many seconds a step that has the smallest cuts, and then the most bits."""
     limited = _Limited(costs, seconds)
     spare = sys.float_info.max if staleness is None else seconds * (staleness + 1)
     ends = [0]

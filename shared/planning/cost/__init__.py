@@ -1,4 +1,4 @@
-"""What a step costs, and a change: layouts under conditions. Arithmetic alone; what may be chosen is the families'."""
+"""The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
 
 from shared.planning.cost.conditions import Conditions, Direction, conditions_of
 from shared.planning.cost.layouts import is_stacked, loads_of

@@ -1,4 +1,4 @@
-"""Conditions: what the links and devices are at one moment, as numbers."""
+"""Conditions: the links and devices at one moment, as numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,32 +14,32 @@ Direction = tuple[int, int]
 """Two workers by their places in the profile, the sender first."""
 
 UNKNOWN_RATE = 1e-30
-"""Bits per second of a link of which nothing is known: nothing chooses what would use it."""
+"""Bits per second of an unknown link: no search chooses what would use it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """Between W workers, in the order of the profile. With a leading axis, conditions of many moments."""
+    """The conditions between W workers, in the order of the profile. With a leading axis, conditions of many moments."""
 
     rates: Floats
     """Bits per second from the first worker to the second, shape (W, W)."""
     trips: Floats
-    """Seconds there and back, shape (W, W); of the two entries of a pair, the first worker's counts."""
+    """Seconds there and back, shape (W, W). Of the two entries of a pair, the first worker's counts."""
     factors: Floats
-    """How many times as long as measured each worker takes, shape (W,)."""
+    """Ratio of each worker's present times to the measured ones, shape (W,)."""
 
     def with_factors(self, factors: Floats) -> "Conditions":
-        """The same links on other devices."""
+        """Return the same links on other devices."""
         return replace(self, factors=factors)
 
     def link(self, near: int, far: int) -> Rates:
-        """The link between two workers, up from the first."""
+        """Return the link between two workers, up from the first."""
         travel_seconds = float(self.trips[min(near, far), max(near, far)])
         return Rates(float(self.rates[near, far]), float(self.rates[far, near]), travel_seconds)
 
 
 def conditions_of(profile: Profile, links: Mapping[Hop, Rates] | None = None) -> Conditions:
-    """The links as they were measured, on devices as they were. links: those that are otherwise, up from the first."""
+    """Return the links as measured, on devices as measured. links: those with other rates, up from the first."""
     names, given = profile.names, links or {}
     count = len(names)
     rates, trips = np.full((count, count), UNKNOWN_RATE), np.zeros((count, count))

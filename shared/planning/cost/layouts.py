@@ -1,4 +1,4 @@
-"""The loads of any layouts: of stacked ones at once, from the tables of the profile, of others from the tasks of a step."""
+"""The loads of any layouts: of stacked ones at once, from the tables of the profile; of others from the tasks of a step."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from shared.planning.tasks import step_tasks
 
 
 def is_stacked(layout: Layout) -> bool:
-    """Whether each of its workers runs the next blocks on the whole batch."""
+    """Tell whether each of its workers runs the next blocks on the whole batch."""
     return not layout.owners and len(layout.workers) == len(layout.tiles)
 
 
 def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
-    """What a step of each asks of workers and links, in this order. KeyError for a worker that the profile does not have.
+    """Return the loads of each layout's step on workers and links, in this order. KeyError for a worker that the profile lacks.
 
-    PlanError for one that is not stacked and of which something was not measured.
+    PlanError for one that is not stacked and was not wholly measured.
     """
     places = {name: place for place, name in enumerate(profile.names)}
     by_workers: dict[tuple[int, ...], list[int]] = defaultdict(list)
@@ -44,16 +44,14 @@ def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
 def _by_tasks(profile: Profile, layout: Layout) -> Loads:
     placement = layout.placement(profile.names)
     model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
-    links = dict.fromkeys(
-        StepPlan(placement, model).links, Rates(1.0, 1.0, 1.0)
-    )  # any will do: loads are without rates
+    links = dict.fromkeys(StepPlan(placement, model).links, Rates(1.0, 1.0, 1.0))  # any will do: loads contain no rates
     costs = ProfileOperations(profile, layout)
     return loads_of_step(step_tasks(placement, model, costs, links, replays=False), profile.names)
 
 
 def _stacked(profile: Profile, workers: tuple[int, ...], layouts: Sequence[Layout]) -> Loads:
     cuts, bits = [layout.cuts for layout in layouts], [layout.bits for layout in layouts]
-    if len(workers) == 1 and len(profile.workers) > 1:  # another one, without blocks: it is to have columns too
+    if len(workers) == 1 and len(profile.workers) > 1:  # another one, without blocks, because it needs columns too
         workers = workers[0], (workers[0] + 1) % len(profile.workers)
         cuts, bits = [(len(profile),)] * len(layouts), [(FLOAT32_BITS,)] * len(layouts)
     staleness = np.array([layout.staleness for layout in layouts])

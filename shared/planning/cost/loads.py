@@ -1,10 +1,10 @@
-"""Loads: what a step of each of n layouts asks of workers and links, and how long it takes under given conditions.
+"""Loads: the demands of each of n layouts' steps on workers and links, and their seconds under given conditions.
 
 Paper 000 (Eq. 9 to 12) has two workers and so four phases; paper 001 cuts a chain by its slowest part. Both are
-max(T_max, T_sum / (K + 1)). T_max is the busiest worker or direction of a link. T_sum is the longest way through a step: from
-the moment a worker begins it until it has done its part.
+max(T_max, T_sum / (K + 1)). T_max is the busiest worker or direction of a link. T_sum is the longest path through a
+step: from the moment a worker begins it until it has done its part.
 
-Arithmetic on arrays, so that all layouts are costed at once. Knows nothing of what may be chosen.
+Arithmetic on arrays costs all layouts at once. Knows nothing of permitted choices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from shared.planning.measurements import Bools, Floats, Ints
 
 Key = TypeVar("Key", int, Direction)
 Slower = Mapping[int | Direction, float]
-"""By worker or direction of a link."""
+"""Factors by worker or direction of a link."""
 
 
 class Times(NamedTuple):
@@ -30,43 +30,43 @@ class Times(NamedTuple):
     total: Floats
 
     def filling(self) -> Floats:
-        """Seconds until an empty pipeline is full."""
+        """Return the seconds until an empty pipeline is full."""
         return np.maximum(0.0, self.total - self.longest)
 
 
 class Ways(NamedTuple):
-    """The ways through a step of n layouts, m in all. Columns have shape (m,)."""
+    """The paths through a step of n layouts, m in all. Columns have shape (m,)."""
 
     starts: Ints | None
-    """Where the ways of each layout begin; None where each has one."""
+    """First path of each layout; None if each has one."""
     work: Mapping[int, Floats]
-    """Seconds of each worker's work, which grow with its factor."""
+    """Seconds of each worker's work. They grow with its factor."""
     waited: Floats
     """Seconds of other work that a batch waits for."""
     bits: Mapping[Direction, Floats]
     halves: Mapping[Direction, Floats]
-    """How often a batch goes from one worker to another, either way: each takes half of their round trip."""
+    """Number of a batch's trips between two workers, either way. Each takes half of their round trip."""
 
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """Columns over n layouts, shape (n,). NaN where something was not measured."""
+    """The loads of n layouts, as columns of shape (n,). NaN if something was not measured."""
 
     ahead: Ints
-    """Steps that may be under way beyond the oldest: K, or more where nothing can be stale."""
+    """Steps that may be under way beyond the oldest: K, or more if nothing can be stale."""
     work: Mapping[int, Floats]
     """Seconds that each worker computes and encodes, by its place in the profile."""
     host: Mapping[int, Floats]
-    """Seconds of a worker's other work, which no factor makes longer."""
+    """Seconds of a worker's other work, which no factor lengthens."""
     bits: Mapping[Direction, Floats]
     ways: Ways
 
     def __len__(self) -> int:
-        """n."""
+        """Return n."""
         return len(self.ahead)
 
     def at(self, conditions: Conditions, slower: Slower | None = None) -> Times:
-        """What a step takes under some conditions. slower: how many times as long some of its parts take."""
+        """Return the times of a step under some conditions. slower: factors by which some of its parts take longer."""
         slower = slower or {}
         computing = _slowed(_computing(self.work, conditions), slower)
         carrying = _slowed(_carrying(self.bits, conditions), slower)
@@ -89,34 +89,35 @@ class Loads:
         return Times(longest, total)
 
     def seconds(self, conditions: Conditions, slower: Slower | None = None) -> Floats:
-        """A step with a full pipeline, shape (n,)."""
+        """Return the seconds of a step with a full pipeline, shape (n,)."""
         return steady_seconds(*self.at(conditions, slower), self.ahead)
 
     def worker_seconds(self, conditions: Conditions) -> dict[int, Floats]:
-        """How long a step keeps each worker busy."""
+        """Return the seconds for which a step keeps each worker busy."""
         busy = _computing(self.work, conditions)
         return {worker: seconds + self.host.get(worker, 0.0) for worker, seconds in busy.items()}
 
     def direction_seconds(self, conditions: Conditions) -> dict[Direction, Floats]:
-        """How long a step keeps each direction of a link busy."""
+        """Return the seconds for which a step keeps each direction of a link busy."""
         return _carrying(self.bits, conditions)
 
     def sends(self) -> Bools:
-        """Which of them use a link at all."""
+        """Tell which of them use a link at all."""
         uses: Bools = np.zeros(len(self), dtype=np.bool_)
         for bits in self.bits.values():
             uses |= bits > 0.0
         return uses
 
     def measured(self) -> Bools:
-        """Which have all that is needed to cost them."""
+        """Tell which were wholly measured."""
         columns = [*self.work.values(), *self.host.values(), *self.bits.values()]
         measured: Bools = np.isfinite(np.sum(columns, axis=0))
         return measured
 
     @cached_property
     def _order(self) -> Sequence[int | Direction]:
-        """Parts of a way, as a batch meets them in a chain: one order for all, so that equal sums have equal last bits."""
+        """Return the parts of a path, as a batch meets them in a chain: one order for all, so that equal sums have
+        equal last bits."""
         workers = len(self.ways.work) and max(self.ways.work) + 1
         up: dict[tuple[int, ...], int | Direction] = {(worker, 0): worker for worker in self.ways.work}
         for near, far in self.ways.bits:
@@ -124,7 +125,7 @@ class Loads:
         return [up[place] for place in sorted(up)]
 
     def take(self, index: ArrayLike) -> "Loads":
-        """The rows that a mask or an array of indices picks."""
+        """Return the rows that a mask or an array of indices picks."""
         rows = np.arange(len(self))[np.asarray(index)]
         ways = self.ways
         if ways.starts is None:
@@ -149,7 +150,7 @@ class Loads:
 
 
 def joined(loads: Sequence[Loads]) -> Loads:
-    """The rows of all, in this order. What one of them does not use, it uses for no time."""
+    """Join the rows of all, in this order. A part that one of them does not use takes no time."""
     if len(loads) == 1:
         return loads[0]
     rows = [len(each) for each in loads]
@@ -175,7 +176,7 @@ def joined(loads: Sequence[Loads]) -> Loads:
 
 
 def steady_seconds(longest: Floats | float, total: Floats | float, ahead: int | Ints) -> Floats:
-    """Seconds per step once the pipeline is full: Eq. 12 over an endless horizon, max(T_max, T_sum / (K + 1)).
+    """Return the seconds per step once the pipeline is full: Eq. 12 over an endless horizon, max(T_max, T_sum / (K + 1)).
 
     ahead: K, one for all or one for each.
     """
@@ -183,9 +184,9 @@ def steady_seconds(longest: Floats | float, total: Floats | float, ahead: int | 
 
 
 def pipeline_seconds(times: Times, staleness: int | Ints, horizon_steps: int) -> Floats:
-    """Seconds that `horizon_steps` steps take with staleness K (Eq. 12), broadcast against K when it is an array.
+    """Return the seconds of `horizon_steps` steps with staleness K (Eq. 12), broadcast against K when it is an array.
 
-    K = 0 gives Eq. 10, K >= horizon - 1 gives Eq. 11. Never rises with K.
+    K = 0 gives Eq. 10, K >= horizon - 1 gives Eq. 11. The result never rises with K.
     """
     longest, total = times
     groups = -(-horizon_steps // (staleness + 1))

@@ -1,6 +1,6 @@
-"""Loads of any placement, from the tasks of its step: every way through it that can be the longest under some conditions.
+"""Loads of any placement, from the tasks of its step: every path through it that can be the longest under some conditions.
 
-What `step_cost` finds for given rates, this finds for all rates at once.
+`step_cost` works for given rates, this for all rates at once.
 """
 
 from collections import defaultdict, deque
@@ -15,7 +15,7 @@ from shared.planning.tasks import StepTasks
 
 
 def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
-    """The loads of one layout. names: of all workers, in the order of the profile."""
+    """Return the loads of one layout. names: of all workers, in the order of the profile."""
     places = {name: place for place, name in enumerate(names)}
     work: dict[int, Floats] = {}
     bits: dict[Direction, Floats] = {}
@@ -48,22 +48,22 @@ def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
 
 
 class _Table:
-    """Ways as rows: work by worker, bits by direction, halves of round trips by pair. No rows at all were long ago."""
+    """Paths as rows: work by worker, bits by direction, halves of round trips by pair. No rows stand for a time long ago."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self.columns = workers * (1 + 2 * workers)
 
     def bits(self, direction: Direction) -> int:
-        """The column of a direction."""
+        """Return the column of a direction."""
         return self._workers * (1 + direction[0]) + direction[1]
 
     def half(self, direction: Direction) -> int:
-        """The column of the way between two workers, whichever sends."""
+        """Return the column of the trip between two workers, whichever sends."""
         return self._workers * (1 + self._workers + min(direction)) + max(direction)
 
     def most(self, *ways: Floats) -> Floats:
-        """All ways of these but those that another one is as long as, whatever the conditions."""
+        """Join these paths, without those that another one equals or exceeds under all conditions."""
         rows = np.unique(np.concatenate([np.empty((0, self.columns)), *ways]), axis=0)
         kept: list[Floats] = []
         for row in rows[::-1]:
@@ -73,7 +73,7 @@ class _Table:
 
 
 def _ways_of(step: StepTasks, beginner: str, places: dict[str, int], table: _Table) -> Floats:
-    """The ways from a worker's beginning of a step to its end, where all that does not wait for it was ready long before."""
+    """Return the paths from a worker's beginning of a step to its end. All that does not depend on it was ready long before."""
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
     long_ago = np.empty((0, table.columns))
     free = dict.fromkeys(step.workers, long_ago) | {beginner: np.zeros((1, table.columns))}

@@ -1,4 +1,4 @@
-"""Loads of stacked layouts: workers that each run the next blocks on the whole batch. Two workers on one cut are such, too."""
+"""Loads of stacked layouts: each worker runs the next blocks on the whole batch. Two workers on one cut are such, too."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,14 @@ from shared.planning.profile import Profile, WorkerProfile
 def stacked_loads(
     profile: Profile, places: Sequence[int], cuts: Sequence[Ints], bits: Sequence[Ints], staleness: Ints
 ) -> Loads:
-    """The loads of n layouts of the same workers.
+    """Return the loads of n layouts of the same workers.
 
-    places: of the workers in the profile. cuts: rising, the blocks before each worker but the first, each of shape (n,); only
-    the last may be L, and leaves its worker without blocks. bits: of the features at each cut. staleness: K, shape (n,).
+    places: of the workers in the profile. cuts: rising, the blocks before each worker but the first, each of shape
+    (n,). Only the last may be L, and leaves its worker without blocks. bits: of the features at each cut. staleness: K,
+    shape (n,).
 
-    A worker encodes what it sends on where that is narrower than 32 bits; error gradients are as the profile has them (paper
-    000, 4.4). Its other work goes by the bytes that it sends and receives.
+    A worker encodes features that it sends in fewer than 32 bits. Error gradients are as the profile has them (paper
+    000, 4.4). Its other work depends on the bytes that it sends and receives.
     """
     blocks, serial = len(profile), staleness == 0
     feature_bytes, gradient_bytes = profile.sizes
@@ -66,7 +67,7 @@ def stacked_loads(
 
 
 def _table_seconds(worker: WorkerProfile, first: Ints, stop: Ints, serial: Bools) -> Floats:
-    """Seconds of the blocks [first, stop); 0 where there are none."""
+    """Return the seconds of the blocks [first, stop); 0 if there are none."""
     seconds = worker.replayed[first, stop]
     if serial.any():
         seconds = np.where(serial, worker.at_once[first, stop], seconds)

@@ -1,6 +1,6 @@
-"""Switching: what goes over the links when another layout comes into force (paper 000, Eq. 13).
+"""Switching: the transfers when another layout comes into force (paper 000, Eq. 13).
 
-A block goes once, straight from its owner to the next one.
+A block is sent once, straight from its owner to the next one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ Runs = tuple[Ints, Ints]
 """The blocks [first, stop) of each worker. Shapes (W,) for one layout, (W, n) for many."""
 
 LEAST_BITS = 1e-9
-"""A block without weights has to be asked for, too."""
+"""Bits of a block without weights. It has to be requested, too."""
 
 
 def runs_of(profile: Profile, layouts: Sequence[Layout]) -> Runs:
-    """The blocks of each worker, of layouts that are stacked. Shapes (W, n)."""
+    """Return the blocks of each worker, of layouts that are stacked. Shapes (W, n)."""
     places = {name: place for place, name in enumerate(profile.names)}
     first = np.zeros((len(places), len(layouts)), dtype=np.int64)
     stop = np.zeros_like(first)
@@ -33,7 +33,7 @@ def runs_of(profile: Profile, layouts: Sequence[Layout]) -> Runs:
 
 
 def moved_bits(profile: Profile, before: Runs, after: Runs) -> dict[Direction, Floats]:
-    """Bits of the blocks that go from one worker to another, by direction. Shape (n,), or as both broadcast."""
+    """Return the bits of the blocks that move from one worker to another, by direction. Shape (n,), or as both broadcast."""
     bytes_before, workers = profile.bytes_before, range(len(profile.workers))
     moved = {}
     for sender in workers:
@@ -48,7 +48,7 @@ def moved_bits(profile: Profile, before: Runs, after: Runs) -> dict[Direction, F
 
 
 def bits_between(profile: Profile, before: Layout, after: Layout) -> dict[Direction, float]:
-    """The same for any two layouts, by what their placements say has to move."""
+    """Return the same for any two layouts, from the moves between their placements."""
     places = {name: place for place, name in enumerate(profile.names)}
     found: dict[Direction, float] = {}
     for one in moves(before.placement(profile.names), after.placement(profile.names)):
@@ -58,7 +58,8 @@ def bits_between(profile: Profile, before: Layout, after: Layout) -> dict[Direct
 
 
 def moving_seconds(moved: Mapping[Direction, Floats], at: Conditions) -> Floats:
-    """Until all blocks have moved, shape (n,): links carry side by side, and asking takes a round trip; 0 where none moves."""
+    """Return the seconds until all blocks have moved, shape (n,). Links carry side by side, and a request takes a round
+    trip; 0 without moves."""
     ways = []
     for (sender, receiver), bits in moved.items():
         trip = at.trips[min(sender, receiver), max(sender, receiver)]

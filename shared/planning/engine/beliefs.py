@@ -1,8 +1,8 @@
-"""What the engine believes: links and devices now and over the last minute, and the speed of each layout over it.
+"""The engine's beliefs: links and devices now and over the last minute, and the speed of each layout over it.
 
-Rates are noisy and the pipeline smooths them itself, so they are smoothed as it does before a speed is made of them. Speeds are
-averaged then, not rates: the mean of what a rate allows is not what the mean rate allows. And where a layout was tried, what it
-really did corrects the model. Decides nothing.
+Rates are noisy and the pipeline smooths them itself, so they are smoothed in the same way before a speed is computed.
+Then speeds are averaged, not rates: the mean of the speeds at some rates is not the speed at their mean. Where a layout
+was tried, its real steps correct the model. Decides nothing.
 """
 
 import math
@@ -17,16 +17,17 @@ from shared.planning.layout import Layout
 from shared.planning.measurements import Floats
 
 LEAST_RATE = 1000.0
-"""Bits per second that a dead link is taken for, so that layouts can still be told apart."""
+"""Bits per second assumed for a dead link, so that layouts can still be told apart."""
 
 MOST_MEMORY_SECONDS = 5.0
-"""Longest over which the rates of now are smoothed. A pipeline smooths over about half of what it holds in flight."""
+"""Longest time over which present rates are smoothed. A pipeline smooths over about half of the time that it holds in
+flight."""
 
 MODEL_STEPS = 20.0
-"""Weight of the model, in steps, where its speed is held against the steps that were done."""
+"""Weight of the model, in steps, when its speed is compared with the steps done."""
 
 COMPUTE_WEIGHT = 0.2
-"""The weight of the newest measurement of a worker's work in its mean."""
+"""Weight of the newest measurement of a worker's work in its mean."""
 
 
 class Mean:
@@ -37,26 +38,26 @@ class Mean:
         self.value: Floats = np.empty(0)
 
     def add(self, seconds: float, time_constant_seconds: float, value: Floats) -> None:
-        """Take in what held for the last `seconds`."""
+        """Include the value that held for the last `seconds`."""
         decay = math.exp(-seconds / time_constant_seconds)
         self._weight = self._weight * decay + 1.0 - decay
         self.value = self.value + (1.0 - decay) / self._weight * (value - self.value) if len(self.value) else value
 
 
 class Beliefs:
-    """Beliefs over the n layouts of a pool. The attributes below exist once something was observed."""
+    """Beliefs over the n layouts of a pool. The attributes below exist after the first observation."""
 
     now: Conditions
     mean: Conditions
     usual: Conditions
-    """Over the whole memory, for what a dip of a link must not decide."""
+    """Conditions over the whole memory, for decisions that a dip of a link must not change."""
     speeds: Floats
-    """Steps per second of each layout at the rates of now, shape (n,)."""
+    """Steps per second of each layout at present rates, shape (n,)."""
     mean_speeds: Floats
-    """Over the last minute, shape (n,)."""
+    """Speeds over the last minute, shape (n,)."""
 
     def __init__(self, window_seconds: float, memory_seconds: float, measured: Conditions) -> None:
-        """measured: what links are taken for until they are observed."""
+        """measured: the links' assumed rates until they are observed."""
         self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
         self._newest = measured
         self._factors = measured.factors.copy()
@@ -65,7 +66,7 @@ class Beliefs:
         self._done_steps: dict[Layout, float] = {}
 
     def consider(self, pool: Pool, current: int) -> None:
-        """Weigh these layouts from now on; what is known of links, devices and layouts stays."""
+        """Weigh these layouts from now on. Knowledge of links, devices and layouts stays."""
         self._pool = pool
         self._speeds_mean = Mean()
         if len(self._now.value):
@@ -74,9 +75,9 @@ class Beliefs:
     def note_links(
         self, seconds: float, rates: Mapping[Direction, float], trips: Mapping[Direction, float], current: int
     ) -> None:
-        """Take in what the links were for the last `seconds`: their mean rates and round trips, those that were measured.
+        """Include the links of the last `seconds`: their mean rates and round trips, as far as measured.
 
-        current: the layout of today, whose pipeline does the smoothing.
+        current: today's layout, whose pipeline does the smoothing.
         """
         memory_seconds = MOST_MEMORY_SECONDS
         if len(self._speeds_mean.value):
@@ -95,14 +96,14 @@ class Beliefs:
         self._derive(seconds, current)
 
     def note_work(self, work: Mapping[int, float], current: int) -> None:
-        """Scale the profile's times to those that workers have today; nothing to learn where the profile has 0."""
+        """Scale the profile's times to those of the workers today. Where the profile has 0, nothing can be learnt."""
         for worker, seconds in work.items():
             profiled = float(self._pool.loads.work[worker][current]) if worker in self._pool.loads.work else 0.0
             if profiled > 0.0:
                 self._factors[worker] += COMPUTE_WEIGHT * (seconds / profiled - self._factors[worker])
 
     def note_steps(self, seconds: float, done_steps: int, current: int) -> None:
-        """Hold the model against the steps done in the last `seconds` of even running, none of them spent on a change."""
+        """Compare the model with the steps done in the last `seconds` of even running, without time for a change."""
         key = self._pool[current]
         modelled = seconds * float(self._modelled[current])
         self._modelled_steps[key] = self._modelled_steps.get(key, MODEL_STEPS) + modelled
@@ -122,9 +123,10 @@ class Beliefs:
         return Conditions(rates.reshape(shape), trips.reshape(shape), self._factors.copy())
 
     def _corrections(self, current: int) -> Floats:
-        """What was done over what was modelled, shape (n,).
+        """Return done steps over modelled ones, shape (n,).
 
-        A layout that was never tried is expected to miss the model by what it shares with today's, but not to beat it.
+        A layout that was never tried is expected to miss the model by the causes that it shares with today's, but not
+        to exceed it.
         """
         known = {key: self._done_steps[key] / modelled for key, modelled in self._modelled_steps.items()}
         corrections = self._shared_shortfall(current, known.get(self._pool[current], 1.0))
@@ -134,12 +136,12 @@ class Beliefs:
         return corrections
 
     def _shared_shortfall(self, current: int, done_part: float) -> Floats:
-        """Part of its modelled speed that each layout keeps when today's does `done_part` of its own, shape (n,).
+        """Return the part of its modelled speed that each layout keeps when today's does `done_part` of its own, shape (n,).
 
-        What is missing is put where it shows today. Where a link bounds a step, that direction is slower, for all that use it.
-        Else each batch may be on its way for longer, which is shared once for K + 1 steps by all that go this way; or the
-        worker that bounds a step may be slower. Of two explanations each layout has the one that it suffers less from: to be
-        wrong in its favour is found out by trying, to be wrong against it never is.
+        The shortfall is put down to the part that limits today's layout. If a link bounds a step, that direction is
+        slower, for all that use it. Otherwise each batch may be under way for longer, which all with this path share
+        once for K + 1 steps; or the worker that bounds a step may be slower. Of two explanations each layout gets the
+        one that harms it less: a trial corrects an error in its favour, but nothing ever corrects an error against it.
         """
         if done_part >= 1.0:
             return np.ones(len(self._pool))

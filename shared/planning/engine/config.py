@@ -1,4 +1,4 @@
-"""How eager the decision engine is."""
+"""The settings of the decision engine's eagerness."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from shared.planning.engine.ledger import RiskLimits
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How eager the engine is."""
+    """The eagerness of the engine."""
 
     margin: float = 0.05
     """Part of the time per step that a change must save over the horizon, its own cost included."""

@@ -1,4 +1,4 @@
-"""What the decision engine is told, and what it proposes."""
+"""The input of the decision engine, and its proposals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from shared.planning.profile import Hop
 
 @dataclass(frozen=True)
 class Observation:
-    """What links and workers did since the last one."""
+    """The measurements of links and workers since the last observation."""
 
     seconds: float
-    """By any clock that never goes back; observe about once a second, also while nothing is sent."""
+    """Time by any clock that never goes back. Observe about once a second, also while nothing is sent."""
     step: int
     """Batches settled so far."""
     rates: Mapping[Hop, float | None] = field(default_factory=dict)
-    """Mean bits per second from the first worker to the second, 0 when dead; None, or left out, leaves what was known."""
+    """Mean bits per second from the first worker to the second, 0 when dead. None, or left out, keeps the known rate."""
     trips: Mapping[Hop, float | None] = field(default_factory=dict)
     """Seconds there and back between two workers."""
     work: Mapping[str, float | None] = field(default_factory=dict)
@@ -33,6 +33,6 @@ class Decision:
     staying_seconds_per_step: float
     """Predicted without the change."""
     migration_seconds: float
-    """Predicted way of the blocks over the links; 0 when none moves."""
+    """Predicted time of the blocks on the links; 0 without moves."""
     abandon_after_seconds: float
-    """When the blocks are still under way after so long, go back to the old layout; infinite when they have to arrive."""
+    """Time after which a move is given up for the old layout; infinite if the blocks have to arrive."""

@@ -1,15 +1,15 @@
-"""The decision engine: it is told what was measured, and says when to change the deployment. It has no clock and no threads.
+"""The decision engine: it gets measurements, and says when to change the deployment. It has no clock and no threads.
 
-The planners say what is best for given rates; the engine adds what they leave out (paper 000, 4.4 and 4.5): rates are noisy,
-the profile ages, a change costs, and the link may be back in a moment. Its rules:
+The planners find the best layout for given rates. The engine adds what they leave out (paper 000, 4.4 and 4.5): rates
+are noisy, the profile ages, a change costs, and the link may be back in a moment. Its rules:
 
 - Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py).
-- A change, with its way (ways.py), must pay over the steps until the next event (horizon.py).
-- The ledger (ledger.py) says what may be risked, and what is proven and therefore no risk: layouts, and experts that follow
-  the link from one to another (experts.py).
+- A change, with its move (ways.py), must pay over the steps until the next event (horizon.py).
+- The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
+  follow the link from one to another (experts.py).
 
-A decision is a proposal until `note_deployed` answers it: with the proposed deployment, or with the old one when the change
-failed. Until then the engine only listens.
+A decision is a proposal until `note_deployed` answers it: with the proposed deployment, or with the old one after a
+failed change. Until then the engine only listens.
 """
 
 import math
@@ -33,11 +33,11 @@ from shared.planning.profile import Hop, Profile
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
-"""Taken for the time before the first observation."""
+"""Length assumed for the time before the first observation."""
 
 
 class Engine:
-    """The decisions of one run, and what is believed and owed between two observations."""
+    """The decisions of one run, and its beliefs and debts between two observations."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Engine:
         config: EngineConfig | None = None,
         total_steps: float = math.inf,
     ) -> None:
-        """total_steps: after which the run ends, infinite where that is not known. PlanError when nothing can be chosen."""
+        """total_steps: after which the run ends, infinite if unknown. PlanError when nothing can be chosen."""
         self.layout = layout
         self._profile = profile
         self._config = config or EngineConfig()
@@ -65,9 +65,9 @@ class Engine:
         self.constrain(space)
 
     def constrain(self, space: SearchSpace) -> None:
-        """Choose from another space from now on: how an operator pins the cut, the bits or K, and releases them.
+        """Choose from another space from now on: an operator so pins the cut, the bits or K, and releases them.
 
-        When today's deployment is not of the space, the next observation proposes the best that is, whatever it costs.
+        If today's deployment is not in the space, the next observation proposes the best that is, whatever it costs.
         """
         self._space = space
         self._pool: Pool = pool_of(self._profile, space, self.layout)
@@ -79,12 +79,12 @@ class Engine:
         self._ledger = Ledger(self._config.limits, self._current, len(self._pool) + len(self._experts))
 
     def observe(self, seen: Observation) -> Decision | None:
-        """Take in what was seen; a change to make, or None. Each change wants an answer."""
+        """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
         seconds, step = seen.seconds, seen.step
         if self._seconds is None:
             self._seconds, self._step = seconds - FIRST_INTERVAL_SECONDS, step
             self._horizon.begin(step)
-        if step < self._step:  # the run went back to a checkpoint, and does these steps again
+        if step < self._step:  # The run went back to a checkpoint, and does these steps again.
             self._step = step
             self._horizon.go_back(step)
         since, self._seconds = seconds - self._seconds, seconds
@@ -111,21 +111,22 @@ class Engine:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers of the profile."""
+        """Return the workers of the profile."""
         return self._profile.names
 
     @property
     def home(self) -> Layout:
-        """The layout that losses are counted against: what the run began with, or what has proved to be better for good."""
+        """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
         return self._pool[self._ledger.home]
 
     def note_standstill(self, seconds: float) -> None:
-        """Training stood still until now, as for an evaluation or a checkpoint: that time does not count."""
+        """Skip the time until now, in which training stood still, for example for an evaluation or a checkpoint."""
         if self._seconds is not None:
             self._seconds = seconds
 
     def note_deployed(self, seconds: float, layout: Layout) -> None:
-        """Training goes on with `layout`: the proposed one, the old one when the change was given up, or an operator's."""
+        """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
+        operator's."""
         was, proposal = self.layout, self._proposal
         self.layout, self._proposal = layout, None
         is_proposed = proposal is not None and layout == proposal.layout
@@ -141,21 +142,21 @@ class Engine:
             if self._is_for_good or not is_proposed or not self._pool.allowed[self._ledger.home]:
                 self._make_home()
         filling_seconds = 0.0
-        if self._seconds is not None:  # an operator may be there before the first observation
+        if self._seconds is not None:  # An operator may act before the first observation.
             # Ample time until the pipeline runs evenly again.
             filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
-        """What came of the last change, for the record of predictions; None until a step was done since."""
+        """Return the outcome of the last change, for the record of predictions; None until a step was done since."""
         return self._tally.outcome()
 
     def _remaining_steps(self) -> float:
-        """Still to come; as many as were done where that is not known."""
+        """Return the steps still to come; as many as were done if that is unknown."""
         return max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
 
     def _count(self, seconds: float, done_steps: int) -> None:
-        """Compare what was expected of the last `seconds` with what was done in them; nothing counts before the first step."""
+        """Compare the expected steps of the last `seconds` with those done. Nothing counts before the first step."""
         self._is_running = self._is_running or done_steps > 0
         if not self._is_running:
             return
@@ -168,17 +169,18 @@ class Engine:
         self._tally.add(seconds, seconds * float(beliefs.speeds[self._current]), done_steps)
 
     def _leave(self) -> None:
-        """Propose the best deployment that is allowed; where only K is not, the best K with the rest as it is."""
+        """Propose the best deployment that is allowed. If only K is not, propose the best K with the rest unchanged."""
         costs = self._costs(self._ways.there(self._current))
         nearest = self._pool.allowed & self._pool.same_but_staleness(self._current)
         self._is_for_good = True
         self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._pool.allowed, costs, np.inf))))
 
     def _choose(self) -> None:
-        """Follow a proven expert, go to what is proven to pay, go home when that pays or must be, or try what may be risked."""
+        """Follow a proven expert, go to a layout that is proven to pay, go home when that pays or is necessary, or try
+        within the risk."""
         home, current, speeds = self._ledger.home, self._current, self._beliefs.speeds
         there, back = self._ways.there(current), self._ways.back(home)
-        # Steps of home are what the account counts. The way back is gone when the link has changed, and that is seen late.
+        # The account counts steps of home. The return is lost if the link has changed, and that is noticed late.
         home_speed = max(float(speeds[home]), float(self._beliefs.mean_speeds[home]))
         remaining_steps = self._remaining_steps()
         available = self._ledger.available_steps(remaining_steps)
@@ -192,7 +194,8 @@ class Engine:
         proven = int(np.argmax(np.where(self._pool.allowed & (there > 0.0), gains, 0.0)))
         if there[proven] > 0.0 and gains[proven] > 0.0:
             self._is_for_good = True
-            # Half-way is worth nothing: to be given up only when the way takes all that is to be gained, its profit included.
+            # An incomplete move has no value, so it is given up only when it takes all that it can gain, its profit
+            # included.
             self._propose(proven, float(PROFIT * there[proven] + gains[proven] / home_speed))
             return
         back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
@@ -208,20 +211,22 @@ class Engine:
         fills_more = self._pool.staleness > self.layout.staleness
         only_fills = self._pool.same_but_staleness(self._current) & fills_more
         is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
-        # A deployment that sends nothing does not suffer from a bad link. If the link died after the engine left it, the way
-        # back would cost more than any account foresees; so from there it tries nothing and does only what is proven.
+        # A deployment that sends nothing does not suffer from a bad link. If the link died after the engine left it,
+        # the return would cost more than any account foresees. So from there it tries nothing and does only what is
+        # proven.
         sends = self._pool.loads.sends()
         is_paid &= (sends[home] & sends[current]) | ~sends
         is_paid[home] = True
         best = int(np.argmin(np.where(self._pool.allowed & is_paid, costs, np.inf)))
         if costs[best] < (1.0 - self._config.margin) * costs[current]:
-            # What is given up costs what was waited for: no more than the account can pay.
+            # A move that is given up costs its waiting time: no more than the account can pay.
             self._propose(best, math.inf if best == home else available / home_speed)
 
     def _follow(self, expert_gains: Floats, best_gain: float, there_seconds: Floats, home_speed: float) -> bool:
-        """Go where an expert is, if one is proven by more than may be risked and by more than any deployment; returns whether.
+        """Go to an expert's place, if one is proven by more than may be risked and by more than any deployment. Returns
+        whether it does.
 
-        An expert that has not moved for the time of proof is no longer followed: what it found is a deployment like others.
+        An expert that has not moved for the time of proof is no longer followed: its place is a deployment like others.
         """
         remaining_steps = self._remaining_steps()
         available = self._ledger.available_steps(remaining_steps)
@@ -243,7 +248,7 @@ class Engine:
         self._experts.begin(self._current)
 
     def _costs(self, there_seconds: Floats) -> Floats:
-        """Seconds that the horizon would take with each candidate, the way there included (Eq. 15)."""
+        """Return the seconds of the horizon with each candidate, the move included (Eq. 15)."""
         horizon_steps = self._horizon.steps(self._step, self._total_steps)
         costs: Floats = horizon_steps / self._beliefs.mean_speeds + there_seconds
         return costs

@@ -1,10 +1,10 @@
 """Experts: rules for following a link that varies, simulated beside the run until one is proven.
 
-A deployment that is kept is one way to train. To move to what the last seconds favour, whenever that pays for itself within
-some time, is another, and on some links a better one than any deployment. Which link rewards which is not known beforehand, so
-each expert is simulated on the rates that were observed, as if it had been followed all along, and pays for its moves.
-Whether one leads is for the ledger to say, as it is of deployments (the name and the idea: prediction with expert
-advice, Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games", 2006, ch. 2). Decides nothing.
+One way to train is to keep a deployment. Another is to move to the best one of the last seconds, whenever that pays for
+itself within some time; on some links this beats any deployment. The better way for a link is not known beforehand, so
+each expert is simulated on the observed rates, as if it had been followed from the beginning, and pays for its moves.
+The ledger decides whether one leads, as it does for deployments (the name and the idea: prediction with expert advice,
+Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games", 2006, ch. 2). Decides nothing.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from shared.planning.engine.beliefs import Mean
 from shared.planning.measurements import Bools, Floats, Ints
 
 Ways = Callable[[int], Floats]
-"""Seconds from one candidate to each, shape (n,), at the rates of now."""
+"""Seconds from one candidate to each, shape (n,), at present rates."""
 
 
 class Rule(NamedTuple):
-    """When an expert moves."""
+    """The conditions of an expert's moves."""
 
     memory_seconds: float
     """Time constant of the mean of each candidate's speed."""
     payback_seconds: float
-    """A move must be worth its way within so long."""
+    """Time within which a move must repay its cost."""
 
 
 RULES = (Rule(2.0, 10.0), Rule(2.0, 30.0), Rule(2.0, 120.0), Rule(15.0, 30.0), Rule(60.0, 120.0))
@@ -46,18 +46,18 @@ class Expert:
         self.begin(index)
 
     def begin(self, index: int) -> None:
-        """Be at a candidate from now on, however it came there."""
+        """Begin at a candidate, however the run came there."""
         self.index = self._left = index
-        self._steps_in_flight = 0.0  # of those that began at _left
-        self._way_to_go = 0.0  # part of the way from there
+        self._steps_in_flight = 0.0  # those that began at _left
+        self._way_to_go = 0.0  # part of the move from there
         self.stayed_seconds = 0.0  # since it arrived
 
     def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> float:
-        """Steps per second that it would have done over the last `seconds`; then it moves, where that pays.
+        """Return its steps per second over the last `seconds`. Then it moves, if that pays.
 
-        speeds: what the candidates would have had, shape (n,). allowed: where it may go, shape (n,).
+        speeds: of the candidates, shape (n,). allowed: permitted places, shape (n,).
 
-        After a move the batches in flight end as they began, also where there is no way to go: other bits or another K.
+        After a move the batches in flight end as they began, also after a move without blocks: other bits or another K.
         """
         drained_steps = min(self._steps_in_flight, seconds * float(speeds[self._left]))
         self._steps_in_flight -= drained_steps
@@ -73,7 +73,7 @@ class Expert:
         return done_steps / seconds
 
     def _after_the_way(self, seconds: float, ways: Ways) -> float:
-        """What is left of these seconds after what the way takes of them, at the pace of the link in them."""
+        """Return the rest of these seconds after the move's share of them, at the link's pace."""
         if self._way_to_go == 0.0:
             return seconds
         way_seconds = float(ways(self._left)[self.index])
@@ -85,7 +85,7 @@ class Expert:
         return seconds
 
     def _move(self, allowed: Bools, way_seconds: Floats) -> None:
-        """To the best candidate, where it is worth the way."""
+        """Move to the best candidate, if it is worth the move."""
         mean, index = self._speeds.value, self.index
         gains = self._rule.payback_seconds * (mean - mean[index]) - way_seconds * np.maximum(mean, mean[index])
         best = int(np.argmax(np.where(allowed, gains, 0.0)))
@@ -99,7 +99,7 @@ class Experts:
     """One of each rule."""
 
     def __init__(self, index: int, staleness: Ints, dwell_seconds: float) -> None:
-        """See `Expert`."""
+        """index, staleness, dwell_seconds: as for `Expert`."""
         self._each = [Expert(rule, index, staleness, dwell_seconds) for rule in RULES]
 
     def __len__(self) -> int:
@@ -107,18 +107,18 @@ class Experts:
 
     @property
     def places(self) -> Ints:
-        """The candidates where they are, or to which they are on the way."""
+        """Return the candidates of the experts, present or at the end of their move."""
         return np.array([expert.index for expert in self._each])
 
     def stayed_seconds(self, number: int) -> float:
-        """How long an expert has been where it is."""
+        """Return the seconds for which an expert has stayed at its place."""
         return self._each[number].stayed_seconds
 
     def begin(self, index: int) -> None:
-        """Gather all at one candidate: from there on they have to prove themselves again."""
+        """Gather all at one candidate. From there on they have to prove themselves again."""
         for expert in self._each:
             expert.begin(index)
 
     def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> Floats:
-        """`Expert.play` of all, shape (experts,)."""
+        """Play all experts as `Expert.play` does, shape (experts,)."""
         return np.array([expert.play(seconds, speeds, allowed, ways) for expert in self._each])

@@ -1,9 +1,9 @@
-"""The ledger: what adapting has gained or lost, counted in steps against a deployment that was simply kept.
+"""The ledger: the gain or loss of adapting, counted in steps against a deployment that was simply kept.
 
-A link that oscillates turns every good decision into a bad one half a period later. So what the engine may risk is bounded by
-an account and not by a guess about the link. The engine may leave home if the account can pay the way there and back, or if the
-lead has stood for longer than any oscillation that it should withstand. The ledger knows speeds and steps, nothing of links or
-cuts.
+A link that oscillates turns every good decision into a bad one half a period later. So an account bounds the engine's
+risk, not a guess about the link. The engine may leave home if the account can pay the move there and back, or if the
+lead has lasted longer than any oscillation that it should withstand. The ledger knows speeds and steps, but no links
+and no cuts.
 """
 
 import math
@@ -14,28 +14,28 @@ import numpy as np
 from shared.planning.measurements import Floats
 
 PROOF_PARTS = 4
-"""Parts in which the time of proof is remembered."""
+"""Number of parts in which the time of proof is remembered."""
 
 PROFIT = 2.0
-"""How many times over a way must pay: what is predicted is not what comes."""
+"""Factor by which a move must pay, because predictions are not exact."""
 
 
 @dataclass(frozen=True)
 class RiskLimits:
-    """How much may be risked."""
+    """The limits of the engine's risk."""
 
     loss_fraction: float = 0.01
     """Part of the run's steps that may be lost to changes that turn out wrong."""
     proof_seconds: float = 300.0
-    """How long a lead must have stood before it counts: the longest period of an oscillation that does no harm."""
+    """Time for which a lead must have lasted before it counts: the longest period of an oscillation that does no harm."""
     memory_seconds: float = 600.0
-    """How fast a lead is forgotten."""
+    """Time constant with which a lead is forgotten."""
 
 
 class Ledger:
-    """Counts against home: the deployment at first, and later any that was proven better.
+    """The account against home: the first deployment, and later any that was proven better.
 
-    Arrays are over n contenders: deployments, and whatever else has a speed.
+    Arrays are over n contenders: deployments, and all others with a speed.
     """
 
     def __init__(self, limits: RiskLimits, home: int, n: int) -> None:
@@ -45,12 +45,12 @@ class Ledger:
         self.set_home(home)
 
     def set_home(self, home: int) -> None:
-        """Call another deployment home. What was lost before stays lost."""
+        """Call another deployment home. Earlier losses stay."""
         self.home = home
         self.forget()
 
     def forget(self) -> None:
-        """Start over with proving any lead."""
+        """Start the proof of every lead again."""
         n = self._n
         self._lead, self._lag = np.zeros(n), np.zeros(n)
         # The least lead in each part of the time of proof, the newest first, and in the part under way.
@@ -59,14 +59,14 @@ class Ledger:
         self._home_steps = self._observed_seconds = 0.0
 
     def record(self, seconds: float, speeds: Floats, done_steps: int, *, is_at_home: bool) -> None:
-        """Enter what was done since the last record.
+        """Enter the steps since the last record.
 
-        speeds: to be expected over the rates of that time, in steps per second. done_steps: what was really done.
-        is_at_home: home did all of it, with no way to go.
+        speeds: expected at the rates of that time, in steps per second. done_steps: those really done.
+        is_at_home: home did all of it, without a move.
         """
         home_steps = float(done_steps) if is_at_home else seconds * float(speeds[self.home])
         decay = math.exp(-seconds / self._limits.memory_seconds)
-        # Never below 0, so that what home was worth before a change of the link does not hide the change.
+        # Never below 0: home's worth before a change of the link must not hide the change.
         won = seconds * (speeds - speeds[self.home])
         self._lead = np.maximum(0.0, self._lead * decay + won)
         self._lag = np.maximum(0.0, self._lag * decay - won)
@@ -81,27 +81,27 @@ class Ledger:
         self._balance = min(0.0, self._balance + done_steps - (1.0 - self._limits.loss_fraction) * home_steps)
 
     def available_steps(self, remaining_steps: float) -> float:
-        """What may be lost now, in a run that has so many steps to go."""
+        """Return the steps that may be lost now, in a run that has so many steps to go."""
         return self._balance + self._limits.loss_fraction * remaining_steps
 
     def gains(self, there_seconds: Floats, remaining_steps: float) -> Floats:
-        """Steps that going over to each contender would gain in a run with so many to go, shape (n,); not above 0: stay.
+        """Return the steps that each contender would gain in a run with so many to go, shape (n,); 0 or less: stay.
 
-        Counted is the least lead of the time of proof. Over whole periods of an oscillation that favours nobody, a lead comes
-        back to 0, so what remains of it is what it is better by. The way there must be worth it with a profit, and so must what
-        the account is overdrawn by: it has to be won back.
+        The least lead of the time of proof counts. Over whole periods of an oscillation without a favourite, a lead
+        returns to 0, so the rest is the real lead. It must repay the move with a profit, and also the account's
+        overdraft, which has to be won back.
         """
         lead: Floats = self._troughs.min(axis=0) * remaining_steps / max(self._home_steps, 1.0)
         overdrawn_steps = max(0.0, -self.available_steps(remaining_steps))
         return lead - PROFIT * (self._lost_steps(there_seconds) + overdrawn_steps)
 
     def regrets(self, index: int, back_seconds: float) -> bool:
-        """Whether home was lately so much better than this deployment that the way back would have paid."""
+        """Tell whether home was recently so much better than this deployment that the return would have paid."""
         return float(self._lag[index]) >= PROFIT * float(self._lost_steps(np.array(back_seconds)))
 
     def _home_speed(self) -> float:
         return self._home_steps / max(self._observed_seconds, 1.0)
 
     def _lost_steps(self, seconds: Floats) -> Floats:
-        """What home would have done in so many seconds, by its mean speed."""
+        """Return home's steps in so many seconds, by its mean speed."""
         return seconds * self._home_speed()

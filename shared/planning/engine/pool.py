@@ -17,7 +17,7 @@ class Pool:
     """n layouts, each once, with their loads."""
 
     def __init__(self, profile: Profile, layouts: Sequence[Layout], loads: Loads, allowed: Bools) -> None:
-        """allowed: which may be chosen, shape (n,); the others are weighed only because the run has them."""
+        """allowed: those that may be chosen, shape (n,). Others are weighed only because the run has them."""
         self.layouts = tuple(layouts)
         self.loads = loads
         self.allowed = allowed
@@ -34,13 +34,13 @@ class Pool:
             if (layout.tiles, layout.owners, layout.widths) not in by_shape:
                 by_shape[layout.tiles, layout.owners, layout.widths] = next(shapes)
         self._homes = np.array([by_home[layout.tiles, layout.owners] for layout in self.layouts])
-        """Which have their blocks at the same workers, by a number that they share."""
+        """Number of each layout's home: those with the same blocks at the same workers share it."""
         self._shapes = np.array([by_shape[one.tiles, one.owners, one.widths] for one in self.layouts])
         self._runs = runs_of(profile, self.layouts) if all(map(is_stacked, self.layouts)) else None
         self._moved: dict[int, dict[Direction, Floats]] = {}
 
     def __len__(self) -> int:
-        """n."""
+        """Return n."""
         return len(self.layouts)
 
     def __contains__(self, layout: Layout) -> bool:
@@ -50,25 +50,25 @@ class Pool:
         return self.layouts[row]
 
     def index(self, layout: Layout) -> int:
-        """Where a layout stands among them. KeyError where it is none of them."""
+        """Return the place of a layout among them. KeyError for an unknown one."""
         return self._rows[layout]
 
     def known(self, layout: Layout) -> int | None:
-        """The same, or None."""
+        """Return the same, or None."""
         return self._rows.get(layout)
 
     def same_but_staleness(self, row: int) -> Bools:
-        """Which differ from this one in K at most, shape (n,)."""
+        """Tell which differ from this one in K at most, shape (n,)."""
         same: Bools = self._shapes == self._shapes[row]
         return same
 
     def changes(self, row: int) -> Bools:
-        """To which the pipeline has to run empty from this one, shape (n,)."""
+        """Tell for which the pipeline has to run empty on the move from this one, shape (n,)."""
         changes: Bools = (self._homes != self._homes[row]) | (self.staleness != self.staleness[row])
         return changes
 
     def moved(self, row: int) -> dict[Direction, Floats]:
-        """Bits that go over the links from this one to each, by direction. Columns of shape (n,)."""
+        """Return the bits of the move from this one to each, by direction. Columns of shape (n,)."""
         if row not in self._moved:
             self._moved[row] = self._moved_from(row)
         return self._moved[row]
@@ -85,7 +85,7 @@ class Pool:
 
 
 def pool_of(profile: Profile, space: SearchSpace, today: Layout) -> Pool:
-    """All of a search space, and today's layout, which need not be of it. PlanError when nothing can be chosen."""
+    """Return the pool of a search space, and today's layout, which need not be in it. PlanError when nothing can be chosen."""
     found = listed(profile, space, space.best_staleness(profile))
     layouts, loads = [found.layout(row) for row in range(len(found))], found.loads
     allowed = np.ones(len(layouts), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""How long it takes to get from one layout of the pool to another: until blocks have moved and the pipeline is full."""
+"""The time from one layout of the pool to another: until blocks have moved and the pipeline is full."""
 
 import numpy as np
 
@@ -9,34 +9,34 @@ from shared.planning.measurements import Floats
 
 
 class Ways:
-    """The ways between layouts, at what is believed of links and devices."""
+    """The moves between layouts, under the believed links and devices."""
 
     def __init__(self, pool: Pool, beliefs: Beliefs) -> None:
         self._pool = pool
         self._beliefs = beliefs
 
     def there(self, start: int, *conditions: Conditions) -> Floats:
-        """To each, until training goes on as fast as it will, shape (n,).
+        """Return the seconds to each, until training is at full speed, shape (n,).
 
-        conditions: those given, or those of now and the mean: the longest way counts. Another K counts as well: on the way to a
-        smaller one and back the pipeline runs empty once.
+        conditions: those given, or the present and the mean ones. The longest time counts. Another K counts as well: a
+        move to a smaller one and back empties the pipeline once.
         """
         moved, changes = self._pool.moved(start), self._pool.changes(start)
         ways = [moving_seconds(moved, at) + self._pool.loads.at(at).filling() for at in self._some(conditions)]
         return np.where(changes, np.max(ways, axis=0), 0.0)
 
     def back(self, end: int) -> Floats:
-        """From each, by the conditions of now and the mean, shape (n,)."""
+        """Return the seconds from each, by the present and the mean conditions, shape (n,)."""
         turned = {(receiver, sender): bits for (sender, receiver), bits in self._pool.moved(end).items()}
         ways = [moving_seconds(turned, at) + self._pool.loads.at(at).filling()[end] for at in self._some(())]
         return np.where(self._pool.changes(end), np.max(ways, axis=0), 0.0)
 
     def there_now(self, start: int) -> Floats:
-        """To each by the conditions of now, shape (n,)."""
+        """Return the seconds to each by the present conditions, shape (n,)."""
         return self.there(start, self._beliefs.now)
 
     def moving_seconds(self, start: int, end: int) -> float:
-        """The part in which blocks are on the links; 0 where none moves."""
+        """Return the part in which blocks are on the links; 0 without moves."""
         moved = self._pool.moved(start)
         return max(float(moving_seconds(moved, at)[end]) for at in self._some(()))
 

@@ -1,1 +1,1 @@
-"""Families of layouts: what can be planned. Each lists its layouts, or finds the best of them."""
+"""Families of layouts: each lists its layouts, or finds the best of them."""

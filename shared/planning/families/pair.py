@@ -19,31 +19,31 @@ class Pairs:
 
     profile: Profile
     cuts: Ints
-    """As many as the model has blocks is the device alone."""
+    """Cuts. As many blocks as the model has means the device alone."""
     bits: Ints
     staleness: Ints
     loads: Loads
 
     def __len__(self) -> int:
-        """n."""
+        """Return n."""
         return len(self.cuts)
 
     def layout(self, row: int) -> Layout:
-        """One of them."""
+        """Return one of them."""
         return stacked(self.profile, (int(self.cuts[row]),), int(self.staleness[row]), (int(self.bits[row]),))
 
 
 def pairs(profile: Profile, cuts: Ints, bits: Ints, staleness: Ints) -> Pairs:
-    """These layouts, whatever may be chosen; cuts within 1..L."""
+    """Return these layouts, permitted or not. cuts: within 1..L."""
     return Pairs(profile, cuts, bits, staleness, stacked_loads(profile, (0, 1), (cuts,), (bits,), staleness))
 
 
 def listed(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pairs:
-    """Every (cut, bits) of the space that was measured and keeps within min_bits, with each of these K.
+    """Return every (cut, bits) of the space that was measured and keeps within min_bits, with each of these K.
 
-    By K in the order given, then by cut, then from many bits to few. The device alone has the largest width, because a smaller
-    one would spare nothing there. The data stays on the edge, so a cut is at least 1. PlanError when the space is malformed or
-    nothing is left of it.
+    They are ordered by K as given, then by cut, then from many bits to few. The device alone has the largest width,
+    because a smaller one would spare nothing there. The data stays on the edge, so a cut is at least 1. PlanError when
+    the space is malformed or nothing is left of it.
     """
     check_space(profile, space)
     each = np.arange(1, len(profile) + 1 if space.allow_edge_only else len(profile))
@@ -75,7 +75,7 @@ def listed(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pa
 
 
 def check_space(profile: Profile, space: SearchSpace) -> None:
-    """Refuse a space in which nothing can be. Raises PlanError."""
+    """Refuse an impossible space. Raises PlanError."""
     most = len(profile) if space.allow_edge_only else len(profile) - 1
     if space.cuts is not None and (len(space.cuts) != 1 or not 1 <= space.cuts[0] <= most):
         edge_only = "" if space.allow_edge_only else " (edge-only is not allowed here)"

@@ -1,4 +1,4 @@
-"""The plan that gives up no accuracy for a gain that nobody would notice. `edge-agent plan` uses it."""
+"""The plan that gives up no accuracy for an unnoticeable gain. `edge-agent plan` uses it."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def accurate(
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """Of all deployments within `EXACTNESS_MARGIN` of the least Eq. 12 plus migration, the most exact one.
+    """Choose the most exact of all deployments within `EXACTNESS_MARGIN` of the least Eq. 12 plus migration.
 
     More bits are more exact, and with equal bits a smaller K is. Of equals: the fastest, today's cut, the smallest cut.
     from_cut: today's cut; None when nothing is deployed yet, and then nothing is moved.

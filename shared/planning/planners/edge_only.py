@@ -16,5 +16,5 @@ def edge_only(
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """What training on the edge alone costs."""
+    """Return the cost of training on the edge alone."""
     return fixed(profile, rates, stacked(profile, (len(profile),), 0, ()), horizon_steps, from_cut)

@@ -1,4 +1,4 @@
-"""A deployment that is given rather than chosen."""
+"""A given deployment."""
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
 from shared.planning.layout import Layout
@@ -17,7 +17,7 @@ def fixed(
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """What one layout costs. PlanError when it is out of range, not measured, or below the profile's min_bits."""
+    """Return the cost of one layout. PlanError when it is out of range, not measured, or below the profile's min_bits."""
     cuts, bits = layout.cuts or (len(profile),), layout.bits or (FLOAT32_BITS,)
     space = SearchSpace(bits, layout.staleness, cuts, allow_edge_only=True)
     return greedy(profile, rates, space, horizon_steps, from_cut)

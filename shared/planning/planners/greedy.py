@@ -20,7 +20,7 @@ def greedy(
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """The deployment of least Eq. 12 plus migration (paper 000, Alg. 2 and Eq. 15), equal to trying every one.
+    """Choose the deployment of least Eq. 12 plus migration (paper 000, Alg. 2 and Eq. 15), equal to trying every one.
 
     from_cut: today's cut; None when nothing is deployed yet, and then nothing is moved.
     Of equals: today's cut, then the smallest cut, then the most bits, then the least staleness.
@@ -28,8 +28,8 @@ def greedy(
     space = space or SearchSpace()
     check_start(profile, horizon_steps, from_cut)
     among, at = space.staleness_range(profile), over(profile, rates)
-    # Eq. 12 never rises with K, so the largest K has the least cost, or K = 0, which spares the replay; the smallest K of
-    # that cost is taken afterwards.
+    # Eq. 12 never rises with K, so the least cost is at the largest K, or at K = 0, which spares the replay. The
+    # smallest K of that cost is taken afterwards.
     found = listed(profile, space, sorted({among[0], among[-1]}))
     costs = horizon_seconds(found, at, horizon_steps) + migration_seconds(profile, from_cut, found.cuts, at)
     ties = np.flatnonzero(costs == costs.min())
@@ -40,9 +40,9 @@ def greedy(
 
 
 def first_deployment(profile: Profile, rates: Rates, space: SearchSpace) -> Layout:
-    """What a run begins with for the engine to go on from: the greedy plan, with one of the K that the engine weighs.
+    """Choose the first deployment of a run with an engine: the greedy plan, with one of the K that the engine weighs.
 
-    The plan that prefers exactness is for a link that stays as it is. Where the rates drop soon after they were probed, a run
+    The plan that prefers exactness is for a link that does not change. If the rates drop soon after the probe, a run
     that begins with more bits takes up to 14 % longer on recorded links.
     """
     planned, choices = greedy(profile, rates, space).layout, space.best_staleness(profile)

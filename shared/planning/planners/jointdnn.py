@@ -18,10 +18,10 @@ def jointdnn(
     horizon_steps: int = DEFAULT_HORIZON_STEPS,
     from_cut: int | None = None,
 ) -> Plan:
-    """The baseline of one cut chosen for a serial run in float32: the cut of least T_sum, K = 0 (paper 000, 6.1).
+    """Choose the baseline for a serial run in float32: the cut of least T_sum, K = 0 (paper 000, 6.1).
 
-    It knows no migration, so `from_cut` only fills in what moving there would take. Of the space it keeps to
-    `allow_edge_only` alone. Of equals, the smallest cut.
+    It knows no migration, so `from_cut` only adds the cost of moving there. Of the space it uses `allow_edge_only`
+    alone. Of equals, the smallest cut.
     """
     check_start(profile, horizon_steps, from_cut)
     allow_edge_only = space is None or space.allow_edge_only

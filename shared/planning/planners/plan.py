@@ -1,7 +1,7 @@
-"""What a planner answers, and what it costs.
+"""The answer of a planner, and its cost.
 
-A planner is one file with a function like `Planner` in it and one line in registry.py. It knows nothing of time passing; when
-to ask it and when to act on the answer is the engine's business.
+A planner is one file with a function like `Planner` in it and one line in registry.py. It knows nothing of time
+passing. The engine decides when to ask it and when to act on the answer.
 """
 
 from dataclasses import dataclass
@@ -26,17 +26,17 @@ class Plan:
 
     layout: Layout
     seconds_per_step: float
-    """Eq. 12 over the horizon, divided by it; the migration is not in it."""
+    """Eq. 12 over the horizon, divided by it, without the migration."""
     phase_seconds: tuple[float, float, float, float]
     """T1, T2, T3, T4."""
     migration_seconds: float
-    """Eq. 13 from today's cut; 0 where there is none."""
+    """Eq. 13 from today's cut; 0 if there is none."""
     evaluated: int
-    """Layouts that this one was chosen from."""
+    """Number of layouts from which this one was chosen."""
 
 
 class Planner(Protocol):
-    """Chooses a layout for a link."""
+    """A chooser of a layout for a link."""
 
     def __call__(
         self,
@@ -46,9 +46,9 @@ class Planner(Protocol):
         horizon_steps: int = DEFAULT_HORIZON_STEPS,
         from_cut: int | None = None,
     ) -> Plan:
-        """The layout to use. PlanError where the profile and the space leave none.
+        """Choose the layout. PlanError if the profile and the space leave none.
 
-        horizon_steps: how long it is expected to last. from_cut: today's cut; None where nothing is deployed yet.
+        horizon_steps: the expected time in force. from_cut: today's cut; None if nothing is deployed yet.
         """
 
 
@@ -62,7 +62,7 @@ def plan_of(
     from_cut: int | None,
     evaluated: int,
 ) -> Plan:
-    """The answer for a cut and a width, with the least K that costs no more than any."""
+    """Return the answer for a cut and a width, with the least K of least cost."""
     staleness, at = np.array(staleness_range), over(profile, rates)
     each = pairs(profile, np.full_like(staleness, cut), np.full_like(staleness, bits), staleness)
     costs = pipeline_seconds(each.loads.at(at), staleness, horizon_steps)
@@ -84,12 +84,12 @@ def plan_of(
 
 
 def horizon_seconds(found: Pairs, at: Conditions, horizon_steps: int) -> Floats:
-    """Eq. 12 for each, shape (n,)."""
+    """Return Eq. 12 for each, shape (n,)."""
     return pipeline_seconds(found.loads.at(at), found.staleness, horizon_steps)
 
 
 def migration_seconds(profile: Profile, from_cut: int | None, cuts: Ints, at: Conditions) -> Floats:
-    """U of Eq. 13, shape (n,): until the blocks have moved from one cut to each; 0 where nothing is deployed yet."""
+    """Return U of Eq. 13, shape (n,): the seconds of the blocks' move from one cut to each; 0 if nothing is deployed yet."""
     if from_cut is None:
         return np.zeros(len(cuts))
     none, blocks = np.zeros_like(cuts), np.full_like(cuts, len(profile))
@@ -98,13 +98,13 @@ def migration_seconds(profile: Profile, from_cut: int | None, cuts: Ints, at: Co
 
 
 def over(profile: Profile, rates: Rates) -> Conditions:
-    """Two workers over a link."""
+    """Return the conditions of two workers over a link."""
     near, far = profile.names
     return conditions_of(profile, {(near, far): rates})
 
 
 def check_start(profile: Profile, horizon_steps: int, from_cut: int | None) -> None:
-    """Refuse a horizon of no step, and a cut that the model does not have. Raises PlanError."""
+    """Refuse a horizon of no step, and a cut that the model lacks. Raises PlanError."""
     if horizon_steps < 1:
         raise PlanError(f"the horizon is {horizon_steps} steps; it must be 1 or more")
     if from_cut is not None and not 1 <= from_cut <= len(profile):

@@ -1,6 +1,6 @@
-"""What was measured of a model on its workers and links: one type, and the files that hold it.
+"""Measurements of a model on its workers and links: one type, and its files.
 
-`isthmus.profile/v2` is what we write. Files of pairs (`isthmus.profile/v1`) and of chains (`isthmus.chain/v1`) are read too.
+`isthmus.profile/v2` is written. Files of pairs (`isthmus.profile/v1`) and of chains (`isthmus.chain/v1`) are read too.
 """
 
 from shared.planning.profile.files import load_profile, parse_profile

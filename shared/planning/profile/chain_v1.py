@@ -1,6 +1,6 @@
 """Files of chains, schema `isthmus.chain/v1`: seconds of every run of blocks on every stage, and the links between neighbours.
 
-The file does not say whether its seconds hold a replay, so they count at every K.
+The file does not say whether its seconds contain a replay, so they count at every K.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SCHEMA = "isthmus.chain/v1"
 
 
 def parse(decoded: Mapping[str, object], where: str) -> Profile:
-    """The profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for anything wrong."""
+    """Read the profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for any error in it."""
     reader = Reader(decoded, where, "chain", SCHEMA)
     blocks = reader.blocks()
     cuts = len(blocks) + 1

@@ -1,4 +1,4 @@
-"""A profile from a file, whichever of its schemas that has."""
+"""A profile from a file of any of its schemas."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, object], str], Profile]] = {
 
 
 def load_profile(path: Path) -> Profile:
-    """The profile in a file. PlanError when it cannot be read or holds anything wrong."""
+    """Read the profile in a file. PlanError when it cannot be read or has an error."""
     return parse_profile(read_json(path, "profile", PlanError), str(path))
 
 
 def parse_profile(decoded: object, where: str) -> Profile:
-    """The profile in a decoded JSON object; `where` begins every complaint."""
+    """Read the profile in a decoded JSON object. `where` begins every error."""
     if not isinstance(decoded, Mapping):
         raise PlanError(f"{where}: a profile is a JSON object, not {shown(decoded)}")
     schema = decoded.get("schema")

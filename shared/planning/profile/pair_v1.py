@@ -1,4 +1,4 @@
-"""Files of two workers on one cut, schema `isthmus.profile/v1`: lists by cut of what either side takes."""
+"""Files of two workers on one cut, schema `isthmus.profile/v1`: lists by cut of the costs of either side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from shared.planning.profile.reader import Reader
 
 SCHEMA = "isthmus.profile/v1"
 EDGE, TRAINER = "edge", "trainer"
-"""What the two are called; the file has no names."""
+"""Names of the two workers. The file has none."""
 
 NO_OVERHEAD = LinearSeconds(0.0, 0.0)
 
@@ -40,12 +40,12 @@ def pair_profile(
     round_trip_seconds: float | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Profile:
-    """The profile of two workers from lists by cut, of L + 1 entries each.
+    """Build the profile of two workers from lists by cut, of L + 1 entries each.
 
     edge_seconds: of forward, replay, backward and update on the edge, run up to the cut.
     cloud_seconds: of the rest on the trainer.
     serial_edge_seconds: as `edge_seconds` at K = 0; None, as a whole or at a cut, means the same.
-    overhead: what a step costs the edge beside computing and encoding.
+    overhead: the edge's cost of a step beside computing and encoding.
     serial_overhead_seconds: the part of it that a batch waits for at K = 0.
     """
     count = len(blocks)
@@ -76,7 +76,7 @@ def pair_profile(
 
 
 def parse(mapping: Mapping[str, object], where: str) -> Profile:
-    """The profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for anything wrong."""
+    """Read the profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for any error in it."""
     reader = Reader(mapping, where, "profile", SCHEMA)
     blocks = reader.blocks()
     by_cut = {name: reader.entries(name, len(blocks) + 1) for name in _BY_CUT}
@@ -121,13 +121,13 @@ _KEYS = {
 
 
 def _is_measured(by_cut: Mapping[str, Entries], cut: int) -> bool:
-    """Whether a cut can be planned with at all; edge-only needs no more than the edge's own time."""
+    """Tell whether a cut can be planned with at all. Edge-only needs no more than the edge's own time."""
     needed = ("edge_seconds",) if cut == len(by_cut["edge_seconds"]) - 1 else _BY_CUT
     return all(by_cut[name][cut] is not None for name in needed)
 
 
 def _up_to(seconds: Entries) -> Floats:
-    """The table of a worker that has the blocks up to each cut."""
+    """Return the table of a worker that has the blocks up to each cut."""
     table = no_times(len(seconds) - 1)
     for cut, value in enumerate(seconds[1:], start=1):
         if value is not None:

@@ -1,7 +1,7 @@
-"""The profile: what was measured of a model on its workers and the links between them, as data.
+"""The profile: measurements of a model on its workers and the links between them, as data.
 
-One type for two workers, chains and whatever else is planned (schema `isthmus.profile/v2`, paper 000, 5.2). It knows nothing of
-files, of what may be chosen, or of what the numbers are used for.
+One type serves two workers, chains and all other plans (schema `isthmus.profile/v2`, paper 000, 5.2). It knows nothing
+of files, of permitted choices, or of the use of the numbers.
 """
 
 import math
@@ -21,17 +21,18 @@ Hop = tuple[str, str]
 """Two workers, the one nearer to the samples first."""
 
 DEFAULT_CODEC_FAMILY = "uniform"
-"""The family of a profile that names none."""
+"""Family of a profile that names none."""
 
 
 class MessageSeconds(NamedTuple):
-    """Cost of a step on a worker for each link that it uses, beside computing and encoding: the stream, the handing over."""
+    """Cost of a step on a worker for each link that it uses, beside computing and encoding: the stream, and the passing
+    on of tensors."""
 
     seconds: float = 0.0
     seconds_per_byte: float = 0.0
-    """By the bytes that it sends and receives."""
+    """Seconds for each byte that it sends and receives."""
     waited_seconds: float = 0.0
-    """The part that a batch waits for at K = 0; the worker does the rest while the batch is away."""
+    """Part that a batch waits for at K = 0. The worker does the rest while the batch is away."""
 
 
 NO_MESSAGE = MessageSeconds()
@@ -43,23 +44,23 @@ class WorkerProfile:
 
     name: str
     replayed: Floats
-    """Forward, backward and update, with the forward done again where the backward waits. NaN where it was not measured."""
+    """Forward, backward and update, with a second forward pass if the backward waits. NaN if not measured."""
     serial: Floats
-    """The same at K = 0, where nothing is done again. NaN: as `replayed`."""
+    """Same at K = 0, without a second forward pass. NaN: as `replayed`."""
     message: MessageSeconds = NO_MESSAGE
 
     @cached_property
     def at_once(self) -> Floats:
-        """The table that counts at K = 0: `serial`, and `replayed` where that was not measured."""
+        """Return the table that counts at K = 0: `serial`, and `replayed` if that was not measured."""
         return np.where(np.isnan(self.serial), self.replayed, self.serial)
 
     def slowed(self, factor: float) -> "WorkerProfile":
-        """The same worker, each of its times so many times as long."""
+        """Return the same worker with all its times multiplied."""
         return replace(self, replayed=self.replayed * factor, serial=self.serial * factor)
 
 
 class MeasuredLink(NamedTuple):
-    """A link between two workers as it was when it was measured; None where it was not."""
+    """A link between two workers when it was measured; None if it was not."""
 
     uplink: float | None = None
     """Bits per second away from the samples."""
@@ -79,55 +80,55 @@ class Profile:
     gradient_bytes: Entries
     """Bytes of the float32 error gradient that crosses it backward."""
     workers: tuple[WorkerProfile, ...]
-    """Nearest to the samples first."""
+    """Workers, nearest to the samples first."""
     links: Mapping[Hop, MeasuredLink] = field(default_factory=dict)
-    """Between workers, each pair once."""
+    """Links between workers, each pair once."""
     encode: LinearSeconds | None = None
-    """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits can be
-    planned with."""
+    """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits
+    can be planned with."""
     codec_family: str = DEFAULT_CODEC_FAMILY
-    """The family of codecs that `encode` and `min_bits` were measured with; they say nothing of another."""
+    """Family of the codecs with which `encode` and `min_bits` were measured. They say nothing of another."""
     min_bits: tuple[int | None, ...] | None = None
-    """Smallest width within the accuracy budget at each cut; None as a whole when nothing was calibrated, so any is allowed."""
+    """Smallest width within the accuracy budget at each cut. None as a whole without a calibration: then any is allowed."""
     max_staleness: int | None = None
-    """Largest K within the accuracy budget; None where nobody has said so."""
+    """Largest K within the accuracy budget; None if unknown."""
     links_stay: bool = False
-    """Whether links stay in their places when their workers change places, because nothing else is known of them."""
+    """True if links stay in their places when their workers change places, because nothing else is known of them."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the file beyond the schema, kept as they were."""
+    """Fields of the file beyond the schema, kept unchanged."""
 
     def __len__(self) -> int:
-        """L, the number of blocks."""
+        """Return L, the number of blocks."""
         return len(self.blocks)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers' names."""
+        """Return the workers' names."""
         return tuple(worker.name for worker in self.workers)
 
     def worker(self, name: str) -> WorkerProfile:
-        """The worker of a name. KeyError where there is none."""
+        """Return the worker of a name. KeyError if there is none."""
         return {worker.name: worker for worker in self.workers}[name]
 
     @cached_property
     def bytes_before(self) -> Floats:
-        """Bytes of the blocks [0, c), for each cut c. Shape (L + 1,)."""
+        """Return the bytes of the blocks [0, c), for each cut c. Shape (L + 1,)."""
         return np.array(bytes_before(self.blocks))
 
     @cached_property
     def sizes(self) -> tuple[Floats, Floats]:
-        """`feature_bytes` and `gradient_bytes` as arrays, NaN where nothing was measured. Shapes (L + 1,)."""
+        """Return `feature_bytes` and `gradient_bytes` as arrays, NaN if not measured. Shapes (L + 1,)."""
         return np.array(self.feature_bytes, dtype=np.float64), np.array(self.gradient_bytes, dtype=np.float64)
 
     def link(self, near: str, far: str) -> MeasuredLink | None:
-        """The link between two workers, up from the first; None where nothing is known of it."""
+        """Return the link between two workers, up from the first; None if it is unknown."""
         if (known := self.links.get((near, far))) is not None:
             return known
         turned = self.links.get((far, near))
         return turned and MeasuredLink(turned.downlink, turned.uplink, turned.round_trip_seconds)
 
     def rates(self, near: str, far: str) -> Rates:
-        """The same as rates. PlanError where they were not measured."""
+        """Return the same as rates. PlanError if they were not measured."""
         link = self.link(near, far)
         if link is None or link.uplink is None or link.downlink is None:
             raise PlanError(
@@ -136,26 +137,26 @@ class Profile:
         return Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
 
     def round_trip_seconds(self, near: str, far: str) -> float:
-        """There and back between two workers; 0 where that was not measured."""
+        """Return the round trip between two workers; 0 if it was not measured."""
         link = self.link(near, far)
         return 0.0 if link is None else link.round_trip_seconds or 0.0
 
     def with_gradient_bits(self, bits: int) -> "Profile":
-        """The same with error gradients of so many bits a number; the schema has float32 ones."""
+        """Return the same with error gradients of so many bits a number. The schema has float32 ones."""
         return replace(self, gradient_bytes=at_bits(self.gradient_bytes, bits))
 
     def with_worker(self, worker: WorkerProfile) -> "Profile":
-        """The same with other times of the worker of that name."""
+        """Return the same with other times of the worker of that name."""
         workers = tuple(worker if one.name == worker.name else one for one in self.workers)
         return replace(self, workers=workers)
 
     def with_links(self, links: Mapping[Hop, MeasuredLink]) -> "Profile":
-        """The same with these links as they are here; the others stay."""
+        """Return the same with these links. The others stay."""
         turned = {(far, near) for near, far in links}
         return replace(self, links={hop: link for hop, link in self.links.items() if hop not in turned} | dict(links))
 
     def ordered(self, names: Sequence[str]) -> "Profile":
-        """The same with its workers in another order. PlanError where nothing is known of a link between neighbours."""
+        """Return the same with its workers in another order. PlanError if a link between neighbours is unknown."""
         workers = tuple(self.worker(name) for name in names)
         if self.links_stay:
             places = dict(zip(self.names, names, strict=True))
@@ -169,9 +170,9 @@ class Profile:
         return replace(self, workers=workers)
 
     def among(self, names: Collection[str]) -> "Profile":
-        """The same without the workers that are not named.
+        """Return the same without the workers that are not named.
 
-        Where nothing is known of a link across one of those, what it had on both sides is passed: the least rates count.
+        An unknown link across a removed worker gets the rates of the links on both sides: the least ones count.
         """
         kept = [worker.name for worker in self.workers if worker.name in names]
         links = {hop: link for hop, link in self.links.items() if set(hop) <= set(kept)}
@@ -181,7 +182,7 @@ class Profile:
         return replace(self, workers=tuple(self.worker(name) for name in kept), links=links)
 
     def way(self, near: str, far: str) -> MeasuredLink | None:
-        """The link between two workers; where nothing is known of it, the way through all between them."""
+        """Return the link between two workers. If it is unknown, return the path through all between them."""
         if (known := self.link(near, far)) is not None:
             return known
         names = self.names[self.names.index(near) : self.names.index(far) + 1]
@@ -197,5 +198,5 @@ class Profile:
 
 
 def no_times(blocks: int) -> Floats:
-    """A table in which nothing was measured."""
+    """Return a table without measurements."""
     return np.full((blocks + 1, blocks + 1), math.nan)

@@ -1,6 +1,6 @@
-"""Checked values out of the JSON files of planning. Every refusal is one sentence that names file and key.
+"""Checked values of the JSON files of planning. Every refusal is one sentence that names file and key.
 
-It knows what such files have in common, and nothing of what a file as a whole must hold.
+It knows what such files have in common, but not the content of a whole file.
 """
 
 import json
@@ -14,7 +14,7 @@ from shared.planning.profile.profile import no_times
 
 
 def shown(value: object) -> str:
-    """A value for a sentence: as JSON would show it, cut short."""
+    """Return a value for a sentence: as JSON would show it, cut short."""
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):
@@ -23,40 +23,40 @@ def shown(value: object) -> str:
 
 
 class Reader:
-    """Takes checked values out of the decoded object; every refusal names file and key."""
+    """A reader of checked values in the decoded object. Every refusal names file and key."""
 
     def __init__(self, decoded: Mapping[str, Any], where: str, what: str, schema: str) -> None:
-        """what: what such a file is called in a sentence. where: how every refusal begins."""
+        """Read values of `decoded`. what: the name of such a file in a sentence. where: the beginning of every refusal."""
         self.mapping = decoded
         self.where = where
         self._described = f"a {what} of schema {schema}"
 
     def refuse(self, key: str, value: object, right: str) -> PlanError:
-        """The refusal of a value."""
+        """Build the refusal of a value."""
         return PlanError(f"{self.where}: {key} is {shown(value)}; it must be {right}")
 
     def take(self, key: str) -> Any:
-        """The value of a key that must be there."""
+        """Return the value of a key that must be there."""
         if key not in self.mapping:
             raise PlanError(f"{self.where}: {key} is missing; {self._described} has it")
         return self.mapping[key]
 
     def text(self, key: str) -> str:
-        """A string."""
+        """Read a string."""
         value = self.take(key)
         if not isinstance(value, str):
             raise self.refuse(key, value, "a string")
         return value
 
     def whole(self, key: str, least: int) -> int:
-        """A whole number."""
+        """Read a whole number."""
         value = self.take(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.refuse(key, value, f"a whole number of {least} or more")
         return value
 
     def number(self, key: str, value: object, or_null: str = "") -> float:
-        """A finite number of 0 or more, whole where the file has it whole."""
+        """Read a finite number of 0 or more, whole if the file has it whole."""
         good = isinstance(value, int | float) and not isinstance(value, bool)
         try:
             good = good and math.isfinite(float(value)) and float(value) >= 0.0  # type: ignore[arg-type]
@@ -68,16 +68,16 @@ class Reader:
         return value
 
     def optional_number(self, key: str) -> float | None:
-        """A number, or None where it was not measured."""
+        """Read a number, or None if it was not measured."""
         value = self.mapping.get(key)
         return None if value is None else self.number(key, value, ", or null where it was not measured")
 
     def listed(self, key: str, length: int) -> list[Any]:
-        """A list of one entry a cut."""
+        """Read a list of one entry a cut."""
         return self.by_cut(key, self.take(key), length)
 
     def by_cut(self, key: str, values: object, length: int) -> list[Any]:
-        """The same of a value that lies deeper."""
+        """Read the same from a nested value."""
         if not isinstance(values, list):
             raise self.refuse(key, values, f"a list of {length} entries")
         if len(values) != length:
@@ -87,18 +87,18 @@ class Reader:
         return values
 
     def entries(self, key: str, length: int) -> Entries:
-        """One number a cut, None where it was not measured."""
+        """Read one number a cut, None if not measured."""
         return tuple(
             None if value is None else self.number(f"{key}[{cut}]", value, ", or null where it was not measured")
             for cut, value in enumerate(self.listed(key, length))
         )
 
     def optional_entries(self, key: str, length: int) -> Entries | None:
-        """The same, or None as a whole."""
+        """Read the same, or None as a whole."""
         return None if self.mapping.get(key) is None else self.entries(key, length)
 
     def blocks(self) -> tuple[ProfiledBlock, ...]:
-        """The blocks of the model, one or more."""
+        """Read the blocks of the model, one or more."""
         values = self.take("blocks")
         if not isinstance(values, list) or not values:
             raise self.refuse("blocks", values, "a list of one block or more")
@@ -110,11 +110,11 @@ class Reader:
         return ProfiledBlock(value["name"], self.number(f"{key}.bytes", value["bytes"]))
 
     def encode(self) -> LinearSeconds | None:
-        """The time of encoding, None where it was not measured."""
+        """Read the time of encoding, None if it was not measured."""
         return None if self.take("encode") is None else LinearSeconds(*self.line("encode"))
 
     def line(self, key: str) -> tuple[float, float]:
-        """Seconds per byte, and seconds."""
+        """Read seconds per byte, and seconds."""
         value = self.take(key)
         if not isinstance(value, Mapping) or not {"seconds_per_byte", "seconds"} <= value.keys():
             raise self.refuse(
@@ -126,7 +126,7 @@ class Reader:
         )
 
     def min_bits(self, length: int) -> tuple[int | None, ...] | None:
-        """The fewest bits at each cut; None as a whole where nothing was calibrated."""
+        """Read the fewest bits at each cut; None as a whole without a calibration."""
         if self.take("min_bits") is None:
             return None
         values = self.listed("min_bits", length)
@@ -137,7 +137,7 @@ class Reader:
         return tuple(values)
 
     def table(self, key: str, rows: object, cuts: int) -> Floats:
-        """The seconds of the blocks [i, j) at [i, j], NaN where they were not measured. Shape (cuts, cuts)."""
+        """Read the seconds of the blocks [i, j) at [i, j], NaN if they were not measured. Shape (cuts, cuts)."""
         table = no_times(cuts - 1)
         for first, row in enumerate(self.by_cut(key, rows, cuts)):
             for stop, value in enumerate(self.by_cut(f"{key}[{first}]", row, cuts)):

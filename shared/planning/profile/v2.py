@@ -27,7 +27,7 @@ SCHEMA = "isthmus.profile/v2"
 
 
 def parse(decoded: Mapping[str, object], where: str) -> Profile:
-    """The profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for anything wrong."""
+    """Read the profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for any error in it."""
     reader = Reader(decoded, where, "profile", SCHEMA)
     blocks = reader.blocks()
     cuts = len(blocks) + 1
@@ -50,7 +50,7 @@ def parse(decoded: Mapping[str, object], where: str) -> Profile:
 
 
 def profile_to_json(profile: Profile) -> str:
-    """The file's text for a profile, a key a line; `parse` of it gives the same profile."""
+    """Write the file's text for a profile, a key a line. `parse` of it gives the same profile."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "model": profile.model,

@@ -1,5 +1,4 @@
-"""The metrics of both sides: counters exist from the start, figures once they are known, and docs/metrics.md lists
-each."""
+"""The metrics of both sides: counters exist from the start, figures once they are known, and docs/metrics.md lists each."""
 
 import math
 import re

@@ -1,5 +1,4 @@
-"""Trainers, placements and permissions of a configuration: a consistent one is read, any other refused in a
-sentence."""
+"""Trainers, placements and permissions of a configuration: a consistent one is read, any other refused in a sentence."""
 
 import json
 

@@ -28,8 +28,7 @@ def filled(shape, dtype):
 
 @st.composite
 def tensors(draw, dtypes=ALL_DTYPES):
-    """Draw a tensor as torch code makes them: whole, permuted, sliced, expanded, channels-last, empty, of no
-    dimension."""
+    """Draw a tensor as torch code makes them: whole, permuted, sliced, expanded, channels-last, empty, of no dimension."""
     shape = draw(st.lists(st.integers(0, 4), max_size=5))
     tensor = filled(shape, draw(st.sampled_from(dtypes)))
     if draw(st.booleans()):

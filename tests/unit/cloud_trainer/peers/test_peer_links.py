@@ -103,8 +103,7 @@ def dialer(*allowed):
 
 @asynccontextmanager
 async def standing(module=None, losses=()):
-    """Build a chain whose links are not dialled yet. losses: number of packets after which each link to `far` is
-    lost."""
+    """Build a chain whose links are not dialled yet. losses: number of packets after which each link to `far` is lost."""
     session = LinkedSession(module or built("dropping"), CHAIN, recipe("adam"))
     async with AsyncExitStack() as stack:
         servers = {

@@ -159,8 +159,7 @@ class Measuring:
 
 
 def pass_windows(decisions, deployer, statistics, ratio, windows=4):
-    """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at
-    least."""
+    """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at least."""
     worker = statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
     for _ in range(windows):
         statistics.steps += 20

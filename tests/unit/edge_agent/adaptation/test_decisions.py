@@ -119,8 +119,7 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
 
 
 def waiting_for_the_link():
-    """Return a profile for which waiting is best on a short round trip, and batches in flight are best on a long
-    one."""
+    """Return a profile for which waiting is best on a short round trip, and batches in flight are best on a long one."""
     serial_seconds, cloud_seconds = (None, 0.5, 1.0, 1.5, 5.0), (None, 0.04, 0.03, 0.02, 0.0)
     return small_profile(blocks=LIGHT_BLOCKS, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
 

@@ -196,8 +196,7 @@ def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path)
 
 
 def test_a_plan_gives_up_no_bits_and_no_steps_for_a_gain_that_nobody_notices(edge_agent, profile_path):
-    """At 10 Mbit/s up, encoding to 8 bits saves half a percent of the device's computing time, and K = 3 hides the
-    rest."""
+    """At 10 Mbit/s up, encoding to 8 bits saves half a percent of the device's computing time, and K = 3 hides the rest."""
     profile = small_profile(
         edge_seconds=(None, 1.0, 9.0, 9.0, 9.0),
         cloud_seconds=(None, 0.001, 0.001, 0.001, 0.0),

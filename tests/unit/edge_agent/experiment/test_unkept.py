@@ -1,5 +1,4 @@
-"""State that no checkpoint keeps: it is named before training begins. It is buffers that the file lacks, and plain
-numbers."""
+"""State that no checkpoint keeps: it is named before training begins. It is buffers that the file lacks, and plain numbers."""
 
 import json
 

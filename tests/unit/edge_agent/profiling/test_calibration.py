@@ -38,8 +38,7 @@ BUDGET = 0.01
 
 
 def searched(harm, cuts=(1, 2, 3), most_staleness=8, baseline=(0.9, 0.9)):
-    """Search where a candidate loses `harm(candidate)` with every seed. Returns the result, the candidates and their
-    lengths.
+    """Search where a candidate loses `harm(candidate)` with every seed. Returns the result, the candidates and their lengths.
 
     harm: may take the length of the training too.
     """

@@ -105,8 +105,7 @@ def failing(number):
 @pytest.mark.parametrize("call", range(4))
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EIO], ids=["disk full", "failed fsync"])
 def test_a_disk_that_fails_leaves_earlier_checkpoints(tmp_path, monkeypatch, call, fault):
-    """call: number of the sync that fails, of the four in a checkpoint (file and folder, of the bytes and of the
-    manifest)."""
+    """call: number of the sync that fails, of the four in a checkpoint (file and folder, of the bytes and of the manifest)."""
     store = CheckpointStore(LocalFiles(tmp_path), keep=3)
     store.save(CheckpointName(0, 10), {}, b"x")
     fsync, calls = os.fsync, []

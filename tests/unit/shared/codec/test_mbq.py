@@ -52,8 +52,7 @@ each_width = pytest.mark.parametrize("bits", BITS)
 
 
 class LiteralMbq:
-    """The paper's quantiser: a codebook about zero, found greedily at the first batch and followed by a moving
-    average."""
+    """The paper's quantiser: a codebook about zero, found greedily at the first batch and followed by a moving average."""
 
     def __init__(self, bits):
         self._bits, self._batch, self._alpha = bits, 0, None

@@ -13,8 +13,7 @@ from tests.support.examples import examples
 
 @dataclass
 class Asker:
-    """An account that requests its next job a fixed time after the last has ended, or always has several jobs
-    waiting."""
+    """An account that requests its next job a fixed time after the last has ended, or always has several jobs waiting."""
 
     job_seconds: float
     absent_seconds: float = 0.0

@@ -16,8 +16,7 @@ from tests.support.placements import placements
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MOST_DIFFERENCE = 1e-5
-"""Largest difference, as a share of a block's gradient. Parts are rounded where the whole is not, so bits may
-differ."""
+"""Largest difference, as a share of a block's gradient. Parts are rounded where the whole is not, so bits may differ."""
 KEPT = recipe("sgd").model_copy(update={"optimizer": OptimizerConfig(name="sgd", learning_rate=0.05, momentum=0.9)})
 """A recipe whose momentum after one step is the gradient itself."""
 

@@ -1,5 +1,4 @@
-"""Orders of computation: no gradient is staler than K, no worker waits for ever, and an order of events decides every
-bit."""
+"""Orders of computation: no gradient is staler than K, no worker waits for ever, and an order of events decides every bit."""
 
 import copy
 import random

@@ -1,5 +1,4 @@
-"""Features that reveal samples: they count as raw samples, and no cut may be there. Layers that mix numbers hide
-enough."""
+"""Features that reveal samples: they count as raw samples, and no cut may be there. Layers that mix numbers hide enough."""
 
 import pytest
 import torch

@@ -57,8 +57,7 @@ def gradients(module: nn.Module, output: Tensor) -> list[Tensor]:
 
 
 def check_training(chain: Chain, inputs: Tensor) -> None:
-    """Check that, cut in the middle, with only the feature and its gradient crossing, the gradients are the
-    module's."""
+    """Check that, cut in the middle, with only the feature and its gradient crossing, the gradients are the module's."""
     module, middle = chain.module.train(), len(chain.blocks) // 2
     torch.manual_seed(0)
     expected = gradients(module, module(inputs))
@@ -110,8 +109,7 @@ def test_timm():
 
 @pytest.mark.zoo
 def test_features_of_resnet50_are_those_of_the_paper():
-    """Paper 000, Table 3 gives these in MB for a batch of 32 images of 32 x 32. Its network has no pooling in the
-    stem."""
+    """Paper 000, Table 3 gives these in MB for a batch of 32 images of 32 x 32. Its network has no pooling in the stem."""
     models = pytest.importorskip("torchvision.models")
     module = models.resnet50(weights=None, num_classes=10)
     module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()

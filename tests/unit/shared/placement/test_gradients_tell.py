@@ -1,5 +1,4 @@
-"""Gradients that reveal data: a block on raw samples and the last block send them only to workers with the
-permission."""
+"""Gradients that reveal data: a block on raw samples and the last block send them only to workers with the permission."""
 
 from dataclasses import replace
 

@@ -1,5 +1,4 @@
-"""Engines decide as they did when these runs were written. This is one in seven of the runs that make test-slow
-tries."""
+"""Engines decide as they did when these runs were written. This is one in seven of the runs that make test-slow tries."""
 
 import json
 

@@ -37,8 +37,7 @@ spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0
 
 
 def exact_costs(profile, link, space, horizon, from_cut):
-    """Compute the seconds of the horizon, migration included, for every permitted deployment, by the definitions one by
-    one."""
+    """Compute the seconds of the horizon, migration included, for every permitted deployment, by the definitions one by one."""
     up, down = Fraction(link.uplink), Fraction(link.downlink)
     last = len(profile.blocks)
     costs = {}

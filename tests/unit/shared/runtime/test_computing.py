@@ -1,5 +1,4 @@
-"""A worker that computes on a thread of its own: it continues by itself, and stops, yields and fails at the right
-places."""
+"""A worker that computes on a thread of its own: it continues by itself, and stops, yields and fails at the right places."""
 
 import asyncio
 import copy

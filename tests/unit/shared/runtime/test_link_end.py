@@ -1,5 +1,4 @@
-"""Invalid messages of a peer on a link: each is refused with one sentence, before memory is taken, and changes
-nothing."""
+"""Invalid messages of a peer on a link: each is refused with one sentence, before memory is taken, and changes nothing."""
 
 import asyncio
 from dataclasses import replace

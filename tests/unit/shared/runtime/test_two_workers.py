@@ -1,5 +1,4 @@
-"""Two workers on one cut over a slow link in virtual time: as late as K allows, exact, and without superfluous
-state."""
+"""Two workers on one cut over a slow link in virtual time: as late as K allows, exact, and without superfluous state."""
 
 import itertools
 from collections.abc import Iterator

@@ -128,8 +128,7 @@ def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: Optimi
 
 @st.composite
 def orders(draw):
-    """Draw the edge's calls under one K: whether K is 0, and (step, True) for a forward, (step, False) for a backward
-    pass."""
+    """Draw the edge's calls under one K: whether K is 0, and (step, True) for a forward, (step, False) for a backward pass."""
     events, started, settled = [], 0, 0
     steps, limit = draw(st.integers(1, 7)), draw(st.integers(0, 3))
     while settled < steps:

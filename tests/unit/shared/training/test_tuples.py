@@ -91,8 +91,7 @@ def test_two_stages_train_as_the_whole_does(cut, kind):
 
 @pytest.mark.parametrize("kind", [KeptGraph, *map(policy_by_name, POLICIES)])
 def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(kind):
-    """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both
-    sides."""
+    """Forward over a cut that three tensors cross, back over one that two cross, and again from a checkpoint of both sides."""
     edge, cloud = apart(1, seeds=(0, 1))
     cloud.held.hold(range(1, 4), {index: both(tupled(), 1)[1].held.block_tensors(index) for index in (1, 2, 3)})
     train(edge, cloud, kind, range(2))

@@ -85,8 +85,7 @@ def test_the_narrowest_link_has_as_many_bits_as_any_partition_within_the_margin(
 
 
 def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
-    """Describe a chain with a second a block anywhere, links of negligible time, and no difference between the
-    widths."""
+    """Describe a chain with a second a block anywhere, links of negligible time, and no difference between the widths."""
     table = [
         [float(stop - first) if stop > first else None for stop in range(blocks + 1)] for first in range(blocks + 1)
     ]

@@ -1,5 +1,4 @@
-"""The decision engine in the simulator: the loss that it may cause, the gain that it must reach, and an operator's
-pin."""
+"""The decision engine in the simulator: the loss that it may cause, the gain that it must reach, and an operator's pin."""
 
 import dataclasses
 import math

@@ -16,8 +16,7 @@ from tests.support.planning.engine_cases import QUICK, SPACE, best_for, between
 
 
 def on_a_wave(engine, seconds, answers=True, until=math.inf):
-    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on. Each deployment does as it
-    should.
+    """Observe 60 s of 60 Mbit/s and 60 s of 5 in turn, and 5 for good from `until` on. Each deployment does as it should.
 
     Yields each second and its decision, which is taken at once.
     """

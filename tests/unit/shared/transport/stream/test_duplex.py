@@ -195,8 +195,7 @@ def test_a_deep_buffer_stays_short_and_a_control_call_quick(both_ways):
 @settings(max_examples=examples(15), deadline=None)
 @given(st.floats(7, 8).map(lambda exponent: 10**exponent), st.floats(0.0002, 0.06))
 def test_both_directions_are_full_at_once(rate, round_trip):
-    """Acks that wait in the other direction's queue arrive in bursts. The pace keeps these from becoming queues
-    again."""
+    """Acks that wait in the other direction's queue arrive in bursts. The pace keeps these from becoming queues again."""
 
     async def main():
         up, down = (Wire(rate, round_trip / 2, buffer_bytes=DEEP) for _ in range(2))
@@ -341,8 +340,7 @@ def test_whatever_the_delays_every_byte_goes(sizes, rate, jitter, delay, chance:
 @settings(max_examples=examples(15), deadline=None)
 @given(st.integers(1, 30_000), st.floats(0.001, 0.3), st.integers(0, 1000).map(random.Random))
 def test_small_tensors_on_a_busy_machine_never_wait_for_long(size, lateness, chance: random.Random):
-    """Such tensors show the lateness of the receiver alone. At a pace computed from it, a chunk would wait for
-    minutes."""
+    """Such tensors show the lateness of the receiver alone. At a pace computed from it, a chunk would wait for minutes."""
 
     async def main():
         def late() -> float:
