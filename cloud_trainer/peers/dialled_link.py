@@ -37,7 +37,7 @@ class DialledLink(KeptLink):
         super().__init__(run, peer.worker, peer.session_id, session_term, evaluation)
         self._ticket = peer.ticket
         self._new_client = new_client
-        self._listener = StreamListener(self.end.accept, lambda: min(run.in_flight, default=None), on_delivered)
+        self._listener = StreamListener(self.end.accept, lambda: min(run.under_way, default=None), on_delivered)
         self._damaged_at: LinkPosition | None = None
         """Position of the link when a message was last damaged."""
 

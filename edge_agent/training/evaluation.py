@@ -69,7 +69,7 @@ class Evaluator:
         async with Prefetcher(test.iterate(), self._session.threads.load, run.note_ready, test.reading) as batches:
             run.feed(batches, test.batches)
             try:
-                await watched(totals.until(lambda: run.oldest_step >= test.batches), batches.failure)
+                await watched(totals.until(lambda: run.window.settled >= test.batches), batches.failure)
             finally:
                 run.feed_no_more()  # otherwise the compute thread could be in the batches while they close
 

@@ -93,7 +93,7 @@ class _Link(KeptLink):
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
-        heard = StreamListener(self.end.accept, self._owed, self._note_delivered)
+        heard = StreamListener(self.end.accept, lambda: self.run.window.owed, self._note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
         self._emit(LinkUp(self.peer, call.stream))
         try:
@@ -120,8 +120,3 @@ class _Link(KeptLink):
 
     def _note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
         self._emit(Delivered(self.peer, tensor, seconds, receiver_nanoseconds))
-
-    def _owed(self) -> int | None:
-        """Return the oldest step that some worker has still to do; None with nothing in flight."""
-        oldest = self.run.oldest_step
-        return oldest if oldest < self.run.begun_step else None

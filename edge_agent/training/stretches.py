@@ -24,8 +24,8 @@ class Stretches:
 
     @property
     def in_flight(self) -> int:
-        """Count the batches as `WorkerRun.batches_in_flight` does."""
-        return self._worker.run.batches_in_flight
+        """Count the batches as `Window.held_up` does."""
+        return self._worker.run.window.held_up
 
     @property
     def waiting(self) -> dict[str, int]:

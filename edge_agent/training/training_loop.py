@@ -222,10 +222,9 @@ class TrainingLoop:
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
-        async with self.stretches.batches_from(self._worker.run.begun_step, steps) as batches:
-            await self.stretches.do(
-                linked, batches, self._worker.run.begun_step
-            )  # finish batches that a lost link left
+        async with self.stretches.batches_from(self._worker.run.window.begun, steps) as batches:
+            # Finish the batches that a lost link has left.
+            await self.stretches.do(linked, batches, self._worker.run.window.begun)
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
@@ -362,7 +361,7 @@ class TrainingLoop:
                     or self._session.retry.give_up_seconds == 0
                 ):
                     raise failure
-                self._attempts.count(failure, self.step, self._worker.run.begun_step)
+                self._attempts.count(failure, self.step, self._worker.run.window.begun)
                 _log.warning("the links are lost; joining again", reason=str(failure))
                 await self._attempts.wait(self.step)
             try:

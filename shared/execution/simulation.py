@@ -18,7 +18,7 @@ from shared.execution.model_facts import facts_of
 from shared.execution.pieces import features_of, rows_of
 from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
 from shared.model.chain import Chain
-from shared.placement import Cargo, Placement, PlacementPlan, Route, held_blocks, moves
+from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
@@ -53,8 +53,10 @@ class Simulation:
         self._placement, method = placement, self._method
         plans = PlacementPlan.of(placement, self._model)
         blocks = {name: PlacedBlocks(self._held[name], plans.training, name, method) for name in placement.workers}
-        self._steps = {name: WorkerSteps(plans.training, blocks[name]) for name in placement.workers}
-        self._judges = {name: WorkerSteps(plans.evaluation, blocks[name]) for name in placement.workers}
+        self._windows = {name: Window(plans.training, name) for name in placement.workers}
+        self._steps = {name: WorkerSteps(window, blocks[name]) for name, window in self._windows.items()}
+        self._judging = {name: Window(plans.evaluation, name) for name in placement.workers}
+        self._judges = {name: WorkerSteps(window, blocks[name]) for name, window in self._judging.items()}
         self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
         self._sources = {source.worker: source.rows for source in placement.sources}
 
@@ -74,6 +76,7 @@ class Simulation:
         Begins and ends with nothing in flight, as an epoch does; the last batches end one after the other.
         """
         under_way: deque[int] = deque()
+        _move(self._windows, first_step)
         for step in range(first_step, stop_step):
             if len(under_way) > self._placement.staleness:
                 self._pump(self._may_end(under_way.popleft()))
@@ -88,6 +91,7 @@ class Simulation:
         """Steps in the order of a real run: that of the workers that are named; the others compute what comes as it comes."""
         turns = list(turns)
         named = {turn.worker for turn in turns}
+        _move(self._windows, min(turn.step for turn in turns))
         begun = set[int]()
         for turn in turns:
             if turn.step not in begun:
@@ -114,6 +118,7 @@ class Simulation:
         """
         left = {worker: deque(order) for worker, order in orders.items()}
         next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
+        _move(self._windows, first_step)
         begun, went_on = first_step, True
         while went_on:
             went_on = False
@@ -123,7 +128,7 @@ class Simulation:
                     while begun <= step and (batch := next(batches, None)) is not None:
                         self._begin(begun, batch)
                         begun += 1
-                    work = self._steps[worker].work_of(step) if self._steps[worker].has(step) else None
+                    work = self._steps[worker].work_of(step)
                     if work is None or work.segment != order[0]:
                         break
                     next_steps[worker][order.popleft()] += 1
@@ -137,6 +142,7 @@ class Simulation:
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
+        _move(self._judging, 0)
         under_way = deque(self._enter(self._judges, 0, inputs, labels))
         losses: list[BatchLoss] = []
         while True:
@@ -211,3 +217,9 @@ class Simulation:
         assert not any(steps.in_flight for steps in self._steps.values()), "every step is done"
         losses, self._losses = self._losses, {}
         return [whole_loss(parts) for _, parts in sorted(losses.items())]
+
+
+def _move(windows: Mapping[str, Window], step: int) -> None:
+    """Have this step be the next one of every worker, with nothing under way."""
+    for window in windows.values():
+        window.move_to(step)

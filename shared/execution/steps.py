@@ -26,9 +26,9 @@ from shared.placement import (
     Receive,
     Rows,
     Send,
-    StepPlan,
     Sum,
     Tile,
+    Window,
     answering_segments,
     segments,
 )
@@ -84,12 +84,18 @@ class Work(NamedTuple):
 
 
 class WorkerSteps:
-    """The steps under way at one worker under one placement. Used by one thread, but for `Work.run`."""
+    """The steps under way at one worker under one placement. Belongs to one thread, but for what is said to be fixed."""
 
-    def __init__(self, plan: StepPlan, blocks: PlacedBlocks) -> None:
-        """plan: of an evaluation to judge batches, one after the other, and to change nothing."""
-        placement, worker = plan.placement, blocks.worker
+    def __init__(self, window: Window, blocks: PlacedBlocks) -> None:
+        """window: counts the steps.
+
+        Its plan is of an evaluation to judge batches, one after the other, and to change nothing.
+        """
+        plan, worker = window.plan, window.worker
+        placement = plan.placement
         self.worker = worker
+        """Fixed, as `receives`, `arriving` and `segment_count`."""
+        self._window = window
         self._placement = placement
         self._blocks = blocks
         self._training = plan.training
@@ -100,9 +106,8 @@ class WorkerSteps:
         self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
         self._segments = planned(rest, plan.model)
         self._last_uses = last_uses(rest, placement.blocks)
-        self.answering_segments = answering_segments(rest)
-        """After how many of its segments another step may come here."""
-        self._ahead = plan.ahead
+        self._answering = answering_segments(rest) - 1
+        """The segment after which another step may come here."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
@@ -115,30 +120,13 @@ class WorkerSteps:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """The steps that have begun here and are not done, in their order."""
+        """The steps that have begun here or for which something has come, and that are not done, in their order."""
         return tuple(self._steps)
 
     @property
-    def are_over(self) -> bool:
-        """Tell whether no step is under way here. May be asked on another thread, which may see the state of a moment ago."""
-        return not self._steps
-
-    def oldest(self, otherwise: int) -> int:
-        """The first of them, or this where there is none."""
-        return next(iter(self._steps), otherwise)
-
-    def newest(self, otherwise: int) -> int:
-        """The last of them, or this where there is none."""
-        return next(reversed(self._steps), otherwise)
-
-    def has(self, step: int) -> bool:
-        """Tell whether a step is one of them."""
-        return step in self._steps
-
-    @property
-    def waiting(self) -> int:
-        """The steps for which something has come that is not used yet."""
-        return sum(bool(state.arrived) for state in list(self._steps.values()))
+    def arriving(self) -> tuple[tuple[Crossing, ...], ...]:
+        """Crossings that come to this worker in every step, by the segment that needs them."""
+        return tuple(segment.receives for segment in self._segments)
 
     def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:
         """A batch begins, of which these samples are this worker's; returns what can be sent before anything is computed.
@@ -146,6 +134,7 @@ class WorkerSteps:
         samples: of the whole batch. inputs, labels: the rows of this worker's source.
         """
         assert self._source is not None, "batches begin where samples are"
+        self._window.begin(step)
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
@@ -153,7 +142,7 @@ class WorkerSteps:
         state.labels.append(Piece(rows, (labels,)))
         outgoing = self._sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
-            del self._steps[step]
+            self._end(step)
         return outgoing
 
     def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
@@ -168,23 +157,19 @@ class WorkerSteps:
         still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third
         longer; newest first alone, up to a seventh. An update that is put off holds up the batch that begins after it.
         """
-        oldest, previous = next(iter(self._steps), 0), None
         chosen: StepInFlight | None = None
         rank = (False, False)
         for state in self._steps.values():
-            if self._may_run(state, previous, oldest):
+            if self._may_run(state):
                 ranked = (not self._segments[state.segment].receives, state.segment != self._last_segment)
                 if chosen is None or ranked >= rank:
                     chosen, rank = state, ranked
-            previous = state
         return None if chosen is None else self._work(chosen)
 
     def work_of(self, step: int) -> Work | None:
-        """The next segment of a step, if all that it needs is there."""
-        state = self._steps[step]
-        previous = max((other for other in self._steps if other < step), default=None)
-        before = None if previous is None else self._steps[previous]
-        return self._work(state) if self._may_run(state, before, next(iter(self._steps))) else None
+        """The next segment of a step, if the step is under way and all is there that the segment needs."""
+        state = self._steps.get(step)
+        return self._work(state) if state is not None and self._may_run(state) else None
 
     def _work(self, state: StepInFlight) -> Work:
         segment = self._segments[state.segment]
@@ -197,23 +182,31 @@ class WorkerSteps:
         self._drop_used(state)
         self._last_segment = state.segment
         state.segment += 1
+        if work.segment == self._answering:
+            self._window.answer(work.step)
         if not work.ends_step:
             return None
-        del self._steps[work.step]
+        self._end(work.step)
         return state.loss
 
-    def _state(self, step: int, samples: int) -> StepInFlight:
-        if step not in self._steps:
-            self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
-            self._steps = dict(sorted(self._steps.items()))
-        return self._steps[step]
+    def _end(self, step: int) -> None:
+        del self._steps[step]
+        self._window.end(step)
 
-    def _may_run(self, state: StepInFlight, previous: StepInFlight | None, oldest: int) -> bool:
-        """previous: the step before, which is ahead of this one, and behind all that are older. oldest: step under way."""
-        if not state.has_begun or (previous is not None and previous.segment <= state.segment):
+    def _state(self, step: int, samples: int) -> StepInFlight:
+        if (state := self._steps.get(step)) is None:
+            state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
+            if state.has_begun:
+                self._window.begin(step)
+        return state
+
+    def _may_run(self, state: StepInFlight) -> bool:
+        if not state.has_begun:
             return False
+        if state.step > self._window.done and self._steps[state.step - 1].segment <= state.segment:
+            return False  # each segment does its steps in their order
         segment = self._segments[state.segment]
-        if segment.goes_forward and oldest < state.step - self._ahead:
+        if segment.goes_forward and not self._window.may_go_forward(state.step):
             return False
         if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
             return False

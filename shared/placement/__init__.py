@@ -37,6 +37,7 @@ from shared.placement.segments import answering_segments, segments
 from shared.placement.step_plan import PlacementPlan, StepPlan
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.validity import check, check_size
+from shared.placement.window import Window
 
 __all__ = [
     "AGENT",
@@ -69,6 +70,7 @@ __all__ = [
     "Take",
     "Tile",
     "Update",
+    "Window",
     "answering_segments",
     "at_cuts",
     "chain_workers",

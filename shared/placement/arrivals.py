@@ -7,22 +7,22 @@ worker. Derived from the programs, so that whatever may be placed may be judged.
 from shared.errors import ProtocolError
 from shared.placement.derived import Crossing
 from shared.placement.programs import Receive
-from shared.placement.step_plan import StepPlan
 from shared.placement.tiles import Cargo
+from shared.placement.window import Window
 
 
 class Arrivals:
     """The judge of one worker under one placement."""
 
-    def __init__(self, plan: StepPlan, worker: str, first_step: int) -> None:
-        """first_step: the step that everybody begins with under this placement."""
-        self._placement = plan.placement
-        self._ahead = plan.ahead
-        coming = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
+    def __init__(self, window: Window) -> None:
+        """window: of this worker, with nothing under way."""
+        self._window = window
+        self._placement = window.plan.placement
+        coming = [one.crossing for one in window.plan.program(window.worker) if isinstance(one, Receive)]
         self._coming = {(one.sender, one.cargo, one.index): one for one in coming}
-        self._next_steps = dict.fromkeys(coming, first_step)
-        self._oldest = first_step
+        self._next_steps = dict.fromkeys(coming, window.done)
         self._samples: dict[int, int] = {}
+        """Samples of the whole batch, by step of which something has come and that is not known to be done."""
 
     @property
     def expected(self) -> tuple[Crossing, ...]:
@@ -38,11 +38,11 @@ class Arrivals:
         next_step = self._next_steps[crossing]
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
-        latest = self._oldest + self._ahead
+        latest = self._window.latest
         if step > latest:
             raise ProtocolError(
                 f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness} and step "
-                f"{self._oldest} is not answered, so step {latest} is the latest that may come"
+                f"{latest - self._window.ahead} is not answered, so step {latest} is the latest that may come"
             )
         expected = self._samples.get(step)
         if not 1 <= samples <= self._placement.batch_size or samples != (expected or samples):
@@ -50,6 +50,7 @@ class Arrivals:
                 f"{cargo} {index} of step {step} came from {sender!r} for a batch of {samples} samples; it has "
                 f"{expected or f'1 to {self._placement.batch_size}'}"
             )
+        self._forget_done()
         self._samples[step] = samples
         self._next_steps[crossing] = step + 1
         return crossing
@@ -58,10 +59,10 @@ class Arrivals:
         """Expect this crossing to come again from `step` on, because its later tensors are lost."""
         self._next_steps[crossing] = step
 
-    def answered(self, step: int) -> None:
-        """This worker has made all that others wait for of `step`, so one more may come, though it may not have updated yet."""
-        self._oldest = step + 1
-        self._samples.pop(step, None)
+    def _forget_done(self) -> None:
+        done = self._window.done
+        while self._samples and (oldest := next(iter(self._samples))) < done:
+            del self._samples[oldest]
 
     def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
         if (crossing := self._coming.get((sender, cargo, index))) is None:

@@ -1,25 +1,26 @@
 """The computation of one worker: the batches that begin at it, their arrivals, and pieces of work, one after the other.
 
-The event loop hands over a first piece. The compute thread continues by itself with everything that can be computed then, a
-batch that may begin included, until nothing is left or others want the thread. So no work waits for the event loop needlessly.
+The steps belong to the compute thread. Loads come to it by one queue, and what is done goes to the event loop by another.
+The event loop only begins a turn of the thread. A turn goes on with everything that can be computed, a batch that may begin
+included, until nothing is left or others want the thread. So no work waits for the event loop needlessly.
 """
 
 import asyncio
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from shared.concurrency.handover import Handover
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
-from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
+from shared.execution.steps import Outgoing, Work, WorkerSteps
 from shared.model.features import Features
-from shared.placement import Crossing
+from shared.placement import Window
+from shared.runtime.load_queue import LoadQueue
 from shared.runtime.step_record import StepRecord
 from shared.training.device import synchronise
 from shared.training.losses import BatchLoss
@@ -77,8 +78,6 @@ class Computed(NamedTuple):
     started_seconds: float
     """By time.monotonic, as `ended_seconds`."""
     ended_seconds: float
-    answers: bool
-    """True if another step may come to this worker now."""
     ends_step: bool
     loss: BatchLoss | None
     """Loss of this worker's part, once it has done the step."""
@@ -88,136 +87,131 @@ class Computed(NamedTuple):
     """Segment of the worker's program that was computed."""
 
 
-class Computing:
-    """The steps of one worker, computed on a runner. Used on the event loop but where something else is said.
+Results = Handover[Begun | Computed]
+"""What the compute thread has done, on its way to the event loop; `MOST_UNHEARD` at most."""
 
-    Made on any thread. The steps belong to the compute thread while a call of it goes on, and to the event loop otherwise;
-    what comes meanwhile waits in a queue.
-    """
+
+class Computing:
+    """The steps of one worker, computed on a runner. Made on any thread, and used on the event loop."""
 
     def __init__(
         self,
+        window: Window,
         steps: WorkerSteps,
-        device: torch.device,
-        runner: Runner,
+        loads: LoadQueue,
+        results: Results,
         record: StepRecord,
-        may_begin: Callable[[int], bool],
-        hear: Callable[[Begun | Computed], None],
-        first_step: int,
-        *,
-        is_awaited: bool,
+        runner: Runner,
+        device: torch.device,
+        changed: asyncio.Event,
     ) -> None:
-        """may_begin: whether a step may begin now, asked where the steps are used. hear: told what is done, on the event loop.
+        """steps, record: belong to the runner's thread from here on.
 
-        is_awaited: whether others wait for what is done, so that it is to be heard of at once.
+        changed: set when more may begin or be computed.
         """
-        self.begun_step = first_step
-        """Step that begins next, where samples enter."""
+        self._window = window
         self._steps = steps
-        self._device = device
-        self._runner = runner
+        self._loads = loads
+        self._results = results
         self._record = record
-        self._may_begin = may_begin
-        self._hear = hear
-        self._is_awaited = is_awaited
+        self._runner = runner
+        self._device = device
+        self._changed = changed
+        self._is_awaited = bool(window.plan.peers(window.worker))
+        """True if others wait for what is done, so that it is to be heard of at once."""
         self._loop: asyncio.AbstractEventLoop
-        self._arrived: deque[tuple[int, int, Crossing, Load]] = deque()
-        self._news: deque[Begun | Computed] = deque()
-        self._is_told = False
-        """True while the event loop was told that the thread has news, and has not looked yet."""
         self._unheard_since = math.inf
         """Time at which the first unreported piece was done. The compute thread's own."""
         self._feeding = threading.Lock()
         """Held while a batch begins, so that whoever ends the feeding knows which have."""
         self._source: BatchSource | None = None
-        self._stop_step = first_step
-        self._something_new = asyncio.Event()
-        self._is_computing = self._is_stopped = False
-        self._defect: Exception | None = None
-        """Error that `hear` has raised while the thread was computing."""
+        self._stop_step = window.begun
+        self._is_computing = False
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
-        """Begin batches of a source, the steps before `stop_step`, whenever one is ready and may begin."""
+        """Begin batches of a source, the steps before `stop_step`, as soon as each is ready and the window lets it.
+
+        A batch that waits for that begins the moment that it may, before this worker turns to anything else.
+        """
         with self._feeding:
             self._source, self._stop_step = source, stop_step
-        self.wake()
+        self._changed.set()
 
     def feed_no_more(self) -> int:
         """Begin no batch any more, until the next `feed`; returns the step that would be the next."""
         with self._feeding:
-            self._source, self._stop_step = None, self.begun_step
-        return self.begun_step
-
-    def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
-        """Something has come, decoded."""
-        self._arrived.append((step, samples, crossing, load))
-        self.wake()
-
-    def wake(self) -> None:
-        """Look whether anything more can begin or be computed."""
-        self._something_new.set()
+            self._source, self._stop_step = None, self._window.begun
+        return self._window.begun
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""
         if not self._is_computing:  # whoever is computing looks for itself
-            self._loop.call_soon_threadsafe(self.wake)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     def start(self) -> "asyncio.Task[None]":
-        """Compute whatever can be computed, until the task is ended. It fails with what work, or `hear`, fails with."""
-        self._loop = asyncio.get_running_loop()
-        return self._loop.create_task(self._run())
+        """Compute whatever can be computed, until the task is ended.
 
-    async def _run(self) -> None:
-        while True:
-            if self._defect is not None:
-                raise self._defect
-            self._something_new.clear()
-            self._take_arrived()
-            self._hear_all()
-            source = self._source_to_begin()
-            begins = source is not None and source.is_ready  # before this worker turns to anything else
-            work = None if begins else self._steps.next_work()
-            if not begins and work is None:
-                await self._something_new.wait()
-                continue
-            self._is_computing = True
-            try:
-                await self._runner.run(self._go_on, work)
-            except Exception:
-                self._hear_all()
-                raise
-            self._is_computing = False
-            self._hear_all()
+        It fails with what work, or taking a result, fails with.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._results.open()
+        return self._loop.create_task(self._run())
 
     async def stop(self, running: "asyncio.Task[None] | None") -> None:
         """End `running`, which `start` has returned; when this returns, nothing is being computed."""
-        self._is_stopped = True  # before anything is waited for: the thread looks at it after each piece
+        self._results.close()  # before anything is waited for: the thread looks at it after each piece
         if running is not None:
             running.cancel()
             await asyncio.wait({running})
         await self._runner.run(_nothing)  # a call that was under way goes on after its caller
 
-    def _go_on(self, work: Work | None) -> None:
-        """On the compute thread: this piece of work, or batches that may begin, and what can be computed then."""
+    async def _run(self) -> None:
+        more_is_left = False
+        while True:
+            self._changed.clear()
+            if not (more_is_left or self._loads.is_ready or self._may_begin_now()):
+                await self._changed.wait()
+                continue
+            self._is_computing = True
+            try:
+                more_is_left = await self._runner.run(self._turn)
+            finally:
+                self._is_computing = False
+                self._results.take_all()
+            if self._results.failure is not None:
+                raise self._results.failure
+
+    def _may_begin_now(self) -> bool:
+        source = self._source_to_begin()
+        return source is not None and source.is_ready
+
+    # The rest runs on the compute thread.
+
+    def _turn(self) -> bool:
+        """Begin batches and compute for as long as nobody else wants the thread; returns whether more can be computed."""
         self._unheard_since = math.inf
-        if work is None:
-            self._begin_batches()
-            work = None if self._runner.is_wanted else self._steps.next_work()
+        self._take_loads()
+        if self._begin_batches() and self._is_over:
+            return self._steps.next_work() is not None
+        work = self._steps.next_work()
         while work is not None:
             done = self._compute(work)
-            if (
-                self._is_stopped
-                or self._defect is not None
-                or self._runner.is_wanted
-                or len(self._news) >= MOST_UNHEARD
-            ):
-                return
-            self._take_arrived()
+            if self._is_over:
+                return self._steps.next_work() is not None
+            self._take_loads()
             self._begin_batches()
+            if self._results.is_full:
+                return self._steps.next_work() is not None
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
         if (source := self._source) is not None:
             self._make_ready(source)  # while nothing else can be computed
+        return False
+
+    @property
+    def _is_over(self) -> bool:
+        """True if the turn has to end, because others want the thread or the event loop has to look first."""
+        return self._results.is_stopped or self._results.is_full or self._runner.is_wanted
 
     def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
@@ -227,35 +221,34 @@ class Computing:
             if work.ends_step:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._steps.finish(work)
-        answers = work.segment + 1 == self._steps.answering_segments
-        staleness = max(self._steps.newest(work.step) - work.step, 0)
-        done = Computed(
-            work.step, work.what, outgoing, started, ended, answers, work.ends_step, loss, staleness, work.segment
-        )
-        self._news.append(done)
+        staleness = max(self._window.begun - 1 - work.step, 0)
+        done = Computed(work.step, work.what, outgoing, started, ended, work.ends_step, loss, staleness, work.segment)
+        self._results.put(done)
         return done
 
-    def _take_arrived(self) -> None:
-        """Deliver the loads that have come to the steps, on the thread that uses them."""
-        while self._arrived:
-            step, samples, crossing, load = self._arrived.popleft()
-            self._steps.deliver(step, samples, crossing, load)
-            self._record.note_load(step, crossing, load)
+    def _take_loads(self) -> None:
+        while (arrived := self._loads.take()) is not None:
+            self._steps.deliver(*arrived)
+            self._record.note_load(arrived.step, arrived.crossing, arrived.load)
 
     def _source_to_begin(self) -> BatchSource | None:
-        """The source of which a batch may begin; None where none may."""
-        may_begin = self.begun_step < self._stop_step and self._may_begin(self.begun_step)
+        """The source of which a batch may begin; None where none may. Also on the event loop."""
+        may_begin = self._window.begun < self._stop_step and self._window.may_begin(self._window.begun)
         return self._source if may_begin else None
 
-    def _begin_batches(self) -> None:
-        """On the compute thread: all that may begin and are ready."""
-        while (source := self._source_to_begin()) is not None and self._make_ready(source):
+    def _begin_batches(self) -> bool:
+        """Begin all that may begin and are ready; returns whether any has begun."""
+        first = self._window.begun
+        while (
+            not self._results.is_full and (source := self._source_to_begin()) is not None and self._make_ready(source)
+        ):
             with self._feeding:
                 if self._source_to_begin() is source:  # else the feeding ended while the batch was read; it stays ready
-                    self._begin(self.begun_step, source.take())
+                    self._begin(self._window.begun, source.take())
+        return self._window.begun > first
 
     def _make_ready(self, source: BatchSource) -> bool:
-        """On the compute thread: see `BatchSource`. What others wait for is heard of before anything is read for long."""
+        """See `BatchSource`. What others wait for is heard of before anything is read for long."""
         if self._is_awaited and source.reads_long:
             self._tell_at_once()
         return source.make_ready()
@@ -263,15 +256,14 @@ class Computing:
     def _begin(self, step: int, batch: Samples) -> None:
         outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, batch.labels))
-        self.begun_step = step + 1
-        ends_step = not self._steps.has(step)
+        ends_step = self._window.done > step
         if ends_step:
             self._record.write(step)
         if outgoing or ends_step:
-            self._news.append(Begun(step, outgoing, ends_step))
+            self._results.put(Begun(step, outgoing, ends_step))
 
     def _tell(self, done: Computed) -> None:
-        """On the compute thread, have the event loop hear what is new, unless that can wait one piece more."""
+        """Have the event loop hear what is new, unless that can wait one piece more."""
         self._unheard_since = min(self._unheard_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
         if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:
@@ -279,22 +271,7 @@ class Computing:
 
     def _tell_at_once(self) -> None:
         self._unheard_since = math.inf
-        if self._news and not self._is_told:
-            self._is_told = True
-            self._loop.call_soon_threadsafe(self._hear_beside)
-
-    def _hear_beside(self) -> None:
-        """Hear the news while the thread continues."""
-        try:
-            self._hear_all()
-        except Exception as defect:
-            self._defect = defect
-            self.wake()
-
-    def _hear_all(self) -> None:
-        self._is_told = False  # first: what comes from here on is told again
-        while self._news and not self._is_stopped and self._defect is None:
-            self._hear(self._news.popleft())
+        self._results.announce()
 
 
 def _nothing() -> None:

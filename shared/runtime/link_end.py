@@ -8,53 +8,24 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TypeVar
 
-from shared.codec import Encoded
-from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
-from shared.execution.feedback import Feedback, errors_of
-from shared.execution.shared_blocks import check_part
-from shared.execution.steps import Load, Outgoing
-from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, StepPlan
-from shared.runtime.crossing_wire import ROLES, CrossingWire, EncodedSlots
+from shared.execution.steps import Outgoing
+from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, Window
+from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.judging import judge
+from shared.runtime.load_coder import LoadCoder, raw_bytes
+from shared.runtime.load_queue import Arrived, LoadQueue
 from shared.runtime.outbox import Item, Outbox
-from shared.runtime.reports import Reports
+from shared.runtime.report_relay import ReportRelay
 from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
-from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition, StepDone
+from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
-T = TypeVar("T")
 LinkStream = Duplex[LinkMessage, LinkMessage]
-
-
-class Inbox:
-    """The arrivals at one worker by all its links, and their decoding and delivery."""
-
-    def __init__(
-        self,
-        deliver: Callable[[int, int, Crossing, Load], None],
-        arrivals: Arrivals,
-        feedback: Feedback,
-        on_done: Callable[[StepDone, str], None],
-        on_stopping: Callable[[str, str], None],
-        listener: WorkerListener,
-    ) -> None:
-        """deliver: takes what has come of a step, whose whole batch has so many samples.
-
-        on_done: told that a worker has done a step, and by whom. on_stopping: told that a worker is about to stop, and by whom.
-        """
-        self.deliver = deliver
-        self.arrivals = arrivals
-        self.feedback = feedback
-        self.on_done = on_done
-        self.on_stopping = on_stopping
-        self.listener = listener
 
 
 class LinkEnd:
@@ -62,50 +33,43 @@ class LinkEnd:
 
     def __init__(
         self,
-        plan: StepPlan,
-        wire: CrossingWire,
-        worker: str,
+        window: Window,
         peer: str,
-        inbox: Inbox,
-        codecs: Runner,
-        first_step: int,
+        coder: LoadCoder,
+        arrivals: Arrivals,
+        loads: LoadQueue,
+        relay: ReportRelay,
+        listener: WorkerListener,
     ) -> None:
-        """worker: this one. codecs: the thread that encodes and decodes."""
+        """window: of this worker, with nothing under way. loads: get what comes. relay: gets the reports that come."""
         self.peer = peer
-        self._wire = wire
-        self._inbox = inbox
-        self._codecs = codecs
-        self._ahead = plan.ahead
+        self._window = window
+        self._coder = coder
+        self._wire = wire = coder.wire
+        self._arrivals = arrivals
+        self._loads = loads
+        self._relay = relay
+        self._listener = listener
+        plan, worker = window.plan, window.worker
         leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
-        self._outbox = Outbox(leaving, first_step, _own_feature(plan.program(worker), peer))
+        self._outbox = Outbox(leaving, window.done, _own_feature(plan.program(worker), peer))
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
-        self._as_they_lie = {crossing for crossing in (*leaving, *coming) if wire.crosses_as_it_lies(crossing)}
-        self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in (*leaving, *coming)}
         self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
         """Samples and announcement that were agreed to last, by crossing and slot."""
-        self._received = dict.fromkeys(coming, first_step)
+        self._received = dict.fromkeys(coming, window.done)
         """Step that is whole next, by crossing that comes here."""
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
         """Step, samples and count of slots that are announced, where some are missing, by crossing."""
         self._slots: dict[tuple[Crossing, int], EncodedSlots] = {}
-        self._more_to_send = asyncio.Event()
-        # Reports wait for something to go with, unless a batch begins somewhere only when it is heard what others have done.
-        self._reports = Reports(self._more_to_send.set, may_wait=not plan.unaware)
+        self.reports = relay.queues[peer]
+        """The reports on their way to the peer."""
+        self._more_to_send = self.reports.due
         self._dones_received = 0
-        self._stopping: list[str] = []
-        """Workers that are about to stop."""
-        self._stopping_sent = 0
-        """Number of these workers that the peer has been told of on this stream."""
         self._stream: LinkStream | None = None
         self._is_ending = False
         self._peer_has_ended = False
         """True once the peer has ended the current stream."""
-
-    @property
-    def has_leaving(self) -> bool:
-        """Tell whether anything goes to the peer in a step, which shows it how far this end has come."""
-        return bool(self._outbox.crossings)
 
     @property
     def bits_per_second(self) -> float | None:
@@ -120,15 +84,6 @@ class LinkEnd:
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
         self._outbox.put(outgoing)
-        self._more_to_send.set()
-
-    def report(self, done: StepDone, *, more_comes: bool) -> None:
-        """Tell the peer that a worker has done a step. more_comes: see `Reports.add`."""
-        self._reports.add(done, more_comes=more_comes)
-
-    def tell_stopping(self, worker: str) -> None:
-        """Tell the peer, and every new stream's again, that a worker is about to stop."""
-        self._stopping.append(worker)
         self._more_to_send.set()
 
     @property
@@ -153,17 +108,16 @@ class LinkEnd:
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
         awaited = {(one.role, one.block): one.next_step for one in peer.awaited} if is_as_many else {}
-        if not is_as_many or awaited.keys() != leaving.keys() or not self._reports.covers(peer.dones_received):
+        if not is_as_many or awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
         for key, step in awaited.items():
             self._outbox.resume(leaving[key], step)
-        self._reports.resume(peer.dones_received)
-        self._stopping_sent = 0
+        self.reports.resume(peer.dones_received)
         self._peer_has_ended = False
         self._announced.clear()
         self._slots.clear()
         for crossing, step in self._received.items():
-            self._inbox.arrivals.again(crossing, step)
+            self._arrivals.again(crossing, step)
         self._more_to_send.set()
 
     def keep(self) -> None:
@@ -173,7 +127,7 @@ class LinkEnd:
     def end(self) -> None:
         """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
         self._is_ending = True
-        self._reports.hurry()
+        self.reports.hurry()
         self._more_to_send.set()
 
     async def run(self, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -199,7 +153,7 @@ class LinkEnd:
             elif end_writing is None and receiving in done:
                 # What is on its way goes on to its end: gRPC cannot end a call of which a write was cancelled.
                 self._peer_has_ended = True
-                self._reports.hurry()
+                self.reports.hurry()
                 self._more_to_send.set()
                 await asyncio.wait({sending})
         finally:
@@ -220,13 +174,13 @@ class LinkEnd:
         slots = self._slots_of[crossing]
         self._judge(frame, key, crossing, step, slots[count])
         if count == 0:
-            self._inbox.arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
+            self._arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
         if count + 1 < len(slots):
             self._announced[crossing] = step, samples, count + 1
         else:
             self._announced.pop(crossing, None)
         # Who is at this step has long had what belongs to those that are further behind than any may be.
-        self._outbox.forget_before(key.step - self._ahead)
+        self._outbox.forget_before(key.step - self._window.ahead)
 
     def _judge(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
         """Agree to a tensor, at once if it looks as the one before it."""
@@ -250,76 +204,41 @@ class LinkEnd:
         while True:
             if items := self._outbox.next():
                 await self._send(stream, items)
-            elif self._stopping_sent < len(self._stopping) or self._reports.are_due:
-                await stream.write(self._news())
+            elif self.reports.are_due:
+                await stream.write(self.reports.take())
             elif self._is_ending or self._peer_has_ended:
                 return
             else:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    def _news(self) -> LinkMessage:
-        """A message with what is new beside what crosses: reports, and a worker that is about to stop."""
-        message = LinkMessage()
-        if self._stopping_sent < len(self._stopping):
-            message.stopping.worker = self._stopping[self._stopping_sent]
-            self._stopping_sent += 1
-        message.dones.extend(self._reports.take())
-        return message
-
     async def _send(self, stream: LinkStream, items: tuple[Item, ...]) -> None:
         tensors: list[WireTensor] = []
         for item in items:
             if item.encoded is None:
                 started = time.monotonic()
-                item.encoded = await self._encoded(item)
+                item.encoded = await self._coder.encode(item)
                 item.load = ()
-                self._inbox.listener.encoded(self.peer, item.step, started, time.monotonic())
+                self._listener.encoded(self.peer, item.step, started, time.monotonic())
             for slot, encoded in item.encoded.items():
                 key = self._wire.key(item.crossing, item.step, slot)
                 tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
                 if encoded is not None:
-                    self._inbox.listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
-        await stream.send(*tensors, message=self._news())
+                    self._listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
+        await stream.send(*tensors, message=self.reports.take())
         for item in items:
             self._outbox.note_sent(item)
-
-    async def _encoded(self, item: Item) -> EncodedSlots:
-        if not isinstance(item.load, tuple) or _is_on_device(item.load):
-            return await self._codecs.run(self._encode, item)
-        count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
-        at_once = count <= self._quick_bytes[item.crossing]
-        if item.crossing not in self._as_they_lie:
-            return await self._called(partial(self._encode, item), at_once=at_once)
-        if item.crossing.cargo is Cargo.FEATURE and self._wire.placement.staleness:
-            # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
-            # memory from being used again as a whole.
-            item.load = await self._called(partial(_copied, item.load), at_once=at_once)
-        return self._wire.encode(item.crossing, item.load)
-
-    async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
-        """Call a function on the thread of the codecs, or here, and return its result."""
-        return function() if at_once else await self._codecs.run(function)
-
-    def _encode(self, item: Item) -> EncodedSlots:
-        encoded = self._wire.encode(item.crossing, item.load)
-        if self._inbox.feedback.wants(item.crossing):
-            received = self._wire.decode(item.crossing, encoded)
-            assert isinstance(received, tuple)
-            assert isinstance(item.load, tuple)
-            self._inbox.feedback.note(item.step, item.crossing, errors_of(received, item.load))
-        return encoded
 
     async def _receive_all(self, stream: LinkStream) -> None:
         while (event := await stream.receive()) is not None:
             message, tensors = event
             for done in message.dones:
-                self._inbox.on_done(done, self.peer)
+                self._relay.hear(done, self.peer)
                 self._dones_received += 1
                 if done.worker == self.peer:
                     self._outbox.forget_before(done.step + 1)
             if message.HasField("stopping"):
-                self._inbox.on_stopping(message.stopping.worker, self.peer)
+                self._relay.hear_stopping(message.stopping.worker, self.peer)
             message.ClearField("dones")
             message.ClearField("stopping")
             if message.ByteSize():
@@ -333,36 +252,17 @@ class LinkEnd:
         crossing = self._crossing(tensor.key)
         step, samples = tensor.key.step, tensor.batch_samples
         encoded = from_wire(tensor)
-        self._inbox.listener.received(self.peer, tensor, _raw_bytes(encoded))
+        self._listener.received(self.peer, tensor, raw_bytes(encoded))
         slots = self._slots.setdefault((crossing, step), {})
         slots[tensor.key.slot] = encoded
         if len(slots) < len(self._slots_of[crossing]):
             return
-        takes_time = self._inbox.feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
-        if takes_time or crossing not in self._as_they_lie:
-            at_once = sum(map(_raw_bytes, slots.values())) <= self._quick_bytes[crossing]
-            load = await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)
-        else:
-            load = self._wire.decode(crossing, slots)
+        load = await self._coder.decode(crossing, step, samples, slots)
         # From here on without a pause: a lost stream has brought this or has not.
         del self._slots[crossing, step]
         self._received[crossing] = step + 1
-        if crossing.cargo is Cargo.ERROR_GRADIENT:
-            self._inbox.feedback.forget(step, crossing)
-        self._inbox.deliver(step, samples, crossing, load)
-
-    def _decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:
-        load = self._wire.decode(crossing, slots)
-        if crossing.cargo is Cargo.ERROR_GRADIENT:
-            assert isinstance(load, tuple)
-            return self._inbox.feedback.compensated(step, crossing, load, samples)
-        if (
-            crossing.cargo is Cargo.WEIGHT_GRADIENT
-            and crossing.rows.scaled(samples, self._wire.placement.batch_size).count
-        ):
-            assert isinstance(load, dict)
-            check_part(self._wire.chain.blocks[crossing.index], load)
-        return load
+        self._coder.note_taken(step, crossing)
+        self._loads.put(Arrived(step, samples, crossing, load))
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:
@@ -371,17 +271,3 @@ def _own_feature(operations: Program, peer: str) -> Crossing | None:
         if isinstance(one, Send) and one.crossing.receiver == peer and one.crossing.cargo is Cargo.FEATURE:
             return one.crossing
     return None
-
-
-def _raw_bytes(encoded: Encoded | None) -> int:
-    return 0 if encoded is None else encoded.raw_bytes
-
-
-def _is_on_device(load: Load) -> bool:
-    assert isinstance(load, tuple)
-    return any(tensor is not None and tensor.is_cuda for tensor in load)
-
-
-def _copied(load: Load) -> Load:
-    assert isinstance(load, tuple)
-    return tuple(None if tensor is None else tensor.clone() for tensor in load)

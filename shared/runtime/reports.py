@@ -1,10 +1,10 @@
 """Reports of steps that are done, on their way to the peer of a link: kept until it has them, sent with what else goes."""
 
-from collections.abc import Callable
+import asyncio
 
 from shared.runtime.resend_buffer import ResendBuffer
 from shared.transport.stream.reminder import Reminder
-from shared.wire.isthmus.v1.link_pb2 import StepDone
+from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 
 MOST_KEPT = 1024
 """Reports that are kept to be sent again: many more than can be under way, and small."""
@@ -16,18 +16,22 @@ under way here, the second if something is, which will have to be sent."""
 
 
 class Reports:
-    """Used on the event loop."""
+    """The queue to one peer: `MOST_KEPT` reports at most, and workers that are about to stop. Used on the event loop."""
 
-    def __init__(self, on_due: Callable[[], None], *, may_wait: bool) -> None:
-        """on_due: told when reports are to go, even alone. may_wait: whether no batch begins only when it is heard what others
-        have done."""
+    def __init__(self, *, may_wait: bool) -> None:
+        """may_wait: whether no batch begins only when it is heard what others have done."""
+        self.due = asyncio.Event()
+        """Set when something is to go, even alone; whoever sends clears it."""
         self._kept: ResendBuffer[StepDone] = ResendBuffer(MOST_KEPT)
         self._count = self._sent = 0
-        self._on_due = on_due
+        self._stopping: list[str] = []
+        """Workers that are about to stop."""
+        self._stopping_sent = 0
+        """Number of these that the peer has been told of on this stream."""
         self._may_wait = may_wait
         self._is_hurried = False
-        self._soon = Reminder(DELAY_SECONDS, self._remind)
-        self._late = Reminder(MORE_COMES_SECONDS, self._remind)
+        self._soon = Reminder(DELAY_SECONDS, self.hurry)
+        self._late = Reminder(MORE_COMES_SECONDS, self.hurry)
 
     def add(self, done: StepDone, *, more_comes: bool) -> None:
         """One more has to go. more_comes: whether other steps are under way here."""
@@ -36,19 +40,33 @@ class Reports:
         if self._may_wait:
             (self._late if more_comes else self._soon).begin()
         else:
-            self._remind()
+            self.hurry()
+
+    def tell_stopping(self, worker: str) -> None:
+        """Tell the peer, and every new stream's again, that a worker is about to stop."""
+        self._stopping.append(worker)
+        self.due.set()
 
     def hurry(self) -> None:
         """Make the reports that are there due now, even alone."""
         self._is_hurried = True
+        self.due.set()
 
     @property
     def are_due(self) -> bool:
-        """Tell whether any reports are to be sent now, even alone."""
-        return self._is_hurried and self._sent < self._count
+        """Tell whether anything is to be sent now, even alone."""
+        return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._sent < self._count)
 
-    def take(self) -> list[StepDone]:
-        """Take the reports that go with the next message."""
+    def take(self) -> LinkMessage:
+        """Make a message of what goes with the next items, or alone."""
+        message = LinkMessage()
+        if self._stopping_sent < len(self._stopping):
+            message.stopping.worker = self._stopping[self._stopping_sent]
+            self._stopping_sent += 1
+        message.dones.extend(self._taken())
+        return message
+
+    def _taken(self) -> list[StepDone]:
         if self._sent == self._count:
             return []
         stop = min(self._count, self._sent + MOST_TAKEN)
@@ -67,9 +85,6 @@ class Reports:
     def resume(self, received: int) -> None:
         """A stream begins, whose other end has received so many."""
         self._sent = received
+        self._stopping_sent = 0
         self._kept.forget_before(received)
         self.hurry()
-
-    def _remind(self) -> None:
-        self.hurry()
-        self._on_due()

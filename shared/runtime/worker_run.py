@@ -11,20 +11,19 @@ from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.steps import Outgoing, WorkerSteps
-from shared.placement import Arrivals, StepPlan
-from shared.runtime.computing import BatchSource, Begun, Computed, Computing
+from shared.placement import Arrivals, StepPlan, Window
+from shared.runtime.computing import MOST_UNHEARD, BatchSource, Begun, Computed, Computing, Results
 from shared.runtime.crossing_wire import CrossingWire
-from shared.runtime.link_end import Inbox, LinkEnd, LinkStream
+from shared.runtime.link_end import LinkEnd, LinkStream
+from shared.runtime.load_coder import LoadCoder
+from shared.runtime.load_queue import LoadQueue
 from shared.runtime.order import ComputedOrder
-from shared.runtime.reports_heard import ReportsHeard
+from shared.runtime.report_relay import ReportRelay
 from shared.runtime.step_record import StepRecord
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.link_pb2 import StepDone
-
-MOST_UNREPORTED = 1024
-"""The most steps that may begin beyond the oldest of which not every report is heard: many more than wait for a message."""
 
 
 class Threads(NamedTuple):
@@ -60,62 +59,40 @@ class WorkerRun:
         step_log: StepLog | None = None,
     ) -> None:
         """step_log: gets every step that is done here, with what has come for it."""
-        worker = blocks.worker
-        self.worker = worker
-        self.next_step = first_step
-        """The first step that this worker has not done."""
+        self.worker = worker = blocks.worker
+        self.window = window = Window(plan, worker, first_step)
+        """How far this worker is, and the others as far as it is known here."""
+        self._blocks = blocks
         self._listener = listener
         self._record = StepRecord(step_log)
-        self._blocks = blocks
-        self._steps = WorkerSteps(plan, blocks)
-        self._arrivals = Arrivals(plan, worker, first_step)
-        self._ahead = plan.ahead
-        self._is_unaware = worker in plan.unaware
         self._is_idle = not plan.program(worker)
-        self._heard = ReportsHeard(plan, worker, first_step)
-        peers = plan.peers(worker)
+        steps, changed = WorkerSteps(window, blocks), asyncio.Event()
+        self._loads = LoadQueue(steps.arriving, changed)
+        results = Results(self._hear, MOST_UNHEARD)
         self._computing = Computing(
-            self._steps,
-            blocks.held.device,
-            threads.compute,
-            self._record,
-            self._may_begin,
-            self._hear,
-            first_step,
-            is_awaited=bool(peers),
+            window, steps, self._loads, results, self._record, threads.compute, blocks.held.device, changed
         )
-        feedback = Feedback(blocks.feedback, self._steps.receives)
-        inbox = Inbox(self._computing.deliver, self._arrivals, feedback, self._hear_done, self._hear_stopping, listener)
-        self.links = {peer: LinkEnd(plan, wire, worker, peer, inbox, threads.codecs, first_step) for peer in peers}
+        crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
+        coder = LoadCoder(wire, crossings, Feedback(blocks.feedback, steps.receives), threads.codecs)
+        arrivals = Arrivals(window)
+        self._relay = relay = ReportRelay(window, listener, changed)
+        self.links = {
+            peer: LinkEnd(window, peer, coder, arrivals, self._loads, relay, listener) for peer in plan.peers(worker)
+        }
         """By the worker at the other end."""
-        self._told = {peer: plan.reports_heard(peer).get(worker, frozenset()) for peer in self.links}
-        """By peer, the workers whose reports this one brings there."""
-        self._parent = self.links.get(plan.report_parent(worker) or "")
-        self._stopping: set[str] = set()
-        """The workers that are about to stop."""
         self._costs: dict[int, _Cost] = {}
-        self._order = ComputedOrder(self._steps.segment_count)
+        self._order = ComputedOrder(steps.segment_count)
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def begun_step(self) -> int:
-        """Step that begins next, where samples enter."""
-        return self._computing.begun_step
-
-    @property
-    def in_flight(self) -> tuple[int, ...]:
-        """The steps that are under way here."""
-        return self._steps.in_flight
+    def under_way(self) -> range:
+        """The steps that have begun here or for which something has come, and that are not done."""
+        return range(self.window.done, max(self.window.begun, self._loads.stop))
 
     @property
     def waiting(self) -> dict[str, int]:
         """Counts of waiting work: steps for this worker's turn to compute them, and items for the links to others."""
-        return {"compute": self._steps.waiting, "send": sum(link.waiting for link in self.links.values())}
-
-    @property
-    def oldest_step(self) -> int:
-        """The first step that not every worker has done, as far as it is known here."""
-        return min(self.next_step, self._heard.oldest(self.next_step))
+        return {"compute": self._loads.waiting, "send": sum(link.waiting for link in self.links.values())}
 
     @property
     def has_failed(self) -> bool:
@@ -123,21 +100,18 @@ class WorkerRun:
         task = self._task
         return task is not None and task.done() and not task.cancelled()
 
-    @property
-    def batches_in_flight(self) -> int:
-        """Number of batches, where samples enter, that have begun and that hold up others; K + 1 at most, where K
-        bounds anything."""
-        return self.begun_step - self._oldest(self.begun_step)
-
     def may_be_at(self, step: int) -> bool:
         """Tell whether the others can begin this step next. A worker without a part in a step is at any that they say."""
-        return is_step(step) and (step == self.next_step or (self._is_idle and step > self.next_step))
+        return is_step(step) and (step == self.window.done or (self._is_idle and step > self.window.done))
 
     def catch_up(self, step: int) -> None:
-        """The others begin this step next, at which this worker may be. Raises StorageError where its log cannot be written."""
-        if step > self.next_step:
-            self._record.pass_over(self.next_step, step)
-            self.next_step = step
+        """Go on with this step, at which this worker may be, with nothing under way.
+
+        Raises StorageError where its log cannot be written.
+        """
+        if step > self.window.done:
+            self._record.pass_over(self.window.done, step)
+            self.window.move_to(step)
 
     def start(self) -> None:
         """Begin to compute whatever can be computed, until `stop`."""
@@ -186,11 +160,10 @@ class WorkerRun:
 
     def say_stopping(self) -> None:
         """Tell the agent, through whoever passes reports on, that this worker is about to stop."""
-        self._note_stopping(self.worker)
+        self._relay.tell_stopping(self.worker)
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
-        """Begin batches of a source, the steps before `stop_step`, as soon as each is ready and no more than K others are
-        under way. A batch that waits for that begins the moment that it may, before this worker turns to anything else."""
+        """See `Computing.feed`."""
         self._computing.feed(source, stop_step)
 
     def feed_no_more(self) -> int:
@@ -201,28 +174,18 @@ class WorkerRun:
         """The source has a batch that it had not. Called on any thread."""
         self._computing.note_ready()
 
-    def _may_begin(self, step: int) -> bool:
-        # Who says nothing for so long is not followed any further, even where nobody waits for what he says.
-        return step - self._oldest(step) <= self._ahead and step - self._heard.oldest(step) < MOST_UNREPORTED
-
-    def _oldest(self, step: int) -> int:
-        """The oldest step that is under way where `step` begins next, as far as that has to wait for it."""
-        oldest = min(self._steps.oldest(step), step)
-        return min(oldest, self._heard.oldest(oldest)) if self._is_unaware else oldest
-
     def _hear(self, news: Begun | Computed) -> None:
         if isinstance(news, Begun):
             self._post(news.outgoing)
             if news.ends_step:  # it only has the samples
                 self._end_step(news.step, None, 0)
             return
+        self._loads.note_used(news.step, news.segment)
         self._order.note(news.segment)
         seconds = news.ended_seconds - news.started_seconds
         self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
         self._listener.computed(news.step, news.what, news.started_seconds, news.ended_seconds)
         self._post(news.outgoing)
-        if news.answers:
-            self._arrivals.answered(news.step)
         if news.ends_step:
             self._end_step(news.step, news.loss, news.staleness)
 
@@ -231,7 +194,6 @@ class WorkerRun:
             self.links[one.crossing.receiver].send(one)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
-        self.next_step = step + 1
         self._listener.step_ended(step, staleness)
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
         done.order.extend(self._order.take())
@@ -245,39 +207,4 @@ class WorkerRun:
         for peer, link in self.links.items():
             if (rate := link.bits_per_second) is not None:
                 done.rates.add(to=peer, bits_per_second=rate)
-        self._listener.step_done(done)
-        self._pass_on(done, self.worker)
-
-    def _hear_done(self, done: StepDone, peer: str) -> None:
-        """A peer says that a worker has done a step. Raises ProtocolError for what cannot be."""
-        if self._heard.take(done, peer, self.begun_step):
-            self._listener.step_done(done)
-            self._pass_on(done, peer)
-        self._computing.wake()
-
-    def _pass_on(self, done: StepDone, source: str) -> None:
-        """Tell those that hear it by this worker, and those that nothing else shows how far this worker is.
-
-        source: the peer that it came from, or this worker. Loss and other figures go on the way to the first worker alone: they
-        tell of labels and outputs, and whoever only counts steps may have neither.
-        """
-        bare = StepDone(worker=done.worker, step=done.step)
-        for peer, link in self.links.items():
-            shows_nothing = source == self.worker and not link.has_leaving
-            if done.worker in self._told[peer] or shows_nothing:
-                link.report(done if link is self._parent else bare, more_comes=not self._steps.are_over)
-
-    def _hear_stopping(self, worker: str, peer: str) -> None:
-        """A peer says that a worker is about to stop. Raises ProtocolError for one that others speak for."""
-        if not self._heard.speaks_for(peer, worker):
-            raise ProtocolError(f"{peer!r} says that {worker[:40]!r} is about to stop; others pass that on")
-        self._note_stopping(worker)
-
-    def _note_stopping(self, worker: str) -> None:
-        """A worker is about to stop: pass it on towards the agent. A new stream tells it again."""
-        if worker in self._stopping:
-            return
-        self._stopping.add(worker)
-        self._listener.peer_stops(worker)
-        if self._parent is not None:
-            self._parent.tell_stopping(worker)
+        self._relay.tell(done)

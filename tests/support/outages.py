@@ -146,7 +146,7 @@ class _Run:
     def __init__(self) -> None:
         self.worker, self.has_failed = "edge", False
         self.links = {"trainer": SimpleNamespace(accept=None, position=0)}
-        self.oldest_step = self.begun_step = 0
+        self.window = SimpleNamespace(owed=None)
         self.up, self.lost = asyncio.Event(), asyncio.Event()
 
     def keep_links(self) -> None:

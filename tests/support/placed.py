@@ -16,7 +16,7 @@ from shared.execution.steps import Outgoing, WorkerSteps
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
-from shared.placement import Placement, StepPlan, Tile, held_blocks
+from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
@@ -157,7 +157,7 @@ class LooseSession:
             )
             for worker in placement.workers
         }
-        self._steps = {worker: WorkerSteps(plan, self.blocks[worker]) for worker in placement.workers}
+        self._steps = {worker: WorkerSteps(Window(plan, worker), self.blocks[worker]) for worker in placement.workers}
         self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -130,9 +130,9 @@ class PlacedSession:
 
     def most_under_way(self) -> int:
         """Batches of the evaluation that have begun anywhere and are not done everywhere."""
-        begun = max((step for run in self.evaluations.values() for step in run.in_flight), default=-1)
+        begun = max((step for run in self.evaluations.values() for step in run.under_way), default=-1)
         busy = [run for name, run in self.evaluations.items() if self._does(name, training=False)]
-        return begun + 1 - min(run.next_step for run in busy)
+        return begun + 1 - min(run.window.done for run in busy)
 
     def may_be_under_way(self) -> int:
         """The most batches of an evaluation that may be."""

@@ -45,7 +45,7 @@ class Evaluations:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"evaluation {number} is asked for; the last one was {self._last_number}, and numbers rise",
             )
-        if self._worker.run.in_flight or not self._worker.is_whole:
+        if self._worker.run.under_way or not self._worker.is_whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"no evaluation can begin while {self._worker.under_way} is under way",

@@ -98,7 +98,7 @@ class SessionWorker:
     @property
     def next_step(self) -> int:
         """Return the next step. All earlier steps are in the weights."""
-        return self.run.next_step
+        return self.run.window.done
 
     @property
     def shown_blocks(self) -> str:
@@ -113,7 +113,7 @@ class SessionWorker:
     @property
     def under_way(self) -> str:
         """Return the steps that have begun and not ended, for a sentence."""
-        steps = self.run.in_flight
+        steps = self.run.under_way
         return (
             f"step {', '.join(map(str, steps))}" if steps else "no step" if self.is_whole else "a step that has failed"
         )
@@ -135,7 +135,7 @@ class SessionWorker:
     def check_at(self, name: CheckpointName) -> None:
         """Refuse a checkpoint of another state than the present one. Raises StatusError."""
         is_here = name.lineage == self.lineage and self.run.may_be_at(name.step)
-        if not is_here or self.run.in_flight or not self.is_whole:
+        if not is_here or self.run.under_way or not self.is_whole:
             at = CheckpointName(self.lineage, self.next_step)
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -150,11 +150,11 @@ class SessionWorker:
         missing = [block for block in arriving if self.blocks.lacks(block)]
         late = placement.version <= before.version or not run.may_be_at(next_step)
         is_of_another = lineage != self.lineage and bool(held_blocks(before, self.name))
-        if late or missing or is_of_another or run.in_flight or not self.is_whole:
+        if late or missing or is_of_another or run.under_way or not self.is_whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"placement {placement.version} at {CheckpointName(lineage, next_step)} cannot follow placement "
-                f"{before.version} at {CheckpointName(self.lineage, run.next_step)}, with {self.under_way} under way"
+                f"{before.version} at {CheckpointName(self.lineage, run.window.done)}, with {self.under_way} under way"
                 + (f" and without blocks {missing}" if missing else ""),
             )
 

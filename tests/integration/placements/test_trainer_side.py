@@ -173,7 +173,7 @@ async def test_another_agent_that_joins_goes_on_from_memory_and_ends_the_links_o
             await agent.train(HALF, BATCHES[HALF:])
         agent.drop_links()
         await agent.dial()
-        begun = agent.worker.run.begun_step
+        begun = agent.worker.run.window.begun
         await agent.train(begun, BATCHES[begun:])
         assert_same_bits(trained(agent, CUT), await agent.state())
 

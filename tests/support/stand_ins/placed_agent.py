@@ -188,7 +188,7 @@ class PlacedAgent(TrainersBlocks):
 
     async def heard(self, step: int) -> None:
         """Wait until every worker has done all steps before this one. Raises what a link ends with."""
-        while self.worker.run.oldest_step < step:
+        while self.worker.run.window.settled < step:
             self._heard.clear()
             hearing = asyncio.create_task(self._heard.wait())
             await asyncio.wait({hearing, *self._serving.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -333,7 +333,7 @@ class PlacedAgent(TrainersBlocks):
     async def _linked(self, trainer: str, run: WorkerRun, evaluation: int = 0) -> "asyncio.Task[None]":
         listener = StreamListener(
             accept=run.links[trainer].accept,
-            owed=lambda: run.oldest_step if run.in_flight else None,
+            owed=lambda: run.window.settled if run.under_way else None,
             delivered=lambda *_: None,
         )
         opening = LinkOpening(

@@ -150,7 +150,7 @@ async def test_only_steps_begun_before_the_feeding_ends_are_done():
         assert 1 <= begun < STEPS
         gate.is_open.release(STEPS)
         await heard.all_done(range(begun), 1)
-        assert (run.begun_step, run.in_flight, gate.seen) == (begun, (), begun)
+        assert (run.window.begun, len(run.under_way), gate.seen) == (begun, 0, begun)
         run.feed(source, STEPS)
         await heard.all_done(range(STEPS), 1)
         assert gate.seen == STEPS
@@ -214,7 +214,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
         run.feed(source, 2)
         for step in range(2):
             await asyncio.sleep(0)
-            assert run.begun_step == step
+            assert run.window.begun == step
             source.ready += 1
             await asyncio.to_thread(run.note_ready)
             await heard.all_done(range(step + 1), 1)

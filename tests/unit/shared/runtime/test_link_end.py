@@ -137,7 +137,7 @@ def test_a_peer_cannot_say_of_others_or_of_other_steps_that_they_are_done(worker
     async def main() -> None:
         session = LinkedSession(built("dropping"), replace(LABELS_STAY, staleness=1), recipe("sgd"))
         edge, near = session.workers["edge"], session.workers["near"]
-        near.links["edge"].report(StepDone(worker=worker, step=step), more_comes=False)
+        near.links["edge"].reports.add(StepDone(worker=worker, step=step), more_comes=False)
         with pytest.raises(IsthmusError, match=r"is next|others pass that on"):
             await session.train([batch_of(0, 4)])
         assert edge is not near

@@ -216,7 +216,7 @@ def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, l
 def test_a_peer_speaks_of_no_stop_but_of_those_it_passes_on():
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        session.runs["near"].links["edge"].tell_stopping("nobody")
+        session.runs["near"].links["edge"].reports.tell_stopping("nobody")
         with pytest.raises(ProtocolError, match="others pass that on"):
             await session.train([batch_of(0, 4)])
         await session.stop()
@@ -262,7 +262,7 @@ def test_a_step_that_fails_ends_all_links_of_its_worker_with_its_error(worker):
         for peer in neighbours:
             with pytest.raises(ModelError, match="no more"):
                 await session.runs[worker].serve(peer, still_stream())
-        assert session.runs[worker].next_step == 2
+        assert session.runs[worker].window.done == 2
         await session.stop()
 
     run_virtually(main)

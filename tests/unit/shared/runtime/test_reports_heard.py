@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_SECONDS
 from shared.errors import ProtocolError
-from shared.placement import AGENT, StepPlan, parse_placement
+from shared.placement import AGENT, StepPlan, Window, parse_placement
 from shared.runtime.reports_heard import MOST_REPORT_BYTES, ReportsHeard
 from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
 from tests.support.placed import MODEL_FACTS
@@ -31,7 +31,15 @@ THERE_AND_BACK = placed(("near", 0, 1), ("far", 1, 2), ("near", 2, 3), (AGENT, 3
 
 
 def hearing(worker=AGENT, placement=THERE_AND_BACK):
-    return ReportsHeard(StepPlan(placement, FACTS), worker, 0)
+    return ReportsHeard(window_of(worker, placement))
+
+
+def window_of(worker=AGENT, placement=THERE_AND_BACK):
+    """The window of a worker at which steps before `BEGUN` have begun, where samples enter."""
+    found = Window(StepPlan(placement, FACTS), worker)
+    for step in range(BEGUN):
+        found.begin(step)
+    return found
 
 
 def report(worker="far", step=0, **changes):
@@ -79,13 +87,13 @@ WRONG = [
 @pytest.mark.parametrize("figures", RIGHT)
 def test_figures_that_a_worker_can_have_count(figures):
     heard = hearing(placement=CHAIN)
-    assert heard.take(report(**figures), "far", BEGUN)
-    assert heard.take(report(step=1), "far", BEGUN)
+    assert heard.take(report(**figures), "far")
+    assert heard.take(report(step=1), "far")
 
 
 def test_a_worker_that_computes_no_loss_reports_none():
     with pytest.raises(ProtocolError, match="the loss of 8 samples; it has 0 at most"):
-        hearing().take(report(**loss()), "near", BEGUN)
+        hearing().take(report(**loss()), "near")
 
 
 @pytest.mark.parametrize("figures", WRONG)
@@ -93,36 +101,37 @@ def test_a_worker_that_computes_no_loss_reports_none():
 def test_figures_that_it_cannot_have_are_refused_on_every_worker_and_count_nothing(worker, figures):
     heard, peer = hearing(worker), "near" if worker == AGENT else "far"
     with pytest.raises(ProtocolError, match=rf"^'{peer}' reports of step 0 at 'far': ") as refused:
-        heard.take(report(**figures), peer, BEGUN)
+        heard.take(report(**figures), peer)
     assert len(str(refused.value)) < 200
-    assert heard.take(report(), peer, BEGUN), "the step is still the next"
+    assert heard.take(report(), peer), "the step is still the next"
 
 
 def test_a_report_with_large_unknown_fields_is_refused():
     unknown = StepDone.FromString(report().SerializeToString() + b"\xa2\x06\xff\x7f" + bytes(0x3FFF))
     assert unknown.ByteSize() > MOST_REPORT_BYTES
     with pytest.raises(ProtocolError, match="a report has 4096 at most"):
-        hearing().take(unknown, "near", BEGUN)
+        hearing().take(unknown, "near")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["near", "far"]), st.integers(0, 6)), max_size=30))
 def test_each_worker_ends_its_steps_in_order_and_none_that_has_not_begun(said):
-    heard, next_steps = hearing(), {"near": 0, "far": 0}
+    window, next_steps = window_of(), {"near": 0, "far": 0}
+    heard = ReportsHeard(window)
     for worker, step in said:
         may_be = step == next_steps[worker] and step < BEGUN
         if may_be:
-            assert heard.take(report(worker, step, rates=[]), "near", BEGUN)
+            assert heard.take(report(worker, step, rates=[]), "near")
             next_steps[worker] += 1
         else:
             with pytest.raises(ProtocolError, match=f"{worker!r} has done step {step}"):
-                heard.take(report(worker, step, rates=[]), "near", BEGUN)
-        assert heard.oldest(99) == min(next_steps.values())
+                heard.take(report(worker, step, rates=[]), "near")
+        assert {name: window.next_of(name) for name in next_steps} == next_steps
 
 
 def test_a_worker_that_passes_nothing_on_reports_only_its_own_progress():
     heard = hearing("far")
-    assert not heard.take(report("near", rates=[]), "near", 0)
+    assert not heard.take(report("near", rates=[]), "near")
     for wrong in (report("near", 0), report("near", 2**63), report(AGENT, 0), report("x" * 100_000, 0)):
         with pytest.raises(ProtocolError) as refused:
-            heard.take(wrong, "near", 0)
+            heard.take(wrong, "near")
         assert len(str(refused.value)) < 200

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from torch import nn
@@ -12,7 +13,7 @@ from torch import nn
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from shared.concurrency.threads import Worker
 from shared.execution.model_facts import facts_of
-from shared.execution.steps import Work
+from shared.execution.steps import Work, WorkerSteps
 from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.planning import (
     BlockCosts,
@@ -25,6 +26,7 @@ from shared.planning import (
     step_cost,
     step_tasks,
 )
+from shared.training.losses import BatchLoss
 from tests.support.linked import LinkedSession
 from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
 from tests.support.virtual import Wire, run_virtually
@@ -100,7 +102,8 @@ class Timed:
             )
             await session.train([batch_of(step, SAMPLES) for step in range(steps)])
 
-        run_virtually(main)
+        with patch.object(WorkerSteps, "finish", _finish):
+            run_virtually(main)
         done = tuple(moment - begun for moment in session.done_seconds)
         return PlacementRun(done, done, self.step.ahead)
 
@@ -114,8 +117,18 @@ class Timed:
         return Wire(rates.uplink, rates.round_trip_seconds / 2)
 
 
+COMPUTED: list[int] = []
+"""The segments that were computed in the call of now: all workers take turns on the loop."""
+FINISH = WorkerSteps.finish
+
+
+def _finish(steps: WorkerSteps, work: Work) -> BatchLoss | None:
+    COMPUTED.append(work.segment)
+    return FINISH(steps, work)
+
+
 class Paced(Worker):
-    """A worker that computes on the loop. Each segment takes its seconds."""
+    """A worker that computes on the loop. Each segment takes its seconds, after which its results are heard of."""
 
     def __init__(self, seconds: list[float]) -> None:
         self._seconds = seconds
@@ -125,12 +138,12 @@ class Paced(Worker):
         """Tell that the loop wants a turn: each call is one piece of work."""
         return True
 
-    async def run(self, function, *works: Work | None):
-        """Run as `Worker` does."""
-        for work in works:
-            if work is not None:  # Beginning a batch takes no time.
-                await asyncio.sleep(self._seconds[work.segment])
-        return function(*works)
+    async def run(self, function):
+        """See `Worker`. To begin a batch takes no time."""
+        COMPUTED.clear()
+        result = function()
+        await asyncio.sleep(sum(self._seconds[segment] for segment in COMPUTED))
+        return result
 
 
 def placed(staleness: int, *tiles: Tile) -> Placement:

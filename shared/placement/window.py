@@ -1,0 +1,137 @@
+"""The window of steps under way at one worker: how far it and the others are, and what may come next. Pure.
+
+A step begins at a worker, is answered once the worker has made all that others wait for, and is done after its last segment.
+Each count rises by one step at a time and belongs to one thread; any thread may read it. So a reader sees the state of
+now or of a moment ago, and a bound that holds for it holds now.
+"""
+
+from shared.placement.step_plan import StepPlan
+
+MOST_UNREPORTED = 1024
+"""Largest number of steps that may begin beyond the oldest of which not every report is heard: many more than wait for a
+message."""
+
+
+class Window:
+    """The steps of one worker under one placement.
+
+    The thread that computes calls `begin`, `answer` and `end`, and the event loop calls `tell`, `hear` and `move_to`.
+    """
+
+    def __init__(self, plan: StepPlan, worker: str, first_step: int = 0) -> None:
+        """first_step: the step that everybody begins with under this placement."""
+        self.plan = plan
+        self.worker = worker
+        self.ahead = plan.ahead
+        """Number of steps that may have begun beyond the oldest under way: K, wherever anything can be stale."""
+        self.begun = first_step
+        """Step that begins next here; where no samples enter, the first for which nothing has come."""
+        self.answered = first_step
+        """First step for which others may wait for this worker."""
+        self.done = first_step
+        """First step that this worker has not done."""
+        self.told = first_step
+        """First step that the event loop does not know to be done here: a moment behind `done`."""
+        heard = plan.reports_heard(worker)
+        self._heard = frozenset(name for names in heard.values() for name in names)
+        """The workers whose reports come here."""
+        self._others = dict.fromkeys(self._heard, first_step)
+        """First step that another worker is not known to have done."""
+        self._first_step = first_step
+        self._reported = first_step if self._heard else None
+        """First step that not every one of `_heard` has reported; None where none reports."""
+        self._waits_for_reports = worker in plan.unaware
+        sources = {source.worker for source in plan.placement.sources}
+        self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1
+        """Number of steps that another worker may have done and that have not begun here; None where none begins here."""
+
+    # Admission.
+
+    def may_begin(self, step: int) -> bool:
+        """Tell whether `step`, which is the next, may begin now where samples enter."""
+        is_followed = self._reported is None or step - self._reported < MOST_UNREPORTED
+        return is_followed and step - self._oldest <= self.ahead
+
+    def may_go_forward(self, step: int) -> bool:
+        """Tell whether the weights of now are new enough for a forward of `step`."""
+        return step - self.done <= self.ahead
+
+    @property
+    def latest(self) -> int:
+        """The latest step of which anything may come to this worker."""
+        return self.answered + self.ahead
+
+    def may_be_done_elsewhere(self, step: int) -> bool:
+        """Tell whether another worker can have done `step`, as far as this one knows by its own samples."""
+        return self._lead is None or step < self.begun + self._lead
+
+    def next_of(self, worker: str) -> int:
+        """The first step that another worker is not known to have done."""
+        return self._others.get(worker, self._first_step)
+
+    # What is under way.
+
+    @property
+    def under_way(self) -> range:
+        """The steps that have begun here and are not done."""
+        done = self.done  # read before what can only be ahead of it
+        return range(done, self.begun)
+
+    @property
+    def held_up(self) -> int:
+        """Number of batches, where samples enter, that have begun and that hold up others; K + 1 at most, where K bounds
+        anything."""
+        oldest = self._oldest
+        return self.begun - oldest
+
+    @property
+    def settled(self) -> int:
+        """The first step that not every worker has done, as far as the event loop knows."""
+        return self.told if self._reported is None else min(self.told, self._reported)
+
+    @property
+    def owed(self) -> int | None:
+        """The oldest step that somebody has still to do; None with nothing under way."""
+        settled = self.settled
+        return settled if settled < self.begun else None
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest step under way, as far as a batch that begins has to wait for it."""
+        done = self.done
+        return min(done, self._reported) if self._waits_for_reports and self._reported is not None else done
+
+    # Progress.
+
+    def begin(self, step: int) -> None:
+        """Count a step as begun."""
+        assert step == self.begun, f"step {self.begun} begins next"
+        self.begun = step + 1
+
+    def answer(self, step: int) -> None:
+        """Count a step as answered: one more may come, though this one may not have updated yet."""
+        assert step == self.answered < self.begun, f"step {self.answered} is answered next"
+        self.answered = step + 1
+
+    def end(self, step: int) -> None:
+        """Count a step as done here."""
+        assert step == self.done < self.begun, f"step {self.done} ends next"
+        self.answered = max(self.answered, step + 1)
+        self.done = step + 1
+
+    def tell(self, step: int) -> None:
+        """Count a step as one that the event loop knows to be done here."""
+        assert step == self.told < self.done, f"step {self.told} is told next"
+        self.told = step + 1
+
+    def hear(self, worker: str, step: int) -> None:
+        """Count a step as done at another worker."""
+        assert step == self.next_of(worker), f"step {self.next_of(worker)} of {worker!r} is next"
+        self._others[worker] = step + 1
+        if worker in self._heard:
+            self._reported = min(self._others[name] for name in self._heard)
+
+    def move_to(self, step: int) -> None:
+        """Go on with `step`, with nothing under way: the others have done all before it without this worker."""
+        assert not self.under_way, "nothing is under way"
+        self.done = self.answered = self.begun = self.told = step

@@ -1,0 +1,99 @@
+"""Loads to the form of the wire and back, each on the thread of the codecs or at once, whichever takes less time."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from shared.codec import Encoded
+from shared.concurrency.threads import Runner
+from shared.execution.feedback import Feedback, errors_of
+from shared.execution.shared_blocks import check_part
+from shared.execution.steps import Load
+from shared.placement import Cargo, Crossing
+from shared.runtime.crossing_wire import CrossingWire, EncodedSlots
+from shared.runtime.outbox import Item
+
+T = TypeVar("T")
+
+
+class LoadCoder:
+    """The coding of all that comes to one worker and leaves it. Made on any thread, and used on the event loop."""
+
+    def __init__(self, wire: CrossingWire, crossings: list[Crossing], feedback: Feedback, codecs: Runner) -> None:
+        """crossings: those of this worker. codecs: the thread that encodes and decodes."""
+        self.wire = wire
+        self._feedback = feedback
+        self._codecs = codecs
+        self._as_they_lie = {crossing for crossing in crossings if wire.crosses_as_it_lies(crossing)}
+        self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in crossings}
+
+    async def encode(self, item: Item) -> EncodedSlots:
+        """Return the tensors of an item by slot."""
+        if not isinstance(item.load, tuple) or _is_on_device(item.load):
+            return await self._codecs.run(self._encode, item)
+        count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
+        at_once = count <= self._quick_bytes[item.crossing]
+        if item.crossing not in self._as_they_lie:
+            return await self._called(partial(self._encode, item), at_once=at_once)
+        if item.crossing.cargo is Cargo.FEATURE and self.wire.placement.staleness:
+            # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
+            # memory from being used again as a whole.
+            item.load = await self._called(partial(_copied, item.load), at_once=at_once)
+        return self.wire.encode(item.crossing, item.load)
+
+    async def decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:
+        """Return the load that came by slot. It may have to come again, until `note_taken`.
+
+        Raises ProtocolError for what no peer could have encoded.
+        """
+        takes_time = self._feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
+        if not takes_time and crossing in self._as_they_lie:
+            return self.wire.decode(crossing, slots)
+        at_once = sum(map(raw_bytes, slots.values())) <= self._quick_bytes[crossing]
+        return await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)
+
+    def note_taken(self, step: int, crossing: Crossing) -> None:
+        """The load of a crossing has come for good."""
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            self._feedback.forget(step, crossing)
+
+    async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
+        """Call a function on the thread of the codecs, or here, and return its result."""
+        return function() if at_once else await self._codecs.run(function)
+
+    def _encode(self, item: Item) -> EncodedSlots:
+        encoded = self.wire.encode(item.crossing, item.load)
+        if self._feedback.wants(item.crossing):
+            received = self.wire.decode(item.crossing, encoded)
+            assert isinstance(received, tuple)
+            assert isinstance(item.load, tuple)
+            self._feedback.note(item.step, item.crossing, errors_of(received, item.load))
+        return encoded
+
+    def _decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:
+        load = self.wire.decode(crossing, slots)
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            assert isinstance(load, tuple)
+            return self._feedback.compensated(step, crossing, load, samples)
+        if (
+            crossing.cargo is Cargo.WEIGHT_GRADIENT
+            and crossing.rows.scaled(samples, self.wire.placement.batch_size).count
+        ):
+            assert isinstance(load, dict)
+            check_part(self.wire.chain.blocks[crossing.index], load)
+        return load
+
+
+def raw_bytes(encoded: Encoded | None) -> int:
+    """Return the size of a tensor after its codec; 0 where there is none."""
+    return 0 if encoded is None else encoded.raw_bytes
+
+
+def _is_on_device(load: Load) -> bool:
+    assert isinstance(load, tuple)
+    return any(tensor is not None and tensor.is_cuda for tensor in load)
+
+
+def _copied(load: Load) -> Load:
+    assert isinstance(load, tuple)
+    return tuple(None if tensor is None else tensor.clone() for tensor in load)

@@ -1,0 +1,81 @@
+"""The loads that have come to a worker and wait for the thread that computes."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shared.execution.steps import Load
+from shared.placement import Crossing
+
+
+class Arrived(NamedTuple):
+    """A load that has come, decoded."""
+
+    step: int
+    samples: int
+    """Number of samples in the whole batch."""
+    crossing: Crossing
+    load: Load
+
+
+class LoadQueue:
+    """The loads by the segment that needs them: the thread gets those of one segment together, once all have come.
+
+    So nobody wakes the thread for a load with which nothing can be computed. The window of the worker bounds the queue: no
+    load is agreed to that comes too early. Used on the event loop, but for `take`.
+    """
+
+    def __init__(self, arriving: Sequence[Sequence[Crossing]], changed: asyncio.Event) -> None:
+        """arriving: the crossings that come in every step, by the segment that needs them.
+
+        changed: set when any load can be taken.
+        """
+        self._counts = [len(crossings) for crossings in arriving]
+        self._segments = {one: segment for segment, crossings in enumerate(arriving) for one in crossings}
+        self._changed = changed
+        self._coming: dict[tuple[int, int], list[Arrived]] = defaultdict(list)
+        """The loads of which others of the same segment are missing, by step and segment."""
+        self._ready: deque[Arrived] = deque()
+        self._unused: dict[int, int] = defaultdict(int)
+        """Number of loads that have come for a step and are not known to be used."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether there is anything to take."""
+        return bool(self._ready)
+
+    @property
+    def stop(self) -> int:
+        """Step after the last for which something has come that is not known to be used."""
+        return max(self._unused, default=-1) + 1
+
+    @property
+    def waiting(self) -> int:
+        """Number of steps for which something has come that is not known to be used."""
+        return len(self._unused)
+
+    def put(self, arrived: Arrived) -> None:
+        """Add a load."""
+        self._unused[arrived.step] += 1
+        segment = self._segments[arrived.crossing]
+        if self._counts[segment] > 1:
+            coming = self._coming[arrived.step, segment]
+            coming.append(arrived)
+            if len(coming) < self._counts[segment]:
+                return
+            self._ready.extend(self._coming.pop((arrived.step, segment)))
+        else:
+            self._ready.append(arrived)
+        self._changed.set()
+
+    def take(self) -> Arrived | None:
+        """Take the next load that can be used, if there is any. On the thread that computes."""
+        return self._ready.popleft() if self._ready else None
+
+    def note_used(self, step: int, segment: int) -> None:
+        """Forget the loads of a segment that was computed."""
+        if count := self._counts[segment]:
+            self._unused[step] -= count
+            if not self._unused[step]:
+                del self._unused[step]

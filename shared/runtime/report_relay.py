@@ -1,0 +1,71 @@
+"""The reports of steps that are done: judged as they come to a worker, told to its listener, and passed on to its peers."""
+
+import asyncio
+
+from shared.errors import ProtocolError
+from shared.placement import Window
+from shared.runtime.reports import Reports
+from shared.runtime.reports_heard import ReportsHeard
+from shared.runtime.worker_listener import WorkerListener
+from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+
+class ReportRelay:
+    """The reports of one worker and of those that report by it. Made on any thread, and used on the event loop."""
+
+    def __init__(self, window: Window, listener: WorkerListener, changed: asyncio.Event) -> None:
+        """changed: set when a report has come, after which more may begin."""
+        plan, worker = window.plan, window.worker
+        self._window = window
+        self._listener = listener
+        self._changed = changed
+        self._heard = ReportsHeard(window)
+        # Reports wait for something to go with, unless a batch begins somewhere only when it is heard what others have done.
+        self.queues = {peer: Reports(may_wait=not plan.unaware) for peer in plan.peers(worker)}
+        """The reports that go to each peer."""
+        self._told = {peer: plan.reports_heard(peer).get(worker, frozenset()) for peer in self.queues}
+        """By peer, the workers whose reports this one brings there."""
+        self._unshown = frozenset(peer for peer in self.queues if not plan.between(worker, peer))
+        """The peers to which nothing goes in a step that shows how far this worker is."""
+        self._parent = self.queues.get(plan.report_parent(worker) or "")
+        self._stopping: set[str] = set()
+        """The workers that are about to stop."""
+
+    def tell(self, done: StepDone) -> None:
+        """Report a step of this worker."""
+        self._window.tell(done.step)
+        self._listener.step_done(done)
+        self._pass_on(done, self._unshown)
+
+    def hear(self, done: StepDone, peer: str) -> None:
+        """Count what a peer says a worker has done. Raises ProtocolError for what cannot be."""
+        if self._heard.take(done, peer):
+            self._listener.step_done(done)
+            self._pass_on(done, frozenset())
+        self._changed.set()
+
+    def tell_stopping(self, worker: str) -> None:
+        """Pass on towards the agent that a worker is about to stop, once."""
+        if worker in self._stopping:
+            return
+        self._stopping.add(worker)
+        self._listener.peer_stops(worker)
+        if self._parent is not None:
+            self._parent.tell_stopping(worker)
+
+    def hear_stopping(self, worker: str, peer: str) -> None:
+        """Hear from a peer that a worker is about to stop. Raises ProtocolError for one that others speak for."""
+        if not self._heard.speaks_for(peer, worker):
+            raise ProtocolError(f"{peer!r} says that {worker[:40]!r} is about to stop; others pass that on")
+        self.tell_stopping(worker)
+
+    def _pass_on(self, done: StepDone, unshown: frozenset[str]) -> None:
+        """Tell those that hear it by this worker, and `unshown`.
+
+        Loss and other figures go on the way to the first worker alone: they tell of labels and outputs, and whoever only counts
+        steps may have neither.
+        """
+        bare = StepDone(worker=done.worker, step=done.step)
+        for peer, queue in self.queues.items():
+            if done.worker in self._told[peer] or peer in unshown:
+                queue.add(done if queue is self._parent else bare, more_comes=bool(self._window.under_way))
