@@ -125,7 +125,7 @@ class WorkerSteps:
 
     @property
     def arriving(self) -> tuple[tuple[Crossing, ...], ...]:
-        """Crossings that come to this worker in every step, by the segment that needs them."""
+        """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
     def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:

@@ -58,7 +58,7 @@ class Window:
 
     @property
     def latest(self) -> int:
-        """The latest step of which anything may come to this worker."""
+        """Return the latest step of which anything may come to this worker."""
         return self.answered + self.ahead
 
     def may_be_done_elsewhere(self, step: int) -> bool:
@@ -66,32 +66,34 @@ class Window:
         return self._lead is None or step < self.begun + self._lead
 
     def next_of(self, worker: str) -> int:
-        """The first step that another worker is not known to have done."""
+        """Return the first step that another worker is not known to have done."""
         return self._others.get(worker, self._first_step)
 
     # What is under way.
 
     @property
     def under_way(self) -> range:
-        """The steps that have begun here and are not done."""
+        """Return the steps that have begun here and are not done."""
         done = self.done  # read before what can only be ahead of it
         return range(done, self.begun)
 
     @property
     def held_up(self) -> int:
-        """Number of batches, where samples enter, that have begun and that hold up others; K + 1 at most, where K bounds
-        anything."""
+        """Count the batches that have begun and hold up others, where samples enter.
+
+        They are K + 1 at most, wherever K bounds anything.
+        """
         oldest = self._oldest
         return self.begun - oldest
 
     @property
     def settled(self) -> int:
-        """The first step that not every worker has done, as far as the event loop knows."""
+        """Return the first step that not every worker has done, as far as the event loop knows."""
         return self.told if self._reported is None else min(self.told, self._reported)
 
     @property
     def owed(self) -> int | None:
-        """The oldest step that somebody has still to do; None with nothing under way."""
+        """Return the oldest step that some worker has still to do; None with nothing under way."""
         settled = self.settled
         return settled if settled < self.begun else None
 

@@ -88,7 +88,7 @@ class Computed(NamedTuple):
 
 
 Results = Handover[Begun | Computed]
-"""What the compute thread has done, on its way to the event loop; `MOST_UNHEARD` at most."""
+"""Finished work of the compute thread on its way to the event loop: `MOST_UNHEARD` pieces at most."""
 
 
 class Computing:

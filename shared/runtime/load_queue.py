@@ -47,12 +47,12 @@ class LoadQueue:
 
     @property
     def stop(self) -> int:
-        """Step after the last for which something has come that is not known to be used."""
+        """Return the step after the last for which something has come that is not known to be used."""
         return max(self._unused, default=-1) + 1
 
     @property
     def waiting(self) -> int:
-        """Number of steps for which something has come that is not known to be used."""
+        """Count the steps for which something has come that is not known to be used."""
         return len(self._unused)
 
     def put(self, arrived: Arrived) -> None:

@@ -61,7 +61,7 @@ class WorkerRun:
         """step_log: gets every step that is done here, with what has come for it."""
         self.worker = worker = blocks.worker
         self.window = window = Window(plan, worker, first_step)
-        """How far this worker is, and the others as far as it is known here."""
+        """Counts of the steps that are under way here."""
         self._blocks = blocks
         self._listener = listener
         self._record = StepRecord(step_log)
@@ -86,7 +86,7 @@ class WorkerRun:
 
     @property
     def under_way(self) -> range:
-        """The steps that have begun here or for which something has come, and that are not done."""
+        """Return the steps that have begun here or for which something has come, and that are not done."""
         return range(self.window.done, max(self.window.begun, self._loads.stop))
 
     @property

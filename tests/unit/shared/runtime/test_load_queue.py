@@ -1,0 +1,49 @@
+"""Loads reach the compute thread once all that a segment needs has come, and count as waiting until they are used."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.placement import Cargo, Crossing, Rows
+from shared.runtime.load_queue import Arrived, LoadQueue
+
+WHOLE = Rows(0, 4)
+ARRIVING = (
+    (),
+    (Crossing("edge", "near", Cargo.FEATURE, 1, WHOLE), Crossing("edge", "near", Cargo.LABEL, 4, WHOLE)),
+    (Crossing("far", "near", Cargo.ERROR_GRADIENT, 2, WHOLE),),
+)
+STEPS = 3
+LOADS = [Arrived(step, 4, crossing, ()) for step in range(STEPS) for segment in ARRIVING for crossing in segment]
+
+
+@given(order=st.permutations(LOADS))
+def test_the_loads_of_a_segment_are_taken_together_after_the_last_of_them(order):
+    changed = asyncio.Event()
+    queue, come, used = LoadQueue(ARRIVING, changed), [], []
+    for arrived in order:
+        queue.put(arrived)
+        come.append(arrived)
+        segment = next(number for number, crossings in enumerate(ARRIVING) if arrived.crossing in crossings)
+        of_segment = [one for one in come if one.step == arrived.step and one.crossing in ARRIVING[segment]]
+        is_whole = len(of_segment) == len(ARRIVING[segment])
+        assert (queue.is_ready, changed.is_set()) == (is_whole, is_whole)
+        assert queue.waiting == len({one.step for one in come if one not in used})
+        assert queue.stop == max((one.step for one in come if one not in used), default=-1) + 1
+        if is_whole:
+            taken = [queue.take() for _ in of_segment]
+            assert taken == of_segment
+            assert queue.take() is None
+            assert queue.waiting, "what is taken is not used yet"
+            queue.note_used(arrived.step, segment)
+            used += of_segment
+            changed.clear()
+    assert queue.waiting == 0
+
+
+def test_a_segment_that_needs_nothing_uses_nothing():
+    queue = LoadQueue(ARRIVING, asyncio.Event())
+    queue.put(LOADS[0])
+    queue.note_used(0, 0)
+    assert queue.waiting == 1
