@@ -13,7 +13,7 @@ from typing import Self
 
 from edge_agent.data import Batch, Reading
 from shared.concurrency.threads import Worker
-from shared.runtime.computing import Samples
+from shared.runtime.compute_loop import Samples
 from shared.training.losses import narrowed
 
 MOST_READY = 2

@@ -12,7 +12,7 @@ from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.steps import Outgoing, WorkerSteps
 from shared.placement import Arrivals, StepPlan, Window
-from shared.runtime.computing import MOST_UNHEARD, BatchSource, Begun, Computed, Computing, Results
+from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_coder import LoadCoder
@@ -69,7 +69,7 @@ class WorkerRun:
         steps, changed = WorkerSteps(window, blocks), asyncio.Event()
         self._loads = LoadQueue(steps.arriving, changed)
         results = Results(self._hear, MOST_UNHEARD)
-        self._computing = Computing(
+        self._compute_loop = ComputeLoop(
             window, steps, self._loads, results, self._record, threads.compute, blocks.held.device, changed
         )
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
@@ -115,11 +115,11 @@ class WorkerRun:
 
     def start(self) -> None:
         """Begin to compute whatever can be computed, until `stop`."""
-        self._task = self._computing.start()
+        self._task = self._compute_loop.start()
 
     async def stop(self) -> None:
         """Compute no more. When this returns, nothing is being computed."""
-        await self._computing.stop(self._task)
+        await self._compute_loop.stop(self._task)
 
     async def serve(
         self, peer: str, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None
@@ -163,16 +163,16 @@ class WorkerRun:
         self._relay.tell_stopping(self.worker)
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
-        """See `Computing.feed`."""
-        self._computing.feed(source, stop_step)
+        """See `ComputeLoop.feed`."""
+        self._compute_loop.feed(source, stop_step)
 
     def feed_no_more(self) -> int:
         """Begin no batch any more, until the next `feed`; returns the step that would be the next."""
-        return self._computing.feed_no_more()
+        return self._compute_loop.feed_no_more()
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""
-        self._computing.note_ready()
+        self._compute_loop.note_ready()
 
     def _hear(self, news: Begun | Computed) -> None:
         if isinstance(news, Begun):

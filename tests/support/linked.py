@@ -12,7 +12,7 @@ from shared.concurrency.threads import Runner
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
 from shared.placement import Placement, Source, StepPlan, held_blocks
-from shared.runtime.computing import Samples
+from shared.runtime.compute_loop import Samples
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.worker_listener import WorkerListener
 from shared.runtime.worker_run import Threads, WorkerRun

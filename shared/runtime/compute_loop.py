@@ -91,7 +91,7 @@ Results = Handover[Begun | Computed]
 """Finished work of the compute thread on its way to the event loop: `MOST_UNHEARD` pieces at most."""
 
 
-class Computing:
+class ComputeLoop:
     """The steps of one worker, computed on a runner. Made on any thread, and used on the event loop."""
 
     def __init__(

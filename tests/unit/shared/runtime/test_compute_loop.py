@@ -14,7 +14,7 @@ from shared.concurrency.threads import Worker
 from shared.errors import ModelError
 from shared.execution.model_facts import facts_of
 from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
-from shared.runtime.computing import MOST_UNHEARD
+from shared.runtime.compute_loop import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
