@@ -10,7 +10,7 @@ from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.rpc.status import passed_on
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import LinkPosition
@@ -26,7 +26,7 @@ class DialledLink(KeptLink):
 
     def __init__(
         self,
-        run: WorkerRun,
+        run: PlacementExecutor,
         peer: Peer,
         session_term: int,
         evaluation: int,

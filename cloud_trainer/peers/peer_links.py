@@ -8,7 +8,7 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.dialled_link import DialledLink
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
@@ -23,7 +23,7 @@ class PeerLinks:
 
     def __init__(
         self,
-        run: WorkerRun,
+        run: PlacementExecutor,
         peers: Sequence[Peer],
         session_term: int,
         dialer: PeerDialer,

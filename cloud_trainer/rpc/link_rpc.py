@@ -13,7 +13,7 @@ from cloud_trainer.sessions.session import Session
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.placement import AGENT
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.auth.callers import Caller, PeerLink, caller, no_such_ticket
 from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
@@ -60,7 +60,7 @@ class LinkRpc:
             )
             await session.links.note_ended(opening.evaluation)
 
-    def _run_for(self, session: Session, opening: LinkOpening) -> WorkerRun:
+    def _run_for(self, session: Session, opening: LinkOpening) -> PlacementExecutor:
         """The steps that the link is for.
 
         Raises StatusError where there is no such link now, or not for this caller, and what a link behind it has failed with.
@@ -87,7 +87,7 @@ class LinkRpc:
         return run
 
     async def _serve(
-        self, session: Session, run: WorkerRun, name: StreamName, opened: LinkOpened, context: Context
+        self, session: Session, run: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context
     ) -> None:
         on_delivered = partial(session.on_delivered(name.evaluation), name.worker)
         served = ServedStream(context, run.links[name.worker].accept, self._link, on_delivered)

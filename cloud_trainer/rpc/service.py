@@ -36,7 +36,7 @@ from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_run
-from shared.runtime.worker_run import Threads
+from shared.runtime.placement_executor import Threads
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context

@@ -17,7 +17,7 @@ from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.errors import ProtocolError
 from shared.placement import AGENT
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.training.block_state import BlockTensors
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -57,7 +57,7 @@ class Session:
         """Return the largest K that the session may have under the placement in force."""
         return self.memory.max_staleness(self.worker.uses.trained.each_bytes)
 
-    def run_of(self, evaluation: int) -> WorkerRun:
+    def run_of(self, evaluation: int) -> PlacementExecutor:
         """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""
         run = self.evaluations.run(evaluation) if evaluation else self.worker.run
         if run is None:

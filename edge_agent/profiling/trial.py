@@ -22,7 +22,7 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.events import Events
 from shared.events.worker import Encoded, Received
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""
@@ -54,7 +54,7 @@ class _Watch:
     gradient waited."""
 
     def __init__(self, events: Events) -> None:
-        self.run: WorkerRun | None = None
+        self.run: PlacementExecutor | None = None
         """The edge's worker, once there is one."""
         self.ends: list[float] = []
         self.turns: list[float] = []

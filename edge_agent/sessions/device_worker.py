@@ -16,8 +16,8 @@ from shared.execution.blocks import Method
 from shared.placement import AGENT, PlacementPlan, held_blocks
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.placement_executor import Threads
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads
 from shared.training import block_state
 from shared.training.held_state import changing_blocks, copy_state, put_back, to_bytes
 from shared.training.losses import LossHead, check_labels

@@ -14,9 +14,9 @@ from shared.client.retry import Spacing
 from shared.errors import ProtocolError
 from shared.events import ignore
 from shared.runtime.placed_worker import PlacedWorker
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.runtime.watching import watched
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import WorkerRun
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
@@ -65,7 +65,7 @@ class Evaluator:
             await watched(self._feed(run, test, totals), links.failure, run.failure)
         return totals.result()
 
-    async def _feed(self, run: WorkerRun, test: EvaluationLoader, totals: "_Totals") -> None:
+    async def _feed(self, run: PlacementExecutor, test: EvaluationLoader, totals: "_Totals") -> None:
         async with Prefetcher(test.iterate(), self._session.threads.load, run.note_ready, test.reading) as batches:
             run.feed(batches, test.batches)
             try:

@@ -14,14 +14,14 @@ from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.events.worker import Delivered
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.stream.framing import WireTensor
 
 
 class Links:
     """All links of one run of this worker. They are kept up until the body ends. Made and used on the event loop."""
 
-    def __init__(self, session: OpenSession, run: WorkerRun, emit: Emit, evaluation: int = 0) -> None:
+    def __init__(self, session: OpenSession, run: PlacementExecutor, emit: Emit, evaluation: int = 0) -> None:
         """evaluation: number of the evaluation that they are for; 0 for training.
 
         A trainer takes part in an evaluation as long as a call lasts. The call is lost with the link, so these links
@@ -76,7 +76,7 @@ class _Link(KeptLink):
     def __init__(
         self,
         session: OpenSession,
-        run: WorkerRun,
+        run: PlacementExecutor,
         peer: str,
         emit: Emit,
         ending: asyncio.Event,

@@ -8,7 +8,7 @@ import structlog
 from shared.client.retry import Spacing
 from shared.client.stream_call import LinkCall
 from shared.errors import BusyError, IsthmusError, UnreachableError
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 class KeptLink(ABC):
     """A link of a worker's run. Who dials says how, and what dialling again may mend. Used on the event loop."""
 
-    def __init__(self, run: WorkerRun, peer: str, session_id: str, session_term: int, evaluation: int) -> None:
+    def __init__(self, run: PlacementExecutor, peer: str, session_id: str, session_term: int, evaluation: int) -> None:
         """peer: the worker there, to which the run has a link. session_id: of the session there. evaluation: 0 for training."""
         self.run = run
         self.peer = peer

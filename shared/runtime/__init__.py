@@ -1,7 +1,7 @@
 """The parts that run on every worker of a session, on either side: the watch over a silent peer, the judge of its
 announcements, and the buffer of tensors that may have to be sent again.
 
-`worker_run` carries out a worker's program of a placement over `link_end`s. Knows nothing of the direction of dialling.
+`placement_executor` carries out a worker's program of a placement over `link_end`s. Knows nothing of the direction of dialling.
 """
 
 from shared.runtime.judging import ExpectedTensor, judge

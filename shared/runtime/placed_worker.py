@@ -7,8 +7,8 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan
 from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
 
@@ -71,15 +71,15 @@ class PlacedWorker:
         """Compute no more."""
         await self.run.stop()
 
-    async def evaluation(self, listener: WorkerListener) -> WorkerRun:
+    async def evaluation(self, listener: WorkerListener) -> PlacementExecutor:
         """Steps that evaluate batches from 0 on with the weights of now; who asks has to stop them."""
         run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, listener, 0)
         run.start()
         return run
 
-    def _made(self, plan: StepPlan, listener: WorkerListener, first_step: int) -> WorkerRun:
+    def _made(self, plan: StepPlan, listener: WorkerListener, first_step: int) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
         wire = CrossingWire(plan.placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
         step_log = setup.step_log if plan.training else None
-        return WorkerRun(plan, wire, blocks, setup.threads, listener, first_step, step_log)
+        return PlacementExecutor(plan, wire, blocks, setup.threads, listener, first_step, step_log)

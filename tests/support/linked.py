@@ -14,8 +14,8 @@ from shared.model.chain import Chain
 from shared.placement import Placement, Source, StepPlan, held_blocks
 from shared.runtime.compute_loop import Samples
 from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads, WorkerRun
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1.link_pb2 import StepDone
@@ -97,7 +97,7 @@ class Given:
         return self._left.pop()
 
 
-def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches) -> None:
+def feed(run: PlacementExecutor, placement: Placement, first_step: int, batches: Batches) -> None:
     """Have batch after batch begin with the samples of this worker, if it has any."""
     for source in placement.sources:
         if source.worker == run.worker:
@@ -105,7 +105,7 @@ def feed(run: WorkerRun, placement: Placement, first_step: int, batches: Batches
 
 
 async def drive(
-    runs: Mapping[str, WorkerRun],
+    runs: Mapping[str, PlacementExecutor],
     beside: Iterable[Coroutine[Any, Any, None]],
     ended: Coroutine[Any, Any, None],
 ) -> None:
@@ -152,7 +152,7 @@ class LinkedSession:
         self._listeners: list[Ends] = []
         plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
         how = method(backward)
-        self.workers: dict[str, WorkerRun] = {}
+        self.workers: dict[str, PlacementExecutor] = {}
         self.blocks: dict[str, WatchedBlocks] = {}
         for worker in placement.workers:
             if not held_blocks(placement, worker) and not any(one.worker == worker for one in placement.sources):
@@ -164,7 +164,7 @@ class LinkedSession:
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
             self._listeners.append(Ends() if self.workers else self._heard)
-            self.workers[worker] = WorkerRun(plan, wire, blocks, threads, self._listeners[-1])
+            self.workers[worker] = PlacementExecutor(plan, wire, blocks, threads, self._listeners[-1])
         self._links = plan.links
 
     @property

@@ -9,7 +9,7 @@ from shared.concurrency.tasks import run_together
 from shared.errors import UnreachableError
 from shared.placement import Link
 from shared.runtime.link_end import LinkStream
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.stream.channel import PacketChannel, loopback
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
@@ -42,11 +42,13 @@ class Linking:
         self._chunk_bytes = chunk_bytes
         self.streams = 0
 
-    def keep_all(self, runs: Mapping[str, WorkerRun], linked: Iterable[Link]) -> list[Coroutine[Any, Any, None]]:
+    def keep_all(
+        self, runs: Mapping[str, PlacementExecutor], linked: Iterable[Link]
+    ) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that keep the links between these runs up, for as long as they are awaited."""
         return [self._keep(runs[link.dialer], runs[link.listener]) for link in linked]
 
-    async def _keep(self, near: WorkerRun, far: WorkerRun) -> None:
+    async def _keep(self, near: PlacementExecutor, far: PlacementExecutor) -> None:
         while True:
             lost = asyncio.Event()
             here, there = self._channels(near.worker, far.worker)
@@ -67,7 +69,7 @@ class Linking:
         return PacketChannel(down.read, up.write), PacketChannel(up.read, down.write)
 
     def _stream(
-        self, run: WorkerRun, peer: WorkerRun, channel: Channel, lost: asyncio.Event, left: int | None
+        self, run: PlacementExecutor, peer: PlacementExecutor, channel: Channel, lost: asyncio.Event, left: int | None
     ) -> LinkStream:
         async def survive(work):
             nonlocal left

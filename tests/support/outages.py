@@ -34,7 +34,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, FencedError, SessionLostError, UnreachableError
 from shared.events import ignore
 from shared.placement import PlacementPlan, two_workers
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker, run_virtually
 
@@ -230,7 +230,7 @@ async def _train(session: OpenSession, run: _Run) -> None:
     while True:
         await session.retry.run(partial(recovery.rejoin, is_whole=True))
         with suppress(SessionLostError):
-            async with Links(session, cast(WorkerRun, run), ignore) as links:
+            async with Links(session, cast(PlacementExecutor, run), ignore) as links:
                 await links.failure
 
 

@@ -12,7 +12,7 @@ from shared.execution.model_facts import facts_of
 from shared.execution.simulation import Turn
 from shared.placement import Placement, PlacementPlan, first_worker, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
-from shared.runtime.worker_run import Threads, WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
@@ -71,7 +71,7 @@ class PlacedSession:
             placed.start()
 
     @property
-    def runs(self) -> dict[str, WorkerRun]:
+    def runs(self) -> dict[str, PlacementExecutor]:
         """The steps of training, by worker."""
         return {name: worker.run for name, worker in self.workers.items()}
 

@@ -6,14 +6,14 @@ import grpc
 
 from cloud_trainer.sessions.links import SessionLinks
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.rpc.status import StatusError
 
 
 class Evaluation:
     """An evaluation, from its beginning to its end. Used on the event loop."""
 
-    def __init__(self, number: int, run: WorkerRun) -> None:
+    def __init__(self, number: int, run: PlacementExecutor) -> None:
         """run: it computes already."""
         self.number = number
         self.run = run
@@ -55,7 +55,7 @@ class Evaluations:
         self._now = Evaluation(number, await self._worker.evaluation())
         return self._now
 
-    def run(self, number: int) -> WorkerRun | None:
+    def run(self, number: int) -> PlacementExecutor | None:
         """Return the steps of an evaluation; None if it is not under way."""
         return None if self._now is None or self._now.number != number else self._now.run
 

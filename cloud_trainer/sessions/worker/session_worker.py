@@ -13,8 +13,8 @@ from cloud_trainer.sessions.worker.in_force import ActivePlacement, InForce
 from shared.checkpoint import CheckpointName
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads, WorkerRun
 from shared.telemetry.metrics import TrainingMetrics
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import changing_blocks, put_back
@@ -86,7 +86,7 @@ class SessionWorker:
         return self._active.now.uses
 
     @property
-    def run(self) -> WorkerRun:
+    def run(self) -> PlacementExecutor:
         """Return the steps of training."""
         return self._placed.run
 
@@ -183,7 +183,7 @@ class SessionWorker:
         await self._placed.go_back(judged.plan, step)
         self._put_into_force(judged)
 
-    async def evaluation(self) -> WorkerRun:
+    async def evaluation(self) -> PlacementExecutor:
         """Return steps that evaluate with the present weights; see `PlacedWorker.evaluation`."""
         return await self._placed.evaluation(WorkerListener())
 

@@ -11,7 +11,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.errors import ConfigError
 from shared.placement import StepPlan, parse_range
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (
     ACCEPTS_INPUTS,
@@ -96,7 +96,7 @@ async def test_the_agent_works_out_no_placement_on_its_event_loop(monkeypatch, t
 
         return call
 
-    for holder, name in [(StepPlan, "__init__"), (WorkerRun, "__init__"), (Experiment, "placed")]:
+    for holder, name in [(StepPlan, "__init__"), (PlacementExecutor, "__init__"), (Experiment, "placed")]:
         monkeypatch.setattr(holder, name, noted(getattr(holder, name)))
     asked = []
 

@@ -10,7 +10,7 @@ import grpc
 from cloud_trainer.sessions.tickets import Tickets
 from shared.client.methods import SERVICE
 from shared.codec import aligned_buffer
-from shared.runtime.worker_run import WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.auth.callers import PeerLink
 from shared.transport.rpc.options import server_options
 from shared.transport.stream.channel import PacketChannel
@@ -27,7 +27,7 @@ TERM = 3
 class LinkServer:
     """Serves the links of one worker's run to who dials it with a ticket. `opened` and `ended` count its links."""
 
-    def __init__(self, run: WorkerRun, losses: Sequence[int] = ()) -> None:
+    def __init__(self, run: PlacementExecutor, losses: Sequence[int] = ()) -> None:
         """losses: after how many packets of the dialler each link is lost, one after the other; then none is."""
         self.tickets = Tickets(SESSION)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
@@ -101,7 +101,7 @@ class LinkServer:
 
 
 @asynccontextmanager
-async def serving_links(run: WorkerRun, losses: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
+async def serving_links(run: PlacementExecutor, losses: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
     """A server on a free port of loopback."""
     links = LinkServer(run, losses)
     server = grpc.aio.server(options=server_options(1 << 23, 30.0))

@@ -19,8 +19,8 @@ from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.placement import AGENT, Placement, PlacementPlan, document_of, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.runtime.worker_listener import WorkerListener
-from shared.runtime.worker_run import Threads, WorkerRun
 from shared.tensor_wire import wire_dtype
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
@@ -326,11 +326,11 @@ class PlacedAgent(TrainersBlocks):
             name: {ticket.worker: ticket.ticket for ticket in answer.tickets} for name, answer in said.items()
         }
 
-    def _dialled(self, run: WorkerRun) -> list[str]:
+    def _dialled(self, run: PlacementExecutor) -> list[str]:
         own = [link.listener for link in self.worker.plan.training.links if link.dialer == AGENT]
         return [name for name in own if name in run.links]
 
-    async def _linked(self, trainer: str, run: WorkerRun, evaluation: int = 0) -> "asyncio.Task[None]":
+    async def _linked(self, trainer: str, run: PlacementExecutor, evaluation: int = 0) -> "asyncio.Task[None]":
         listener = StreamListener(
             accept=run.links[trainer].accept,
             owed=lambda: run.window.settled if run.under_way else None,

@@ -16,7 +16,7 @@ from shared.execution.model_facts import facts_of
 from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
 from shared.runtime.compute_loop import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
-from shared.runtime.worker_run import Threads, WorkerRun
+from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
 from tests.support.linked import Given, Heard
 from tests.support.placed import CLASSES, CPU, INPUTS, batch_of, built, chain_of, method, recipe
@@ -79,7 +79,7 @@ def shared(blocks: int) -> Placement:
 @asynccontextmanager
 async def computing(
     module: nn.Module, compute: Worker, heard: Heard, placed: Callable[[int], Placement] = alone
-) -> AsyncIterator[WorkerRun]:
+) -> AsyncIterator[PlacementExecutor]:
     """Yield the steps of the device's worker."""
     chain = chain_of(module)
     placement = placed(len(chain.blocks))

@@ -42,7 +42,7 @@ class _Cost:
     seconds: float = 0.0
 
 
-class WorkerRun:
+class PlacementExecutor:
     """Steps of one worker from the first to the last that is begun. Made on any thread, and used on the event loop.
 
     To make it takes time that grows with what crosses at this worker in a step.
