@@ -16,7 +16,7 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import features_of, rows_of
-from shared.execution.steps import Load, Outgoing, Work, WorkerSteps
+from shared.execution.step_scheduler import Load, Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves
 from shared.training import block_state
@@ -29,7 +29,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Turn(NamedTuple):
-    """A worker computes the next segment of a step (`WorkerSteps.work_of`)."""
+    """A worker computes the next segment of a step (`StepScheduler.work_of`)."""
 
     worker: str
     step: int
@@ -54,9 +54,9 @@ class Simulation:
         plans = PlacementPlan.of(placement, self._model)
         blocks = {name: PlacedBlocks(self._held[name], plans.training, name, method) for name in placement.workers}
         self._windows = {name: Window(plans.training, name) for name in placement.workers}
-        self._steps = {name: WorkerSteps(window, blocks[name]) for name, window in self._windows.items()}
+        self._steps = {name: StepScheduler(window, blocks[name]) for name, window in self._windows.items()}
         self._judging = {name: Window(plans.evaluation, name) for name in placement.workers}
-        self._judges = {name: WorkerSteps(window, blocks[name]) for name, window in self._judging.items()}
+        self._judges = {name: StepScheduler(window, blocks[name]) for name, window in self._judging.items()}
         self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
         self._sources = {source.worker: source.rows for source in placement.sources}
 
@@ -167,7 +167,7 @@ class Simulation:
         for one in self._enter(self._steps, step, *batch):
             self._deliver(one)
 
-    def _enter(self, steps: Mapping[str, WorkerSteps], step: int, inputs: Tensor, labels: Tensor) -> list[Outgoing]:
+    def _enter(self, steps: Mapping[str, StepScheduler], step: int, inputs: Tensor, labels: Tensor) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for worker, whole in self._sources.items():
             rows, samples = whole.scaled(len(labels), self._placement.batch_size), len(labels)
@@ -185,7 +185,7 @@ class Simulation:
                         self._do(steps, work)
                         done = True
 
-    def _do(self, steps: WorkerSteps, work: Work) -> None:
+    def _do(self, steps: StepScheduler, work: Work) -> None:
         for one in work.run():
             self._deliver(one)
         if (loss := steps.finish(work)) is not None:

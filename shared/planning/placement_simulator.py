@@ -55,7 +55,7 @@ def simulate_placement(
     traces: of the directions whose rates change. The times of a run are those of the traces. begin: the start of the
     run. until: the time from which sources begin no more steps. They begin one at least.
     A worker first does a task that does not hold up others, such as an update; then another task than the last; and of
-    several steps the newest, as `WorkerSteps.next_work` says. A worker that has samples or runs blocks begins step t
+    several steps the newest, as `StepScheduler.next_work` says. A worker that has samples or runs blocks begins step t
     when it has done step t - K - 1.
     """
     ended = _Run(step, steps, traces or {}, begin, until).run()

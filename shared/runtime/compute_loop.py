@@ -17,7 +17,7 @@ from torch import Tensor
 from shared.concurrency.handover import Handover
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
-from shared.execution.steps import Outgoing, Work, WorkerSteps
+from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
 from shared.model.features import Features
 from shared.placement import Window
 from shared.runtime.load_queue import LoadQueue
@@ -97,7 +97,7 @@ class ComputeLoop:
     def __init__(
         self,
         window: Window,
-        steps: WorkerSteps,
+        steps: StepScheduler,
         loads: LoadQueue,
         results: Results,
         record: StepRecord,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name, row_of_bytes
 from shared.errors import ProtocolError
-from shared.execution.steps import Load
+from shared.execution.step_scheduler import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec

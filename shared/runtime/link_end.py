@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from shared.errors import ProtocolError
-from shared.execution.steps import Outgoing
+from shared.execution.step_scheduler import Outgoing
 from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, Window
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.judging import judge

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
-from shared.execution.steps import Load, Outgoing
+from shared.execution.step_scheduler import Load, Outgoing
 from shared.placement import Cargo, Crossing
 from shared.runtime.resend_buffer import ResendBuffer
 

@@ -10,7 +10,7 @@ from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
-from shared.execution.steps import Outgoing, WorkerSteps
+from shared.execution.step_scheduler import Outgoing, StepScheduler
 from shared.placement import Arrivals, StepPlan, Window
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
@@ -66,7 +66,7 @@ class PlacementExecutor:
         self._listener = listener
         self._record = StepRecord(step_log)
         self._is_idle = not plan.program(worker)
-        steps, changed = WorkerSteps(window, blocks), asyncio.Event()
+        steps, changed = StepScheduler(window, blocks), asyncio.Event()
         self._loads = LoadQueue(steps.arriving, changed)
         results = Results(self._hear, MOST_UNHEARD)
         self._compute_loop = ComputeLoop(

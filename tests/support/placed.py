@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.model_facts import facts_of
 from shared.execution.simulation import Simulation, Turn
-from shared.execution.steps import Outgoing, WorkerSteps
+from shared.execution.step_scheduler import Outgoing, StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
@@ -157,7 +157,7 @@ class LooseSession:
             )
             for worker in placement.workers
         }
-        self._steps = {worker: WorkerSteps(Window(plan, worker), self.blocks[worker]) for worker in placement.workers}
+        self._steps = {worker: StepScheduler(Window(plan, worker), self.blocks[worker]) for worker in placement.workers}
         self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:

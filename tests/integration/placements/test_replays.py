@@ -10,7 +10,7 @@ from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode
 from shared.execution.blocks import Method
 from shared.execution.simulation import Simulation, Turn
-from shared.execution.steps import WorkerSteps
+from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import build_chain
 from shared.training.losses import LossHead
 from tests.support.experiments import flags
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def turns(monkeypatch):
     """Record the computations of every worker of this process, in their order."""
-    found, finish = [], WorkerSteps.finish
+    found, finish = [], StepScheduler.finish
 
     def noted(steps, work):
         found.append(Turn(steps.worker, work.step))
         return finish(steps, work)
 
-    monkeypatch.setattr(WorkerSteps, "finish", noted)
+    monkeypatch.setattr(StepScheduler, "finish", noted)
     return found
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from shared.concurrency.threads import Worker
 from shared.execution.model_facts import facts_of
-from shared.execution.steps import Work, WorkerSteps
+from shared.execution.step_scheduler import StepScheduler, Work
 from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.planning import (
     BlockCosts,
@@ -102,7 +102,7 @@ class Timed:
             )
             await session.train([batch_of(step, SAMPLES) for step in range(steps)])
 
-        with patch.object(WorkerSteps, "finish", _finish):
+        with patch.object(StepScheduler, "finish", _finish):
             run_virtually(main)
         done = tuple(moment - begun for moment in session.done_seconds)
         return PlacementRun(done, done, self.step.ahead)
@@ -119,10 +119,10 @@ class Timed:
 
 COMPUTED: list[int] = []
 """The segments that were computed in the call of now: all workers take turns on the loop."""
-FINISH = WorkerSteps.finish
+FINISH = StepScheduler.finish
 
 
-def _finish(steps: WorkerSteps, work: Work) -> BatchLoss | None:
+def _finish(steps: StepScheduler, work: Work) -> BatchLoss | None:
     COMPUTED.append(work.segment)
     return FINISH(steps, work)
 

@@ -83,7 +83,7 @@ class Work(NamedTuple):
     run: Callable[[], list[Outgoing]]
 
 
-class WorkerSteps:
+class StepScheduler:
     """The steps under way at one worker under one placement. Belongs to one thread, but for what is said to be fixed."""
 
     def __init__(self, window: Window, blocks: PlacedBlocks) -> None:
