@@ -31,7 +31,7 @@ ALONE = tuple(
     for name in (
         "adaptation/test_decisions",
         "benchmarks/test_shaped_link",
-        "benchmarks/test_simulation_agrees",
+        "benchmarks/test_in_process_session_agrees",
         "benchmarks/test_slow_device",
         "commands/test_control_latency",
         "placements/test_measured_links",

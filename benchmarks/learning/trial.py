@@ -11,8 +11,8 @@ from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
 from benchmarks.learning.results import Result
 from shared.codec import seed_stochastic_rounding
-from shared.execution.simulation import Simulation
-from shared.execution.split import split_placement, split_simulation
+from shared.execution.in_process_session import InProcessSession
+from shared.execution.split import split_placement, split_session
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
 from shared.registry import is_lossy
@@ -28,19 +28,19 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
     chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
     for block in chain.blocks:  # channels last, as the images have them: a third less time in a CPU's convolutions
         convert_conv2d_weight_memory_format(block.module, torch.channels_last)
-    simulation = split_simulation(chain, cuts, trial.recipe(), schemes[0], device)
+    in_process = split_session(chain, cuts, trial.recipe(), schemes[0], device)
     seed_stochastic_rounding(derive_seed(trial.seed, "codecs"))
     for epoch in range(trial.epochs):
         if epoch in later:
-            simulation.change(split_placement(chain, cuts, later[epoch]))
+            in_process.change(split_placement(chain, cuts, later[epoch]))
         first_step = epoch * trial.steps_per_epoch
         batches = train.shuffled(BATCH_SIZE, trial.seed, epoch)
-        losses = simulation.train(first_step, first_step + trial.steps_per_epoch, batches)
+        losses = in_process.train(first_step, first_step + trial.steps_per_epoch, batches)
     train_loss = sum(batch.loss for batch in losses) / len(losses)
-    accuracy, whole_accuracy = _accuracy(simulation, test), None
+    accuracy, whole_accuracy = _accuracy(in_process, test), None
     if is_lossy(schemes[-1].codec):
-        simulation.change(split_placement(chain, cuts, replace(schemes[-1], codec="fp32")))
-        whole_accuracy = _accuracy(simulation, test)
+        in_process.change(split_placement(chain, cuts, replace(schemes[-1], codec="fp32")))
+        whole_accuracy = _accuracy(in_process, test)
     return Result(
         trial,
         accuracy=accuracy,
@@ -52,5 +52,5 @@ def run_trial(trial: Trial, train: Images, test: Images, device: torch.device) -
     )
 
 
-def _accuracy(simulation: Simulation, test: Images) -> float:
-    return sum(simulation.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE)) / len(test)
+def _accuracy(in_process: InProcessSession, test: Images) -> float:
+    return sum(in_process.evaluate(*batch).correct or 0 for batch in test.in_order(BATCH_SIZE)) / len(test)

@@ -14,7 +14,7 @@ from edge_agent.replaying.run_record import RunRecord, Stretch
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import ConfigError, ReplayError
 from shared.execution.blocks import Method
-from shared.execution.simulation import Batch, Simulation
+from shared.execution.in_process_session import Batch, InProcessSession
 from shared.model.chain import Chain
 from shared.model.snapshot import same_bits
 from shared.placement import Placement
@@ -67,18 +67,18 @@ class _Replay:
         head = LossHead(recipe.loss, None)
         method = Method(head, deployment.backward, FeedbackMode(deployment.feedback))
         self._placement = self._of_all(placements[0])
-        self._simulation = Simulation(self._chains, self._placement, recipe, method, CPU)
+        self._session = InProcessSession(self._chains, self._placement, recipe, method, CPU)
 
     def do(self, stretch: Stretch) -> None:
         """The steps of one stretch. Raises ReplayError where a loss is not the record's."""
         workload = self._workload
         placement = self._of_all(stretch.placement(len(workload.chain.blocks), workload.batch_size))
         if placement != self._placement:
-            self._simulation.change(placement)
+            self._session.change(placement)
             self._placement = placement
         steps = range(stretch.first_step, stretch.stop_step)
-        orders = {worker: list(self._order(stretch, worker, steps)) for worker in self._simulation.working}
-        found = self._simulation.follow(orders, steps.start, self._batches(steps))
+        orders = {worker: list(self._order(stretch, worker, steps)) for worker in self._session.working}
+        found = self._session.follow(orders, steps.start, self._batches(steps))
         for step in steps:
             ours = sorted(part.loss.hex() for part in found[step])
             theirs = sorted(loss.hex() for loss in stretch.losses[step])
@@ -105,7 +105,7 @@ class _Replay:
     def _order(self, stretch: Stretch, worker: str, steps: range) -> Iterator[int]:
         told: Mapping[int, list[int]] = stretch.orders.get(worker, {})
         for step in steps:
-            yield from segments_of(told.get(step, ()), self._simulation.working[worker])
+            yield from segments_of(told.get(step, ()), self._session.working[worker])
 
     def _batches(self, steps: range) -> Iterator[Batch]:
         return ((batch.inputs, batch.labels) for batch in self._workload.loader.iterate(steps.start, steps.stop))

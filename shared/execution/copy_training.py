@@ -14,7 +14,7 @@ from torch import Tensor
 
 from shared.codec import seed_stochastic_rounding
 from shared.errors import ConfigError
-from shared.execution.split import Scheme, split_simulation
+from shared.execution.split import Scheme, split_session
 from shared.model.chain import Chain
 from shared.model.random_state import derive_seed
 from shared.training.recipe import Recipe
@@ -59,12 +59,12 @@ class Copy:
 
     def __init__(self, chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> None:
         self._recipe = recipe
-        self._simulation = split_simulation(chain, (cut,), recipe, scheme, device)
+        self._session = split_session(chain, (cut,), recipe, scheme, device)
         seed_stochastic_rounding(derive_seed(recipe.seed, "codecs"))
 
     def train(self, first_step: int, stop_step: int, batches: Batches) -> None:
         """Do these steps and drain, as an epoch's end does. Raises ConfigError where the loss counts no right answers."""
-        losses = self._simulation.train(first_step, stop_step, iter(batches))
+        losses = self._session.train(first_step, stop_step, iter(batches))
         if losses[-1].correct is None:
             raise ConfigError(
                 "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "
@@ -73,7 +73,7 @@ class Copy:
 
     def judge(self, batches: Batches) -> tuple[int, int]:
         """Count the right samples, and all samples."""
-        losses = [self._simulation.evaluate(inputs, labels) for inputs, labels in batches]
+        losses = [self._session.evaluate(inputs, labels) for inputs, labels in batches]
         return sum(loss.correct or 0 for loss in losses), sum(loss.samples for loss in losses)
 
     def timed(

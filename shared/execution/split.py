@@ -1,4 +1,4 @@
-"""A chain of blocks that is cut, in one process: the simulation of two workers or more, for calibrations and experiments."""
+"""A chain of blocks that is cut, in one process: a session of two workers or more, for calibrations and experiments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 
 from shared.codec import FeedbackMode
 from shared.execution.blocks import Method
-from shared.execution.simulation import Simulation
+from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
 from shared.training.losses import LossHead
@@ -49,10 +49,10 @@ def split_placement(chain: Chain, cuts: Sequence[int], scheme: Scheme) -> Placem
     )
 
 
-def split_simulation(
+def split_session(
     chain: Chain, cuts: Sequence[int], recipe: Recipe, scheme: Scheme, device: torch.device
-) -> Simulation:
-    """The simulation of `split_placement`."""
+) -> InProcessSession:
+    """Make the session of `split_placement`."""
     placement = split_placement(chain, cuts, scheme)
     method = Method(LossHead(recipe.loss, None), scheme.backward, scheme.feedback)
-    return Simulation(dict.fromkeys(placement.workers, chain), placement, recipe, method, device)
+    return InProcessSession(dict.fromkeys(placement.workers, chain), placement, recipe, method, device)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.in_process_session import InProcessSession, Turn
 from shared.execution.model_facts import facts_of
-from shared.execution.simulation import Simulation, Turn
 from shared.execution.step_scheduler import Outgoing, StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
@@ -77,8 +77,10 @@ def method(backward: str = "replay") -> Method:
     return Method(LossHead("cross_entropy", None), backward)
 
 
-def simulation(chains: dict[str, Chain], placement: Placement, told: Recipe, backward: str = "replay") -> Simulation:
-    return Simulation(chains, placement, told, method(backward), CPU)
+def in_process(
+    chains: dict[str, Chain], placement: Placement, told: Recipe, backward: str = "replay"
+) -> InProcessSession:
+    return InProcessSession(chains, placement, told, method(backward), CPU)
 
 
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:

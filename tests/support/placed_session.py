@@ -8,8 +8,8 @@ from torch import nn
 
 from shared.concurrency.threads import Runner
 from shared.execution.blocks import Method
+from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
-from shared.execution.simulation import Turn
 from shared.placement import Placement, PlacementPlan, first_worker, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads

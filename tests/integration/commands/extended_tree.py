@@ -6,7 +6,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from shared.execution.split import Scheme, split_simulation
+from shared.execution.split import Scheme, split_session
 from shared.model.chain import build_chain
 from shared.planning import profile_to_json
 from shared.registry import OptimizerConfig, codec_of_bits
@@ -34,8 +34,8 @@ def batch(step):
 def simulated(scheme, told, steps):
     """The module after so many steps across a cut, and each step's loss."""
     built = chain()
-    simulation = split_simulation(built, (2,), told, scheme, CPU)
-    losses = simulation.train(0, steps, (batch(step) for step in range(steps)))
+    in_process = split_session(built, (2,), told, scheme, CPU)
+    losses = in_process.train(0, steps, (batch(step) for step in range(steps)))
     return built.module.state_dict(), [loss.loss for loss in losses]
 
 

@@ -9,7 +9,7 @@ from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode
 from shared.execution.blocks import Method
-from shared.execution.simulation import Simulation, Turn
+from shared.execution.in_process_session import InProcessSession, Turn
 from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import build_chain
 from shared.training.losses import LossHead
@@ -54,9 +54,9 @@ def replayed(config, turns):
     module, example = experiment.chain.module, next(experiment.loader.iterate(0, 1)).inputs[:2]
     chains = {worker: build_chain(copy.deepcopy(module), example) for worker in placement.workers}
     method = Method(LossHead(experiment.recipe.loss, None), deployment.backward, FeedbackMode(deployment.feedback))
-    simulation = Simulation(chains, placement, experiment.recipe, method, torch.device("cpu"))
+    in_process = InProcessSession(chains, placement, experiment.recipe, method, torch.device("cpu"))
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
-    simulation.replay(turns, batches)
+    in_process.replay(turns, batches)
     return state_of(chains, placement)
 
 

@@ -10,7 +10,7 @@ import pytest
 from shared.errors import FencedError, RefusedError, SessionLostError
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.wire.isthmus.v1 import control_pb2
-from tests.support.placed import batch_of, chain_of, simulation, state_of
+from tests.support.placed import batch_of, chain_of, in_process, state_of
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
 from tests.support.running import running_trainer
@@ -137,7 +137,7 @@ async def test_lossy_codecs_train_as_in_one_process_that_encodes_the_same(stalen
             assert sorted(done.worker for done in agent.done[step]) == [AGENT, "gpu"]
         if staleness == 0:
             chains = chains_of(agent.initial, placement)
-            simulation(chains, placement, agent.recipe).train(0, len(BATCHES), iter(BATCHES))
+            in_process(chains, placement, agent.recipe).train(0, len(BATCHES), iter(BATCHES))
             assert_same_bits(state_of(chains, placement), await agent.state())
 
 
@@ -186,7 +186,7 @@ async def test_an_evaluation_says_what_one_process_says_and_changes_nothing(plac
         found = await agent.evaluate(BATCHES)
         assert await agent.evaluate(BATCHES) == found
         assert_same_bits(before, await agent.state())
-        judge = simulation(chains_of(agent.chain.module, placement), placement, agent.recipe)
+        judge = in_process(chains_of(agent.chain.module, placement), placement, agent.recipe)
         assert found == [judge.evaluate(*batch) for batch in BATCHES]
         await agent.train(HALF, BATCHES[HALF:])
         assert_same_bits(trained(agent, placement), await agent.state())

@@ -11,7 +11,7 @@ from edge_agent.experiment.building import Experiment, Scheduled
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, ExitCode, StoppedError
-from shared.execution.split import Scheme, split_placement, split_simulation
+from shared.execution.split import Scheme, split_placement, split_session
 from shared.placement import Cargo
 from tests.support.placement_kinds import running_trainers
 from tests.support.plain import assert_same_bits
@@ -124,11 +124,11 @@ def simulated(flags, stretches, cuts=(2,)):
     """The state of split training in one process, drained where the codecs change: (first step, stop step, scheme)."""
     experiment = Experiment(edge_config(*flags))
     chain = experiment.chain
-    simulation = split_simulation(chain, cuts, experiment.recipe, stretches[0][2], torch.device("cpu"))
+    in_process = split_session(chain, cuts, experiment.recipe, stretches[0][2], torch.device("cpu"))
     for first, stop, scheme in stretches:
-        simulation.change(split_placement(chain, cuts, scheme))
+        in_process.change(split_placement(chain, cuts, scheme))
         batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(first, stop))
-        simulation.train(first, stop, batches)
+        in_process.train(first, stop, batches)
     return dict(chain.module.state_dict())
 
 

@@ -19,7 +19,7 @@ from shared.model.chain import Chain, build_chain
 from shared.placement import AGENT, Placement, Rows, Source, Tile, parse_placement, parse_range
 from shared.training.recipe import Recipe
 from tests.support.experiments import MODELS, OPTIMIZERS, flags
-from tests.support.placed import simulation, state_of
+from tests.support.placed import in_process, state_of
 from tests.support.placement_kinds import BATCH_SIZE as WRITTEN_SIZE
 from tests.support.placement_kinds import RANGES, SHARED
 from tests.support.plain import assert_same_bits, plain_loop
@@ -78,7 +78,7 @@ class Trained:
     def placed(self, placement: Placement, optimizer: str) -> State:
         """Train on the workers of the placement, and return their state."""
         chains = {worker: self._chain(worker) for worker in placement.workers}
-        simulation(chains, placement, recipe(optimizer)).train(0, len(SAMPLES), iter(self._batches))
+        in_process(chains, placement, recipe(optimizer)).train(0, len(SAMPLES), iter(self._batches))
         whole = chains[AGENT].module
         whole.load_state_dict(state_of(chains, placement), strict=False)  # This has tied weights by one of their names.
         return whole.state_dict()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.registry import POLICIES
 from tests.support.examples import examples
-from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, recipe, simulation, state_of
+from tests.support.placed import MODEL_FACTS, LooseSession, batch_of, built, chain_of, in_process, recipe, state_of
 from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
 
@@ -33,7 +33,7 @@ def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     for blocks in session.blocks.values():
         assert all(0 <= staleness <= placement.staleness for staleness in blocks.staleness)
     replayed = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    simulated = simulation(replayed, placement, told, policy)
+    simulated = in_process(replayed, placement, told, policy)
     simulated.replay(session.turns, iter(batches))
     assert_same_bits(state_of(replayed, placement), state_of(session.chains, placement))
 
@@ -47,5 +47,5 @@ def test_without_staleness_the_order_decides_nothing(placement, dice):
     session = LooseSession(module, placement, told, "replay", random.Random(dice.random()))
     session.train(batches)
     in_turn = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    simulation(in_turn, placement, told).train(0, STEPS, iter(batches))
+    in_process(in_turn, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(in_turn, placement), state_of(session.chains, placement))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shared.placement import held_blocks, moves
 from shared.registry import OPTIMIZERS
 from tests.support.examples import examples
-from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, recipe, simulation, state_of
+from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, in_process, recipe, state_of
 from tests.support.placements import placements, valid_placements
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
@@ -43,7 +43,7 @@ def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optim
     module = built(name)
     chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     plain = PlainTiles(list(module), placement, told)
-    simulated = simulation(chains, placement, told)
+    simulated = in_process(chains, placement, told)
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
     losses = simulated.train(0, STEPS, iter(batches))
     expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
@@ -71,7 +71,7 @@ def test_placements_may_follow_each_other_and_change_no_bit(change, optimizer, c
     name, ways = change
     told, module = recipe(optimizer, clip_norm), built(name)
     chains = {worker: chain_of(copy.deepcopy(module)) for worker in ways[0].workers}
-    plain, simulated = PlainTiles(list(module), ways[0], told), simulation(chains, ways[0], told)
+    plain, simulated = PlainTiles(list(module), ways[0], told), in_process(chains, ways[0], told)
     for number, placement in enumerate(ways):
         if number:
             plain.change(placement)

@@ -1,4 +1,4 @@
-"""The simulation of split training in one process: a plain loop without staleness, and exact with it."""
+"""Split training in one process: a plain loop without staleness, and exact with it."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import torch
 from benchmarks.learning.plan import SUITES
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
-from shared.execution.split import Scheme, split_simulation
+from shared.execution.split import Scheme, split_session
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
 
@@ -22,9 +22,9 @@ def simulated(scheme: Scheme, steps: int = 20, seed: int = 0, flags: tuple[str, 
     """Return the state after some steps on the digits, and every loss."""
     experiment = Experiment(edge_config(*FLAGS, f"training.seed={seed}", *flags))
     cut, recipe = experiment.deployment.edge_blocks, experiment.recipe
-    simulation = split_simulation(experiment.chain, (cut,), recipe, scheme, CPU)
+    in_process = split_session(experiment.chain, (cut,), recipe, scheme, CPU)
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, steps))
-    losses = simulation.train(0, steps, batches)
+    losses = in_process.train(0, steps, batches)
     return dict(experiment.chain.module.state_dict()), [batch.loss for batch in losses]
 
 

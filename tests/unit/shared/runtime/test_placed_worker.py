@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from tests.support.examples import examples
 from tests.support.linked import drive
 from tests.support.linking import Seconds, still_stream
-from tests.support.placed import MODEL_FACTS, WIDTH, batch_of, built, chain_of, method, recipe, simulation, state_of
+from tests.support.placed import MODEL_FACTS, WIDTH, batch_of, built, chain_of, in_process, method, recipe, state_of
 from tests.support.placed_session import PlacedSession
 from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
@@ -82,7 +82,7 @@ def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name,
     async def main() -> None:
         session = PlacedSession(module, placement, told, seconds=delays(seed), losses=losses)
         await session.train(training)
-        simulated = simulation(copy.deepcopy(session.chains), placement, told)
+        simulated = in_process(copy.deepcopy(session.chains), placement, told)
         before = everything(session)
         losses_of_batches = await session.evaluate(batches)
         for now, then in zip(everything(session), before, strict=True):
@@ -106,7 +106,7 @@ def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(d
     async def main() -> None:
         session = PlacedSession(module, ways[0], told, method(backward), delays(seed), losses)
         replayed = {worker: chain_of(copy.deepcopy(module)) for worker in session.chains}
-        simulated = simulation(replayed, ways[0], told, backward)
+        simulated = in_process(replayed, ways[0], told, backward)
         for number, placement in enumerate(ways):
             if number:
                 await session.change(placement)

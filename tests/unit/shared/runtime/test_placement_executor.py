@@ -17,7 +17,7 @@ from shared.placement import (
 )
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
-from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, recipe, simulation, state_of
+from tests.support.placed import MODEL_FACTS, batch_of, built, chain_of, in_process, recipe, state_of
 from tests.support.placements import chains, valid_placements
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import PlainTiles
@@ -97,7 +97,7 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     st.integers(0, 1 << 30),
 )
 def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
-    """The codec of each link and direction, and the sender's feedback, work as in the simulation."""
+    """The codec of each link and direction, and the sender's feedback, work as in one process."""
     pairs = [(one.sender, one.receiver) for one in crossings(placement)]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
     codecs |= {Route(far, near, Cargo.ERROR_GRADIENT): down for near, far in pairs}
@@ -107,5 +107,5 @@ def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, l
     seconds = delays(random.Random(seed))
     session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
     simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    simulation(simulated, placement, told).train(0, STEPS, iter(batches))
+    in_process(simulated, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.codec import FeedbackMode
-from shared.execution.split import Scheme, split_simulation
+from shared.execution.split import Scheme, split_session
 from shared.model.random_state import random_state
 from shared.registry import POLICIES
 from shared.training.held_state import copy_state, put_back, states_in, to_bytes
@@ -136,10 +136,10 @@ def apart(cut: int, seeds: tuple[int, int]) -> tuple[Stage, Stage]:
 def test_the_simulation_of_a_split_is_what_autograd_gives(cut, scheme, fickle):
     """Each slot has its own error, and none where no gradient reaches it. Integers travel unchanged."""
     chain = tupled_chain(tupled(fickle=fickle), BATCH)
-    simulation = split_simulation(chain, (cut,), RECIPE, scheme, CPU)
-    losses = simulation.train(0, STEPS, batches())
+    in_process = split_session(chain, (cut,), RECIPE, scheme, CPU)
+    losses = in_process.train(0, STEPS, batches())
     assert len(losses) == STEPS
-    assert simulation.evaluate(*batch_of(99)).samples == BATCH
+    assert in_process.evaluate(*batch_of(99)).samples == BATCH
     expected, order = tupled(fickle=fickle), steady_order(0, STEPS, scheme.staleness)
     plain_split(list(expected.parts), cut, RECIPE, scheme.backward, scheme.feedback, order, lambda _: scheme, batch_of)
     assert_same_bits(expected.state_dict(), chain.module.state_dict())

@@ -1,7 +1,7 @@
 """All workers of a placement in one process: their steps, policies, codecs and feedback as in a session, and no network.
 
-Given the order in which the workers of a real run have computed, the simulation ends with the same weights, bit for bit
-(tests/integration/benchmarks/test_simulation_agrees.py). Knows nothing of datasets.
+Given the order in which the workers of a real run have computed, this session ends with the same weights, bit for bit
+(tests/integration/benchmarks/test_in_process_session_agrees.py). Knows nothing of datasets.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
     step: int
 
 
-class Simulation:
+class InProcessSession:
     """A session under one placement. The blocks of the chains are trained in place."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The simulation of `benchmarks.learning` is the pipeline: given the order of a real run, it ends with the same weights.
+"""The session of `benchmarks.learning` is the pipeline: given the order of a real run, it ends with the same weights.
 
 The real runs are two processes over gRPC; their order is read from their time line.
 """
@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode
-from shared.execution.simulation import Turn
-from shared.execution.split import EDGE, Scheme, split_simulation
+from shared.execution.in_process_session import Turn
+from shared.execution.split import EDGE, Scheme, split_session
 from tests.support.plain import assert_same_bits, steady_order
 from tests.support.running import edge_config, run_agent, trainer_process
 
@@ -71,8 +71,8 @@ def simulated(scheme: Scheme, cut: int, order):
     experiment = Experiment(edge_config(*flags(scheme, cut)))
     chain = experiment.chain
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
-    simulation = split_simulation(chain, (cut,), experiment.recipe, scheme, torch.device("cpu"))
-    simulation.replay([Turn(EDGE, step) for _, step in order], batches)
+    in_process = split_session(chain, (cut,), experiment.recipe, scheme, torch.device("cpu"))
+    in_process.replay([Turn(EDGE, step) for _, step in order], batches)
     return dict(chain.module.state_dict())
 
 
