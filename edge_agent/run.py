@@ -54,8 +54,8 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit, Events
-from shared.placement import Deployment, held_blocks
-from shared.planning import Profile
+from shared.placement import held_blocks
+from shared.planning import Layout, Profile
 from shared.telemetry.logs import bind_run
 from shared.telemetry.metrics import serving_metrics
 from shared.training.device import prepare_process
@@ -140,8 +140,8 @@ class _Prepared(NamedTuple):
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
-    start: Deployment | None
-    """Deployment that a new session begins with, where that was planned."""
+    start: Layout | None
+    """Layout that a new session begins with, where that was planned."""
     folder: LocalFiles | None
     """Folder in which this agent keeps its sessions."""
     stored: StoredSession | None
@@ -160,7 +160,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     plans = profile is not None and stored is None and has_one_cut(experiment.placement)
     start = await planned_start(experiment, profile) if profile is not None and plans else None
     if start is not None:
-        experiment.begin_with(start)
+        experiment.begin_at(experiment.laid_out(start, experiment.placement))
     elif stored is None:
         await asyncio.to_thread(warn_of_small_share, experiment)
     return _Prepared(config, experiment, profile, start, folder, stored)
@@ -303,7 +303,7 @@ class _Runs:
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
                 experiment.run_id = run.session.id
                 if prepared.start is not None:
-                    experiment.begin_with(prepared.start)
+                    experiment.begin_at(experiment.laid_out(prepared.start, experiment.placement))
 
     async def _open(
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from edge_agent import EdgeConfig, run_training
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import Deploys
+from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
@@ -109,7 +109,7 @@ class _Telling:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._steps = 0
-        self._deployer: Deploys | None = None
+        self._deployer: PlacementController | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""

@@ -18,8 +18,9 @@ from typing import IO, Any
 
 from edge_agent import EdgeConfig, run_training
 from edge_agent.experiment.building import Experiment
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import Deploys
+from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
@@ -109,7 +110,7 @@ class _Recorder:
         """Up and down, as last measured, in bits per second."""
         self._moves = moves
         self._on_begun = on_begun
-        self._deployer: Deploys | None = None
+        self._deployer: PlacementController | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""
@@ -128,7 +129,8 @@ class _Recorder:
             self._on_begun()
         self.rates = progress.uplink_bits_per_second, progress.downlink_bits_per_second
         if self._deployer is not None and progress.steps in self._moves:
-            self._deployer.move(self._moves[progress.steps])
+            cut, deployer = self._moves[progress.steps], self._deployer
+            deployer.want(deployer.experiment.cut_at((cut,), deployer.placement), Chooser.OPERATOR)
 
 
 def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Training:

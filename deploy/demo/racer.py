@@ -14,7 +14,7 @@ from pathlib import Path
 
 from edge_agent import EdgeConfig, Statistics, run_training
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import Deploys
+from edge_agent.training.open_run import PlacementController
 from shared.config import load_config
 from shared.events import Events
 from shared.telemetry.logs import configure_logs
@@ -24,7 +24,7 @@ class _Telling:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._steps = 0
-        self._deployer: Deploys | None = None
+        self._deployer: PlacementController | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""

@@ -26,21 +26,21 @@ from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.open_run import Deploys
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.concurrency.tasks import meanwhile
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError
-from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of, document_of
-from shared.planning import EngineConfig, Profile
+from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
+from shared.planning import EngineConfig, Profile, stacked
 from shared.planning.chain import (
     ChainDecision,
     ChainEngine,
     Partition,
     Reason,
-    chain_placement,
     plan_chain,
 )
-from shared.registry import codec_bits, codec_of_bits
+from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
 
@@ -64,17 +64,15 @@ class ChainDecisions:
         chain: Profile,
         settings: EngineSection,
         placement: Placement,
-        codec: str,
         total_steps: int,
         statistics: Statistics,
         metrics: EngineMetrics,
     ) -> None:
-        """placement: the run's first one, a chain. codec: the configured one; codecs of other bits are of its family.
+        """placement: what the run begins with, a chain.
 
         Raises PlanError if it was not measured.
         """
         self._chain, self._settings, self._total_steps = chain, settings, total_steps
-        self._codec = codec
         self._statistics, self._metrics = statistics, metrics
         self._pinned: tuple[tuple[int, ...] | None, int | None] = None, None
         self._means: dict[str, MeanSince] = {}
@@ -105,7 +103,7 @@ class ChainDecisions:
         return self._engine.predicted_seconds
 
     @asynccontextmanager
-    async def running(self, deployer: Deploys, measure: Measures) -> AsyncIterator[None]:
+    async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         async with (
             looking(partial(self.look, deployer)),
@@ -114,7 +112,7 @@ class ChainDecisions:
         ):
             yield
 
-    async def _ask_who_is_back(self, deployer: Deploys) -> None:
+    async def _ask_who_is_back(self, deployer: PlacementController) -> None:
         while True:
             await asyncio.sleep(RETURN_SECONDS)
             if not (back := await deployer.back()):
@@ -159,9 +157,8 @@ class ChainDecisions:
         if name in self._names:  # The run may have continued without it.
             self._engine.measured_again(now_measured)
 
-    def weigh(self, deployer: Deploys, back: Sequence[str]) -> None:
-        """Take back trainers that answer again, if that is worth it. Raises ConfigError or DataError if they are not
-        permitted."""
+    def weigh(self, deployer: PlacementController, back: Sequence[str]) -> None:
+        """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
         placement = deployer.placement
         if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
             return
@@ -174,12 +171,10 @@ class ChainDecisions:
         won_seconds = (today - plan.seconds_per_step) * remaining
         if plan.seconds_per_step >= (1.0 - self._settings.margin) * today or won_seconds <= RETURN_SECONDS:
             return
-        wanted = chain_placement(chain, plan.partition, placement.staleness)
-        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(wanted.workers)]
-        codecs = [codec_of_bits(bits, self._codec) for bits in plan.partition.bits]
+        wanted = stacked(chain, plan.partition.cuts, placement.staleness, plan.partition.bits)
         _log.info("taking trainers back", trainers=back, wanted=str(plan.partition))
         self._metrics.repartitions.labels(Reason.WORKER).inc()
-        deployer.place(document_of(replace(wanted, codecs=dict(zip(routes, codecs, strict=True)))))
+        deployer.want(deployer.experiment.laid_out(wanted, placement), Chooser.ENGINE)
 
     def _chain_today(self) -> Profile:
         """Return the chain of all workers, with today's times of those in use and today's rates of their links."""
@@ -188,13 +183,13 @@ class ChainDecisions:
             chain = chain.with_worker(worker)
         return chain.with_links(today.links)
 
-    def pin(self, *, cuts: tuple[int, ...] | None, bits: int | None) -> None:
-        """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is changed."""
+    def pin(self, cuts: tuple[int, ...] | None, bits: int | None, _staleness: int | None) -> None:
+        """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
         self._engine.pin(cuts, bits)
         self._pinned = cuts, bits
 
-    def look(self, deployer: Deploys, seconds: float) -> None:
-        """Observe once, and act on the result. seconds: any clock that never goes back."""
+    def look(self, deployer: PlacementController, seconds: float) -> None:
+        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if deployer.moving:
             self._engine.note_standstill(seconds)
             return
@@ -229,7 +224,7 @@ class ChainDecisions:
             if ratio:  # 0 before there were enough steps
                 self._metrics.prediction_ratio.set(ratio, name)
 
-    def _apply(self, deployer: Deploys, decision: ChainDecision) -> None:
+    def _apply(self, deployer: PlacementController, decision: ChainDecision) -> None:
         wanted = decision.partition
         _log.info(
             "moving blocks of the chain",
@@ -244,8 +239,10 @@ class ChainDecisions:
         self._metrics.repartitions.labels(decision.reason).inc()
         self._metrics.step_seconds.set(decision.seconds_per_step, "predicted")
         try:
-            deployer.move_cuts(wanted.cuts, tuple(codec_of_bits(bits, self._codec) for bits in wanted.bits))
-        except IsthmusError as refusal:  # The next look finds the former cuts.
+            chain, before = self._chain.among(self._names), deployer.placement
+            layout = stacked(chain, wanted.cuts, before.staleness, wanted.bits)
+            deployer.want(deployer.experiment.laid_out(layout, before), Chooser.ENGINE)
+        except IsthmusError as refusal:  # the next look finds what there was
             _log.warning("the blocks stay", reason=str(refusal))
 
     def _take_seconds(self) -> list[float | None]:
@@ -274,7 +271,6 @@ class ChainDecisions:
 def make_chain_decisions(
     experiment: Experiment, chain: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> ChainDecisions:
-    """Make the decisions of a run on a chain. Raises PlanError if its start was not measured."""
-    config = experiment.config
-    codec = config.deployment.first_codec
-    return ChainDecisions(chain, config.engine, experiment.placement, codec, experiment.steps, statistics, metrics)
+    """The decisions of a run on a chain. Raises PlanError where nothing was measured of its start."""
+    engine, placement = experiment.config.engine, experiment.placement
+    return ChainDecisions(chain, engine, placement, experiment.steps, statistics, metrics)

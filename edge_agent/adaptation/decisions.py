@@ -16,15 +16,16 @@ from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probe
 from edge_agent.adaptation.looking import looking
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.open_run import Deploys
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.client.link_measurement import LinkRates
-from shared.placement import Deployment
+from shared.errors import IsthmusError
+from shared.placement import Placement
 from shared.planner_names import FIXED, GREEDY
 from shared.planning import (
-    FLOAT32_BITS,
     Decision,
     Engine,
     EngineConfig,
@@ -33,9 +34,9 @@ from shared.planning import (
     Outcome,
     Profile,
     SearchSpace,
-    stacked,
+    layout_of,
 )
-from shared.registry import codec_bits, codec_of_bits
+from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
 
@@ -51,38 +52,35 @@ class DecisionLoop:
         profile: Profile,
         settings: EngineSection,
         space: SearchSpace,
-        codec: str,
-        deployment: Deployment,
+        placement: Placement,
+        downlink_codec: str,
         total_steps: int,
         statistics: Statistics,
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
-        """space: the choices that the configuration lets the engine have. deployment: the run's first one.
-        codec: the configured one; codecs of other bits come from its family if that has them.
-        Raises PlanError if the profile leaves nothing to choose.
+        """space: what the configuration lets the engine choose from. placement: what the run begins with.
+
+        downlink_codec: of the error gradients. Raises PlanError when the profile leaves nothing to choose.
         """
-        self._codec = codec
         self._configured_space = space
         self._unpinned_space = space
-        """Choices before pins narrow them."""
-        self._profile = adjust_profile(profile, settings, deployment.downlink_codec)
+        """What there is to choose from, before pins narrow it."""
+        self._profile = adjust_profile(profile, settings, downlink_codec)
         self.planner = GREEDY
         self._engine = Engine(
             self._profile,
             self._configured_space,
-            self._layout(deployment),
+            self._layout(placement),
             EngineConfig(
                 margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
             ),
             total_steps,
         )
-        self._pinned: tuple[int | None, int | None, int | None] = (None, None, None)
-        """Cut, bits and K that an operator fixes; None if free."""
-        self._widest = max(space.bits)
-        """Bits where nothing crosses."""
-        self._only_cut: int | None = None
-        """Cut that the engine may not leave, because of a pin or the fixed planner; None if it may choose."""
+        self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
+        """The cuts, bits and K that an operator holds; None is not held."""
+        self._only_cuts: tuple[int, ...] | None = None
+        """The cuts that the engine may not leave, by a pin or because it holds what it has; None where it may choose."""
         self._probe = probe
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
@@ -90,7 +88,7 @@ class DecisionLoop:
         self._proposal: Decision | None = None
 
     @asynccontextmanager
-    async def running(self, deployer: Deploys) -> AsyncIterator[None]:
+    async def running(self, deployer: PlacementController) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         try:
             async with looking(partial(self.look, deployer)):
@@ -99,11 +97,11 @@ class DecisionLoop:
             await self._probe.close()
             self._log_outcome()
 
-    def look(self, deployer: Deploys, seconds: float) -> None:
-        """Observe once, and act on the result. seconds: any clock that never goes back."""
+    def look(self, deployer: PlacementController, seconds: float) -> None:
+        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
-            if not (self._statistics.is_flowing and deployer.has_cut):
+            if not (self._statistics.is_flowing and has_one_cut(deployer.placement)):
                 self._engine.note_standstill(seconds)
                 return
         rates, statistics = self._rates(deployer, seconds), self._statistics
@@ -116,19 +114,19 @@ class DecisionLoop:
                 statistics.steps,
                 {(edge, trainer): rates.uplink, (trainer, edge): rates.downlink},
                 {(edge, trainer): rates.round_trip_seconds},
-                {edge: self._edge_seconds(deployer.deployment), trainer: self._cloud.take()},
+                {edge: self._edge_seconds(), trainer: self._cloud.take()},
             )
         )
         self._export()
         if decision is not None:
             self._apply(deployer, decision)
 
-    def _rates(self, deployer: Deploys, seconds: float) -> LinkRates:
-        """Return the link's rates, from the training stream or, if the stream hardly uses the link, from a probe."""
+    def _rates(self, deployer: PlacementController, seconds: float) -> LinkRates:
+        """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
         if deployer.moving:
             self._probe.end()
         elif deployer.deployment.edge_blocks == len(self._profile):
-            if self._only_cut != len(self._profile):
+            if self._only_cuts != (len(self._profile),):
                 self._probe.want(seconds)
         elif self._statistics.knows_the_link:
             self._probe.forget()
@@ -140,33 +138,25 @@ class DecisionLoop:
         )
         return self._probe.found.merged_over(measured)
 
-    def _edge_seconds(self, deployment: Deployment) -> float | None:
-        """Return T1 of the cost model: computing and, if the codec is not float32, encoding. None if nothing is new."""
+    def _edge_seconds(self) -> float | None:
+        """T1 as the cost model has it: computing and, where the codec is not float32, encoding. None where nothing is new."""
         compute, encode = self._edge.take(), self._encode.take()
-        if compute is None or codec_bits(deployment.codec) >= FLOAT32_BITS:
+        if compute is None or not self._engine.layout.widths:
             return compute
         return None if encode is None else compute + encode
 
-    def _report_deployment(self, deployer: Deploys, seconds: float) -> None:
-        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an operator's."""
-        actual, proposal, before = self._layout(deployer.deployment), self._proposal, self._engine.layout
-        if proposal is None and actual == before:
+    def _report_deployment(self, deployer: PlacementController, seconds: float) -> None:
+        """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
+        actual = self._layout(deployer.placement)
+        if self._proposal is None and actual == self._engine.layout:
             return
-        if (
-            proposal is not None
-            and actual.tiles != proposal.layout.tiles
-            and actual.staleness == proposal.layout.staleness
-        ):
-            # The move was given up: K and bits, which were changed at once, go back as well.
-            self._change(deployer, before)
-            actual = self._layout(deployer.deployment)
         self._log_outcome()
         self._proposal = None
         for mean in (self._edge, self._encode, self._cloud):
             mean.take()  # earlier steps had another deployment
         self._engine.note_deployed(seconds, actual)
 
-    def _apply(self, deployer: Deploys, decision: Decision) -> None:
+    def _apply(self, deployer: PlacementController, decision: Decision) -> None:
         wanted, today = decision.layout, self._engine.layout
         _log.info(
             "changing the deployment",
@@ -179,28 +169,27 @@ class DecisionLoop:
         )
         self._metrics.decisions.inc()
         self._proposal = decision
-        if (wanted.staleness, wanted.bits) != (today.staleness, today.bits):
-            self._change(deployer, wanted)
+        give_up_seconds = decision.abandon_after_seconds if wanted.tiles != today.tiles else math.inf
         if wanted.tiles != today.tiles:
             self._probe.end()
-            give_up_seconds = decision.abandon_after_seconds
-            deployer.move(wanted.tiles[0].stop, give_up_seconds if math.isfinite(give_up_seconds) else None)
+        try:
+            placement = deployer.experiment.laid_out(wanted, deployer.placement)
+        except IsthmusError as refusal:  # the next look finds what there was
+            _log.warning("the placement stays", reason=str(refusal))
+            return
+        deployer.want(placement, Chooser.ENGINE, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
-    def _change(self, deployer: Deploys, wanted: Layout) -> None:
-        codec = codec_of_bits((*wanted.bits, self._widest)[0], self._codec)
-        deployer.change(staleness=wanted.staleness, codec=codec)
+    @staticmethod
+    def _layout(placement: Placement) -> Layout:
+        return layout_of(placement, codec_bits)
 
-    def _layout(self, deployment: Deployment) -> Layout:
-        bits = codec_bits(deployment.codec)
-        return stacked(self._profile, (deployment.edge_blocks,), deployment.staleness, (bits,))
-
-    def pin(self, *, cut: int | None = None, bits: int | None = None, staleness: int | None = None) -> None:
-        """Fix cut, bit width or K, each that is given, until the next call, and let the engine choose the others.
+    def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None) -> None:
+        """Hold cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
 
         Raises PlanError for a value out of range or never measured, and then nothing is changed.
         """
-        self._constrain(self._unpinned_space, cut, bits, staleness)
-        _log.info("pinned", cut=cut, bits=bits, staleness=staleness)
+        self._constrain(self._unpinned_space, cuts, bits, staleness)
+        _log.info("pinned", cuts=cuts, bits=bits, staleness=staleness)
 
     def use(self, planner: str) -> None:
         """Choose the free values again (`greedy`), or keep the present deployment (`fixed`).
@@ -221,19 +210,20 @@ class DecisionLoop:
         """Return the outcome of the last change; None until a step was done since."""
         return self._engine.outcome()
 
-    def _constrain(self, unpinned: SearchSpace, cut: int | None, bits: int | None, staleness: int | None) -> None:
-        """Let the engine choose from this space as far as pins leave it free. Raises PlanError, and changes nothing."""
-        only_cut = (unpinned.cuts or (None,))[0] if cut is None else cut
+    def _constrain(
+        self, unpinned: SearchSpace, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None
+    ) -> None:
+        """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""
+        only = unpinned.cuts if cuts is None else cuts
         pinned = replace(
             unpinned,
-            cuts=None if only_cut is None else (only_cut,),
+            cuts=only,
             bits=unpinned.bits if bits is None else (bits,),
             staleness=unpinned.staleness if staleness is None else staleness,
-            allow_edge_only=unpinned.allow_edge_only or only_cut == len(self._profile),  # a named cut is intended
+            allow_edge_only=unpinned.allow_edge_only or only == (len(self._profile),),  # who names it means it
         )
         self._engine.constrain(pinned)
-        self._pinned, self._only_cut = (cut, bits, staleness), only_cut
-        self._widest = max(pinned.bits)
+        self._pinned, self._only_cuts = (cuts, bits, staleness), only
 
     def _export(self) -> None:
         if (outcome := self._engine.outcome()) is not None:
@@ -256,10 +246,16 @@ class DecisionLoop:
 def make_decision_loop(
     experiment: Experiment, profile: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop:
-    """Make the decision loop of a run of two workers. Raises PlanError if the profile leaves nothing to choose."""
-    config, start, steps = experiment.config, experiment.deployment, experiment.steps
-    probe = make_link_probe(config)
-    space = search_space(experiment, profile)
+    """The decision loop of a run of two workers. Raises PlanError when the profile leaves nothing to choose."""
+    config = experiment.config
     return DecisionLoop(
-        profile, config.engine, space, config.deployment.first_codec, start, steps, statistics, metrics, probe
+        profile,
+        config.engine,
+        search_space(experiment, profile),
+        experiment.placement,
+        experiment.deployment.downlink_codec,
+        experiment.steps,
+        statistics,
+        metrics,
+        make_link_probe(config),
     )

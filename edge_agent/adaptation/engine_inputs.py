@@ -6,8 +6,7 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment, at_cut, has_one_cut
-from edge_agent.experiment.placing import configured_codecs
+from edge_agent.experiment.building import Experiment, has_one_cut
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
 from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
@@ -68,7 +67,8 @@ def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
             bits=others,
             codec_family=profile.codec_family,
         )
-    # More cuts may have been permitted when the profile was measured. An unmeasured cut is never chosen.
+    # A profile may have been measured where more was permitted; what is not measured is never chosen.
+    profile = profile.named(experiment.placement.workers)
     edge, _ = profile.workers
     permitted = edge.replayed.copy()
     for cut in range(1, len(profile) + 1):
@@ -95,7 +95,7 @@ def _of_a_chain(profile: Profile, experiment: Experiment, workers: tuple[str, ..
 def _is_permitted(experiment: Experiment, cut: int) -> bool:
     """Tell whether two workers may cut the model there, by the model and by the permissions for samples and labels."""
     try:
-        at_cut(experiment.placement, cut, experiment, configured_codecs(experiment.config))
+        experiment.cut_at((cut,), experiment.placement)
     except (ConfigError, DataError, ModelError):
         return False
     return True

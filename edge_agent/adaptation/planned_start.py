@@ -5,15 +5,13 @@ import structlog
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
-from shared.placement import Deployment
-from shared.planning import Profile, Rates, first_deployment
-from shared.registry import codec_of_bits
+from shared.planning import Layout, Profile, Rates, first_deployment
 
 _log = structlog.get_logger(__name__)
 
 
-async def planned_start(experiment: Experiment, profile: Profile) -> Deployment | None:
-    """Plan the first deployment; None if the configuration names a cut or a placement, or the probe finds no rates.
+async def planned_start(experiment: Experiment, profile: Profile) -> Layout | None:
+    """Plan the first layout; None if the configuration names a cut or a placement, or the probe finds no rates.
 
     Raises PlanError if nothing may be chosen.
     """
@@ -24,8 +22,7 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
     if found.uplink is None or found.downlink is None:
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None
-    downlink_codec = experiment.deployment.downlink_codec
-    usable = adjust_profile(profile, config.engine, downlink_codec)
+    usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
     rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
     planned = first_deployment(usable, rates, search_space(experiment, profile))
     _log.info(
@@ -35,8 +32,4 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Deployment 
         downlink_bits_per_second=round(found.downlink),
         round_trip_seconds=rates.round_trip_seconds,
     )
-    first = config.deployment.first_codec
-    codec = codec_of_bits(planned.bits[0], first) if planned.bits else first
-    return Deployment(
-        edge_blocks=planned.tiles[0].stop, staleness=planned.staleness, codec=codec, downlink_codec=downlink_codec
-    )
+    return planned

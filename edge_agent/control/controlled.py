@@ -46,7 +46,7 @@ class Controlled:
         """This run is it from now on; what was pinned is pinned in it too."""
         self.run = run
         self.decisions = decisions if isinstance(decisions, DecisionLoop) else None
-        self.pinning.begin(run.session.experiment.chain, run.deployer, decisions)
+        self.pinning.begin(run.deployer, decisions)
 
     def leave(self) -> None:
         """The run has ended; another may begin."""

@@ -1,17 +1,16 @@
-"""The parts of the deployment that an operator has pinned, with a decision engine and without one."""
+"""The parts of the placement that an operator has pinned, with a decision engine and without one."""
 
 from dataclasses import dataclass, replace
 
 import grpc
 
-from edge_agent.adaptation.chain_decisions import ChainDecisions
 from edge_agent.adaptation.chooser import Decisions
 from edge_agent.deployment_config import DeploymentConfig
-from edge_agent.training.open_run import Deploys
-from shared.errors import ConfigError, IsthmusError
-from shared.model.build import check_cut
-from shared.model.chain import Chain
-from shared.placement import at_cuts, cuts_of
+from edge_agent.experiment.building import with_settings
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import PlacementController
+from shared.errors import IsthmusError
+from shared.placement import Cargo, chain_workers
 from shared.registry import bit_widths, codec_bits, codec_of_bits
 from shared.transport.rpc.status import StatusError
 
@@ -20,42 +19,42 @@ from shared.transport.rpc.status import StatusError
 class Pins:
     """None is not pinned."""
 
-    cut: int | None = None
+    cuts: tuple[int, ...] | None = None
+    """The blocks before each worker but the first."""
     bits: int | None = None
     staleness: int | None = None
-    cuts: tuple[int, ...] | None = None
-    """Cuts of a chain: the blocks before each worker but the first."""
 
 
 class Pinning:
-    """Tells the engine what it may not choose, and the deployer what is to hold."""
+    """Tells the engine what it may not choose, and the controller what is to hold."""
 
     def __init__(self, configured: DeploymentConfig) -> None:
         self._configured = configured
         self.now = Pins()
-        self._deployer: Deploys | None = None
+        self._controller: PlacementController | None = None
         self._decisions: Decisions | None = None
-        self._chain: Chain | None = None
 
-    def begin(self, chain: Chain, deployer: Deploys, decisions: Decisions | None) -> None:
+    def begin(self, controller: PlacementController, decisions: Decisions | None) -> None:
         """Pin in this run from now on."""
-        self._chain, self._deployer, self._decisions = chain, deployer, decisions
+        self._controller, self._decisions = controller, decisions
         if self.now != Pins():
             self._set(self.now)
 
     def check(self, wanted: Pins) -> None:
-        """Refuse what cannot be pinned, whatever the trainer says. Raises StatusError, ModelError for a cut out of range."""
+        """Refuse what cannot be pinned, whatever the trainer says.
+
+        Raises StatusError, and ModelError, ConfigError or DataError for cuts that cannot or may not be.
+        """
         if wanted == Pins():
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
-        if wanted.cut is not None and self._chain is not None:
-            check_cut(wanted.cut, self._chain)
-        if wanted.cut is not None and self._deployer is not None and not self._deployer.has_cut:
-            raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "the placement is not of two workers on one cut, so there is no cut to pin",
-            )
-        if wanted.cuts is not None and self._deployer is not None:
-            self._check_cuts(wanted.cuts, self._deployer)
+        if wanted.cuts is not None and self._controller is not None:
+            before = self._controller.placement
+            if chain_workers(before) is None:
+                raise StatusError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "the placement is not of workers that each run the next blocks, so there is no cut to pin",
+                )
+            self._controller.experiment.cut_at(wanted.cuts, before)
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
@@ -76,30 +75,33 @@ class Pinning:
         Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not leave;
         nothing changes then.
         """
-        given = {
-            name: value for name in ("cut", "bits", "staleness", "cuts") if (value := getattr(wanted, name)) is not None
-        }
+        given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
         self._set(replace(self.now, **given))
 
     def release(self, names: list[str]) -> None:
         """Hold these no longer."""
         self._set(replace(self.now, **dict.fromkeys(names)))
 
+    def end(self) -> None:
+        """Hold nothing, as where the operator places the blocks otherwise."""
+        self.now = Pins()
+
     def enforce(self) -> None:
-        """Ask for what is pinned and not so."""
-        if (deployer := self._deployer) is None:
+        """Want what is pinned and not so. With a trainer left out a chain has fewer cuts, and waits until it is back."""
+        if (controller := self._controller) is None:
             return
-        today, pins = deployer.deployment, self.now
-        codec = today.codec
-        if pins.bits is not None and pins.bits != codec_bits(codec):
-            codec = codec_of_bits(pins.bits, self._configured.first_codec)
-        staleness = today.staleness if pins.staleness is None else pins.staleness
-        if (codec, staleness) != (today.codec, today.staleness):
-            deployer.change(staleness=staleness, codec=codec)
-        if pins.cuts is not None and _are_others(cuts_of(deployer.placement), pins.cuts):
-            deployer.move_cuts(pins.cuts)
-        if pins.cut is not None and deployer.has_cut and (deployer.moving or pins.cut != today.edge_blocks):
-            deployer.move(pins.cut)
+        before, pins = controller.placement, self.now
+        placement, workers = before, chain_workers(before)
+        if pins.cuts is not None and workers and len(pins.cuts) + 1 in (len(workers), len(before.workers)):
+            placement = controller.experiment.cut_at(pins.cuts, before)
+        placement = with_settings(placement, pins.staleness, {})
+        if pins.bits is not None:
+            wide = codec_of_bits(pins.bits, self._configured.first_codec)
+            others = {route: name for route, name in placement.codecs.items() if route.cargo is Cargo.FEATURE}
+            changed = {route: wide for route, name in others.items() if codec_bits(name) != pins.bits}
+            placement = replace(placement, codecs={**placement.codecs, **changed})
+        if placement != before:
+            controller.want(placement, Chooser.OPERATOR)
 
     def _set(self, pins: Pins) -> None:
         before = self.now
@@ -113,23 +115,5 @@ class Pinning:
             raise
 
     def _tell_engine(self, pins: Pins) -> None:
-        if isinstance(self._decisions, ChainDecisions):
-            self._decisions.pin(cuts=pins.cuts, bits=pins.bits)
-        elif self._decisions is not None:
-            self._decisions.pin(cut=pins.cut, bits=pins.bits, staleness=pins.staleness)
-
-    def _check_cuts(self, cuts: tuple[int, ...], deployer: Deploys) -> None:
-        """Raises StatusError for cuts that the chain cannot have, ModelError for one where the model cannot be cut."""
-        try:
-            at_cuts(deployer.placement, cuts)
-        except ConfigError as cause:
-            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(cause)) from cause
-        for cut in cuts:
-            if self._chain is not None:
-                check_cut(cut, self._chain)
-
-
-def _are_others(cuts: tuple[int, ...] | None, wanted: tuple[int, ...]) -> bool:
-    """Tell whether a chain has other cuts than are wanted. With a trainer left out it has fewer, and waits until it is
-    back."""
-    return cuts is not None and len(cuts) == len(wanted) and cuts != wanted
+        if self._decisions is not None:
+            self._decisions.pin(pins.cuts, pins.bits, pins.staleness)

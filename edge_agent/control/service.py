@@ -12,13 +12,15 @@ from edge_agent.control.controlled import Controlled
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.sessions.stored_session import stored_sessions
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Activity, ActivityChanged
-from edge_agent.training.open_run import OpenRun
+from edge_agent.training.open_run import OpenRun, PlacementController
 from shared.control.answers import set_level, watch
 from shared.control.serving import Health, handlers_of, serving_locally
 from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
+from shared.placement import Placement
 from shared.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -72,10 +74,9 @@ class EdgeControl:
     async def pin(self, request: pb.PinRequest) -> pb.PinResponse:
         """Hold a part of the deployment."""
         wanted = Pins(
-            request.cut if request.HasField("cut") else None,
+            (request.cut,) if request.HasField("cut") else tuple(request.cuts) or None,
             request.bits if request.HasField("bits") else None,
             request.staleness if request.HasField("staleness") else None,
-            tuple(request.cuts) or None,
         )
         run = self._open_run()
         self._of.pinning.check(wanted)
@@ -90,7 +91,7 @@ class EdgeControl:
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
         names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness"]
-        self._of.pinning.release([*names, "cuts"] if "cut" in names else names)
+        self._of.pinning.release(["cuts" if name == "cut" else name for name in names])
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
 
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
@@ -99,16 +100,19 @@ class EdgeControl:
         if self._of.decisions is not None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "a decision engine runs (engine.profile), which chooses for two workers on one cut; pin what it may not change",
+                "a decision engine runs (engine.profile), which chooses the placement; pin what it may not change",
             )
         try:
             document = json.loads(request.document_json)
         except (ValueError, RecursionError) as cause:
             raise ConfigError(f"the placement is not JSON: {cause}") from cause
         try:
-            return pb.PlaceResponse(version=(await run.deployer.placed(document)).version)
+            wanted = await judged(run.deployer, document)
         except DataError as private:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
+        self._of.pinning.end()
+        run.deployer.want(wanted, Chooser.OPERATOR)
+        return pb.PlaceResponse(version=(await run.deployer.in_force()).version)
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""
@@ -170,6 +174,15 @@ class EdgeControl:
         if run is None or self._of.ended.is_set():
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
+
+
+async def judged(controller: PlacementController, document: object) -> Placement:
+    """The placement that a document says, judged beside the event loop. Raises ConfigError or DataError."""
+    before = None
+    while before is not controller.placement:  # what another wish changes meanwhile, the document may leave as it is
+        before = controller.placement
+        wanted = await asyncio.to_thread(controller.experiment.placed, document, before)
+    return wanted
 
 
 @asynccontextmanager

@@ -61,7 +61,12 @@ def edge_status(of: Controlled) -> pb.EdgeStatus:
 
 def pins_message(pins: Pins) -> pb.Pins:
     """Build the message of the pins."""
-    return pb.Pins(cut=pins.cut, bits=pins.bits, staleness=pins.staleness, cuts=pins.cuts)
+    message, cuts = pb.Pins(bits=pins.bits, staleness=pins.staleness), pins.cuts or ()
+    if len(cuts) == 1:
+        message.cut = cuts[0]
+    else:
+        message.cuts.extend(cuts)
+    return message
 
 
 def session_statuses(
@@ -92,6 +97,7 @@ def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
     status.deployment.CopyFrom(deployment_status(run.deployer.deployment, blocks))
     if (wanted := run.deployer.wanted_edge_blocks) is not None:
         status.deployment.wanted_edge_blocks = wanted
+    status.chosen_by = str(run.deployer.chosen_by)
     status.batches_in_flight = run.in_flight
     status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
     if record.shared is not None:

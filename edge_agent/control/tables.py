@@ -46,6 +46,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         f"up {today.codec} ({today.bits} bits), down {today.downlink_codec} ({today.downlink_bits} bits)"
         f"{_held(status, 'bits')}",
     )
+    if status.chosen_by:
+        table.add_row("chosen by", status.chosen_by)
     if status.planner:
         table.add_row("planner", f"{status.planner}{_predicted(status)}")
     for field, name in (

@@ -3,8 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.placing import (
@@ -26,25 +25,18 @@ from shared.placement import (
     Placement,
     Route,
     at_cuts,
-    chain_workers,
     crossings,
     gradient_crossings,
     held_blocks,
     parse_placement,
     two_workers,
 )
+from shared.planning import Layout
+from shared.registry import codec_bits, codec_of_bits
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks
 
 T = TypeVar("T")
-
-
-class Scheduled(NamedTuple):
-    """Settings that schedules prescribe; None leaves a setting to others."""
-
-    staleness: int | None
-    codec: str | None
-    downlink_codec: str | None
 
 
 class Experiment(Workload):
@@ -95,19 +87,62 @@ class Experiment(Workload):
         """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
         check_permitted(placement, self, self._labels_to)
 
+    def laid_out(self, layout: Layout, before: Placement) -> Placement:
+        """The placement of a layout that may come after another one of the same session. Errors as for `completed`.
+
+        A codec stays where it has the width that is wanted; others are of the configured one's family.
+        """
+        placed = self._after(before, replace(layout.placement(before.workers), version=before.version))
+        first = self.config.deployment.first_codec
+        codecs = {}
+        for route, name in placed.codecs.items():
+            bits = layout.width(route.sender, route.receiver)
+            keeps = route.cargo is not Cargo.FEATURE or codec_bits(name) == bits
+            codecs[route] = name if keeps else codec_of_bits(bits, first)
+        return replace(placed, codecs=codecs)
+
+    def cut_at(self, cuts: Sequence[int], before: Placement) -> Placement:
+        """The placement of the same workers, each of which runs the next blocks, at other cuts.
+
+        cuts: the blocks before each worker but the first; one that is L leaves the workers from there on without blocks.
+        Raises ModelError for a cut out of range, and otherwise as `completed`.
+        """
+        for cut in cuts:
+            check_cut(cut, self.chain)
+        return self._after(before, at_cuts(before, cuts))
+
+    def _after(self, before: Placement, placed: Placement) -> Placement:
+        """The placement with the codec of every crossing: that of before, or the configured one. Errors as for `completed`."""
+        heads = None if before.labels is None else frozenset(tile.worker for tile in placed.holders(placed.blocks - 1))
+        placed = replace(placed, sources=before.sources, labels=heads)
+        self.check(placed)
+        configured = configured_codecs(self.config)
+        everything = (*crossings(placed), *gradient_crossings(placed, self.facts))
+        routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in configured}
+        codecs = {route: before.codecs.get(route, configured[route.cargo]) for route in sorted(routes, key=str)}
+        return replace(placed, codecs=codecs)
+
     @property
     def deployment(self) -> Deployment:
         """The placement in few numbers."""
-        return deployment_of(self.placement, configured_codecs(self.config))
+        return self.deployment_of(self.placement)
 
-    def begin_with(self, deployment: Deployment) -> None:
-        """Begin with another deployment than the configuration's.
+    def deployment_of(self, placement: Placement) -> Deployment:
+        """A placement in few numbers: how many blocks are here, K, and the codecs of this device's link.
 
-        Raises ModelError for a cut out of range, ConfigError unless two workers are on one cut.
+        Where nothing crosses, the codecs are the configured ones.
         """
-        chosen = {Cargo.FEATURE: deployment.codec, Cargo.ERROR_GRADIENT: deployment.downlink_codec}
-        placed = at_cut(self.placement, deployment.edge_blocks, self, chosen)
-        self.begin_at(replace(placed, staleness=deployment.staleness))
+        here = {
+            route.cargo: name for route, name in placement.codecs.items() if AGENT in (route.sender, route.receiver)
+        }
+        chosen = configured_codecs(self.config) | here
+        return Deployment(
+            version=placement.version,
+            edge_blocks=len(held_blocks(placement, AGENT)),
+            staleness=placement.staleness,
+            codec=chosen[Cargo.FEATURE],
+            downlink_codec=chosen[Cargo.ERROR_GRADIENT],
+        )
 
     def begin_at(self, placement: Placement) -> None:
         """Begin with another placement than the configuration's, one that is `completed`."""
@@ -134,13 +169,12 @@ class Experiment(Workload):
         codecs = (self.codec_changes(cargo) for cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT))
         return sorted(set(self.staleness_changes).union(*codecs))
 
-    def scheduled_at(self, step: int) -> Scheduled:
-        """Return the settings that the schedules of the configuration prescribe for a step."""
-        deployment, codecs = self.config.deployment, configured_codecs(self.config)
-        return Scheduled(
-            _at(step, deployment.first_staleness, self.staleness_changes),
-            *(_at(step, codecs[cargo], self.codec_changes(cargo)) for cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT)),
-        )
+    def scheduled_at(self, step: int, placement: Placement) -> Placement:
+        """The placement with the K and the codecs that the schedules of the configuration prescribe for a step."""
+        staleness = _at(step, self.config.deployment.first_staleness, self.staleness_changes)
+        configured = configured_codecs(self.config)
+        codecs = {cargo: _at(step, first, self.codec_changes(cargo)) for cargo, first in configured.items()}
+        return with_settings(placement, staleness, codecs)
 
 
 def _at(step: int, first: T, changes: Mapping[int, T]) -> T | None:
@@ -150,49 +184,13 @@ def _at(step: int, first: T, changes: Mapping[int, T]) -> T | None:
     return [first, *(value for position, value in changes.items() if position <= step)][-1]
 
 
-def at_cut(before: Placement, cut: int, experiment: Experiment, codecs: Mapping[Cargo, str]) -> Placement:
-    """The placement of the same two workers at another cut. codecs: by what is sent.
-
-    Raises ModelError for a cut out of range, ConfigError where the placement is not of two workers on one cut or may not be,
-    DataError for labels that may not leave.
-    """
-    check_cut(cut, experiment.chain)
-    if not has_one_cut(before):
-        raise ConfigError("the placement is not of two workers on one cut, so there is no cut to move")
-    edge, trainer = before.workers
-    placed = two_workers(edge, trainer, cut, before.blocks, before.batch_size, staleness=before.staleness)
-    experiment.check(placed)
-    routes = _coded_routes(placed, experiment, codecs)
-    return replace(placed, version=before.version, codecs={route: codecs[route.cargo] for route in routes})
-
-
-def chain_at_cuts(
-    before: Placement,
-    cuts: tuple[int, ...],
-    feature_codecs: Sequence[str] | None,
-    experiment: Experiment,
-    codecs: Mapping[Cargo, str],
-) -> Placement:
-    """The placement of the same chain at other cuts. Errors as for `at_cut`.
-
-    feature_codecs: of the features, one a link; None leaves them. codecs: by what is sent, for routes that had none.
-    """
-    for cut in cuts:
-        check_cut(cut, experiment.chain)
-    placed = at_cuts(before, cuts)
-    experiment.check(placed)
-    chosen = dict(before.codecs)
-    if feature_codecs is not None:
-        hops = pairwise(chain_workers(placed) or ())
-        chosen |= {Route(*hop, Cargo.FEATURE): name for hop, name in zip(hops, feature_codecs, strict=True)}
-    routes = _coded_routes(placed, experiment, codecs)
-    return replace(placed, codecs={route: chosen.get(route, codecs[route.cargo]) for route in routes})
-
-
-def _coded_routes(placed: Placement, experiment: Experiment, codecs: Mapping[Cargo, str]) -> list[Route]:
-    everything = (*crossings(placed), *gradient_crossings(placed, experiment.facts))
-    routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in codecs}
-    return sorted(routes, key=str)
+def with_settings(placement: Placement, staleness: int | None, codecs: Mapping[Cargo, str | None]) -> Placement:
+    """The placement with another K and other codecs of what is sent; None leaves what there is."""
+    return replace(
+        placement,
+        staleness=placement.staleness if staleness is None else staleness,
+        codecs={route: codecs.get(route.cargo) or name for route, name in placement.codecs.items()},
+    )
 
 
 def has_one_cut(placement: Placement) -> bool:
@@ -213,23 +211,3 @@ def _check_source(placement: Placement) -> None:
             f"placement: {', '.join(others) or 'nobody'} is to have samples of its own; in this version all samples are on "
             f"this device, so sources may be left out, or name {AGENT!r} alone"
         )
-
-
-def deployment_of(placement: Placement, codecs: dict[Cargo, str]) -> Deployment:
-    """A placement in few numbers: how many blocks are here, K, and the codecs of this device's link.
-
-    codecs: where nothing crosses.
-    """
-    chosen = codecs | codecs_here(placement)
-    return Deployment(
-        version=placement.version,
-        edge_blocks=len(held_blocks(placement, AGENT)),
-        staleness=placement.staleness,
-        codec=chosen[Cargo.FEATURE],
-        downlink_codec=chosen[Cargo.ERROR_GRADIENT],
-    )
-
-
-def codecs_here(placement: Placement) -> dict[Cargo, str]:
-    """The codecs of this device's links, by what is sent with them."""
-    return {route.cargo: name for route, name in placement.codecs.items() if AGENT in (route.sender, route.receiver)}

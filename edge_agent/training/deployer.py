@@ -1,7 +1,4 @@
-"""Changes of a running session's placement: at the next step boundary, drained.
-
-The decision engine and operators both use this.
-"""
+"""Changes the placement of a running session: at the next step boundary, drained. All who choose it go through here."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,21 +6,20 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from edge_agent.experiment.building import at_cut, chain_at_cuts, codecs_here, deployment_of, has_one_cut
-from edge_agent.experiment.placing import configured_codecs
+from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.attempts import can_be_mended, is_refusal
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Migrated, MigrationFailed
 from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient
-from shared.codec import codec_by_name
 from shared.concurrency.tasks import gathered
 from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError
 from shared.events import Emit
-from shared.placement import Cargo, Deployment, Placement
+from shared.placement import Deployment, Placement
 
 _log = structlog.get_logger(__name__)
 
@@ -33,6 +29,7 @@ class _Wish:
     """A requested placement."""
 
     placement: Placement
+    by: Chooser
     give_up_seconds: float | None = None
     waiting: "list[asyncio.Future[Placement]]" = field(default_factory=list)
     """Callers that are told the outcome."""
@@ -51,8 +48,7 @@ class _Wish:
 
 
 class Deployer:
-    """The changer of the placement, for an engine or an operator. Of several requests the last counts. Used on the
-    event loop."""
+    """Changes what is wanted; of several wishes the last counts, as `Chooser` says. Used on the event loop."""
 
     def __init__(
         self,
@@ -70,9 +66,20 @@ class Deployer:
         self._may_change = may_change
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
-        """Request that is coming into force now."""
-        self._codecs = configured_codecs(session.experiment.config)
-        """Codecs of each kind of tensor on this device's links."""
+        """The wish that comes into force now."""
+        self._chosen = session.placement, Chooser.CONFIGURATION
+        """The placement that came into force last, other than by a return to a checkpoint, and its chooser."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the experiment that is trained."""
+        return self._session.experiment
+
+    @property
+    def chosen_by(self) -> Chooser:
+        """Return the chooser of the placement in force."""
+        placement, by = self._chosen
+        return by if replace(self._session.placement, version=placement.version) == placement else Chooser.RECOVERY
 
     @property
     def placement(self) -> Placement:
@@ -81,18 +88,13 @@ class Deployer:
 
     @property
     def deployment(self) -> Deployment:
-        """Return its summary."""
-        return deployment_of(self.placement, self._codecs)
+        """The same in few numbers."""
+        return self.experiment.deployment_of(self.placement)
 
     @property
     def deployment_in_force(self) -> Deployment:
-        """Return the summary of the placement in force."""
-        return deployment_of(self._session.placement, self._codecs)
-
-    @property
-    def has_cut(self) -> bool:
-        """Tell whether two workers train on one cut, which can be moved."""
-        return has_one_cut(self.placement)
+        """What is in force, in few numbers."""
+        return self.experiment.deployment_of(self._session.placement)
 
     @property
     def moving(self) -> bool:
@@ -115,63 +117,41 @@ class Deployer:
         """Tell whether another placement will come into force, and may at this boundary."""
         return self._wish is not None and self._may_change()
 
-    def change(
-        self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
-    ) -> None:
-        """Change K, or the codecs of all features or all error gradients. Raises ConfigError for an unknown codec.
+    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
+        """Request a placement, in force after the one that comes into force now. Waiters for an earlier wish are told.
 
-        If no such tensor crosses now, the codec holds from the next move on.
+        placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under way
+        after so long, what is in force stays.
         """
-        before = self.placement
-        named = {Cargo.FEATURE: codec, Cargo.ERROR_GRADIENT: downlink_codec}
-        chosen = {cargo: name for cargo, name in named.items() if name is not None}
-        for name in chosen.values():
-            codec_by_name(name)
-        self._codecs |= chosen
-        codecs = {route: chosen.get(route.cargo, name) for route, name in before.codecs.items()}
-        staleness = before.staleness if staleness is None else staleness
-        if (codecs, staleness) != (before.codecs, before.staleness):
-            self._want(replace(before, codecs=codecs, staleness=staleness))
+        base = self._session.placement if self._changing is None else self._changing.placement
+        placement, before = replace(placement, version=base.version + 1), self._wish
+        if before is not None and by < before.by:
+            return
+        if before is not None and before.placement == placement:
+            before.by, before.give_up_seconds = by, give_up_seconds
+            return
+        self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, by, give_up_seconds)
+        if before is not None:
+            before.failed(_superseded(placement))
+        if self._wish is not None:
+            self._boundary.request()
 
-    def move(self, cut: int, give_up_seconds: float | None = None) -> None:
-        """Move the cut of two workers. Raises ModelError for a cut out of range, ConfigError if there is no single cut.
-
-        Raises DataError for labels that may not leave. give_up_seconds: the cut stays if the blocks are still under way
-        after this time.
-        """
-        codecs = self._codecs | codecs_here(self.placement)
-        self._want(at_cut(self.placement, cut, self._session.experiment, codecs), give_up_seconds)
-
-    def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
-        """Move the cuts of a chain. feature_codecs: one for each link from here on; None leaves them unchanged.
-
-        Raises ConfigError if the placement is no chain or cannot have these cuts, DataError for labels that may not leave.
-        """
-        self._want(chain_at_cuts(self.placement, cuts, feature_codecs, self._session.experiment, self._codecs))
-
-    def place(self, document: object) -> Placement:
-        """Request the placement of a decoded document (isthmus.placement/v1), and return it.
-
-        Raises ConfigError for an invalid placement, and DataError for one that sends data that may not leave.
-        """
-        self._want(self._session.experiment.placed(document, self.placement))
-        return self.placement
-
-    async def placed(self, document: object) -> Placement:
-        """Request the same, judged beside the event loop. Waits until it is in force and returns it.
+    async def in_force(self) -> Placement:
+        """Wait until what is wanted is in force; returns it as it is.
 
         Raises StoppedError if another request replaces it, or the run ends, and RefusedError if it is impossible.
         """
-        session, before = self._session, None
-        while before is not self.placement:  # The document may leave unchanged what another request changes meanwhile.
-            before = self.placement
-            wanted = await session.threads.compute.run(session.experiment.placed, document, before)
-        self._want(wanted)
         if (last := self._wish or self._changing) is None:
             return self._session.placement
         came: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         last.waiting.append(came)
         return await came
+
+    def follow_schedules(self, step: int) -> None:
+        """Request the K and codecs of the configuration's schedules from this step on, on top of any waiting wish."""
+        if self.experiment.scheduled_steps:
+            by = Chooser.SCHEDULE if self._wish is None else max(Chooser.SCHEDULE, self._wish.by)
+            self.want(self.experiment.scheduled_at(step, self.placement), by)
 
     def want_nothing(self, reason: str) -> None:
         """Forget the request. reason: a sentence."""
@@ -240,6 +220,7 @@ class Deployer:
         except BaseException:
             wish.failed(StoppedError("the run ended before the placement came into force"))
             raise
+        self._chosen = wish.placement, wish.by
         wish.came(wish.placement)
         if moves_blocks:
             self._emit(Migrated(seconds))
@@ -255,20 +236,6 @@ class Deployer:
         self._emit(MigrationFailed())
         _log.warning("the placement stays", version=self._session.placement.version, reason=reason)
         wish.failed(RefusedError(f"the placement stays as it is: {reason}"))
-
-    def _want(self, placement: Placement, give_up_seconds: float | None = None) -> None:
-        """Request this placement, to follow one that is coming into force now. Callers that wait for an earlier request
-        are told."""
-        base = self._session.placement if self._changing is None else self._changing.placement
-        placement, before = replace(placement, version=base.version + 1), self._wish
-        if before is not None and before.placement == placement:
-            before.give_up_seconds = give_up_seconds
-            return
-        self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, give_up_seconds)
-        if before is not None:
-            before.failed(_superseded(placement))
-        if self._wish is not None:
-            self._boundary.request()
 
 
 def _superseded(by: Placement) -> StoppedError:

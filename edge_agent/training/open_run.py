@@ -2,16 +2,11 @@
 
 from typing import Protocol
 
+from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.training.choosers import Chooser
 from shared.checkpoint import CheckpointName
-from shared.model.chain import Chain
 from shared.placement import Deployment, Placement
-
-
-class _Experiment(Protocol):
-    @property
-    def chain(self) -> Chain:
-        """Return the whole model."""
 
 
 class _Session(Protocol):
@@ -20,7 +15,7 @@ class _Session(Protocol):
         """Return the state that outlives the process."""
 
     @property
-    def experiment(self) -> _Experiment:
+    def experiment(self) -> Experiment:
         """Return the experiment that is trained."""
 
     async def max_staleness(self) -> int:
@@ -38,8 +33,12 @@ class _Checkpointer(Protocol):
         """Have one taken, and wait until it is shared."""
 
 
-class Deploys(Protocol):
-    """A changer of a running session's deployment."""
+class PlacementController(Protocol):
+    """A changer of a running session's placement."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the experiment that is trained, which makes the placements that may be wanted."""
 
     @property
     def deployment(self) -> Deployment:
@@ -50,10 +49,6 @@ class Deploys(Protocol):
         """Return the placement of the next batch."""
 
     @property
-    def has_cut(self) -> bool:
-        """Tell whether two workers train on one cut, which can be moved."""
-
-    @property
     def moving(self) -> bool:
         """Tell whether a move of blocks was requested, and is neither done nor given up."""
 
@@ -61,33 +56,18 @@ class Deploys(Protocol):
     def wanted_edge_blocks(self) -> int | None:
         """Return the number of blocks here after the moves that are under way; None without any."""
 
+    @property
+    def chosen_by(self) -> Chooser:
+        """Return the chooser of the placement in force."""
+
     async def back(self) -> list[str]:
         """List the trainers that the run continues without, and that answer again."""
 
-    def change(
-        self, *, staleness: int | None = None, codec: str | None = None, downlink_codec: str | None = None
-    ) -> None:
-        """Change K or codecs. Raises ConfigError for an unknown codec."""
+    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
+        """Request a placement of `experiment`, in force once the batches in flight are settled."""
 
-    def place(self, document: object) -> Placement:
-        """Request the placement of a decoded document. Raises ConfigError or DataError for a forbidden one."""
-
-    async def placed(self, document: object) -> Placement:
-        """Request the same, and wait until it is in force. Raises StoppedError or RefusedError if it does not come into
-        force."""
-
-    def move_cuts(self, cuts: tuple[int, ...], feature_codecs: tuple[str, ...] | None = None) -> None:
-        """Move the cuts of a chain, and change the codec of each link's features if given.
-
-        Raises ConfigError if there is no chain or it cannot have these cuts, DataError for labels that may not leave.
-        """
-
-    def move(self, cut: int, give_up_seconds: float | None = None) -> None:
-        """Move the cut once the batches in flight are settled.
-
-        Raises ModelError for a cut out of range, ConfigError if there is no single cut, DataError for labels that may
-        not leave.
-        """
+    async def in_force(self) -> Placement:
+        """Wait until the requested placement is in force. Raises StoppedError or RefusedError if that does not happen."""
 
 
 class InFlight(Protocol):
@@ -114,8 +94,8 @@ class OpenRun(InFlight, Protocol):
         """Return the session."""
 
     @property
-    def deployer(self) -> Deploys:
-        """Return the changer of its deployment."""
+    def deployer(self) -> PlacementController:
+        """Return the changer of its placement."""
 
     @property
     def checkpointer(self) -> _Checkpointer:

@@ -181,13 +181,9 @@ class TrainingLoop:
         """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""
         return self._pause.requested or self.step != self._changed_step
 
-    def _follow_schedule(self) -> None:
-        if self._experiment.scheduled_steps:
-            self.deployer.change(**self._experiment.scheduled_at(self.step)._asdict())
-
     async def _change_placement(self) -> Rejoined | Restored:
         self._changed_step = self.step
-        self._follow_schedule()  # whatever was requested since the boundary
+        self.deployer.follow_schedules(self.step)  # whatever else was asked for since the boundary
         newcomers = self.deployer.newcomers
         if newcomers != self._taken_in and not await are_ready(self._session, newcomers):
             return await self._take_in(newcomers)
@@ -259,7 +255,7 @@ class TrainingLoop:
             return _End.STOP
         if self.checkpointer.due(self.step):
             await self._checkpoint()
-        self._follow_schedule()
+        self.deployer.follow_schedules(self.step)
         return _End.CHANGE if self.deployer.is_due else None
 
     async def _evaluate_if_due(self) -> None:

@@ -25,17 +25,24 @@ def cuts_of(placement: Placement) -> tuple[int, ...] | None:
 
 
 def at_cuts(placement: Placement, cuts: Sequence[int]) -> Placement:
-    """The same chain with other cuts. Raises ConfigError where it is no chain, or cannot be cut so."""
+    """The same chain with other cuts. Raises ConfigError where it is no chain, or cannot be cut so.
+
+    cuts: one for each worker but the first, of those with blocks or of all; those that are L leave their workers without any.
+    """
     workers = chain_workers(placement)
     if workers is None:
         raise ConfigError("the placement is not of workers that each run the next blocks, so there are no cuts to move")
-    ends = (0, *cuts, placement.blocks)
-    if len(cuts) != len(workers) - 1 or any(stop <= first for first, stop in pairwise(ends)):
+    if len(cuts) != len(workers) - 1:
+        workers = placement.workers
+    used = tuple(cut for cut in cuts if cut != placement.blocks)
+    ends = (0, *used, placement.blocks)
+    is_rising = used == tuple(cuts[: len(used)]) and all(first < stop for first, stop in pairwise(ends))
+    if len(cuts) != len(workers) - 1 or not is_rising:
         raise ConfigError(
             f"the cuts are {', '.join(map(str, cuts))}; with {placement.blocks} blocks on {len(workers)} workers there must be "
-            f"{len(workers) - 1}, rising, from 1 to {placement.blocks - 1}"
+            f"{len(workers) - 1}, rising, from 1 to {placement.blocks}"
         )
-    return replace(placement, tiles=_stacked(placement, workers, cuts))
+    return replace(placement, tiles=_stacked(placement, workers[: len(used) + 1], used))
 
 
 def _stacked(placement: Placement, workers: Sequence[str], cuts: Sequence[int]) -> tuple[Tile, ...]:

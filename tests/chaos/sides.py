@@ -14,7 +14,7 @@ from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
 from tests.chaos.faults import Planned, Saboteur
 from tests.chaos.order import record
-from tests.support.running import Listening
+from tests.support.running import Listening, place
 
 
 def _log_to(path: Path) -> None:
@@ -40,7 +40,7 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
 
     def on_progress(progress: edge_agent.run.Statistics) -> None:
         if progress.steps in changes:
-            deployers[-1].place(changes[progress.steps])
+            place(deployers[-1], changes[progress.steps])
 
     def on_result(result: edge_agent.run.TrainingResult) -> None:
         result.write(folder / "result")

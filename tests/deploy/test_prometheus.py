@@ -20,7 +20,7 @@ from deploy.grafana.questions import Prometheus, Question, load, other_questions
 from deploy.grafana.server import SCRAPE_SECONDS, running_prometheus
 from edge_agent import run_training
 from tests.conftest import ROOT
-from tests.support.running import Listening, agent_process, edge_config, run_agent, trainer_process
+from tests.support.running import Listening, agent_process, cut_at, edge_config, run_agent, trainer_process
 
 PATIENT_SCRAPES, PATIENT_STEPS = 120, 4000
 """A question without an answer fails after as many scrapes of each side and as many steps, however long they take."""
@@ -134,7 +134,7 @@ def watched(tmp_path_factory, unused_tcp_port_factory):
 
         def move(progress):
             if progress.steps in MOVES:
-                deployers[0].move(MOVES[progress.steps])
+                cut_at(deployers[0], MOVES[progress.steps])
 
         async def run():
             loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -18,6 +18,7 @@ from typing import Any
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
 from edge_agent import EdgeConfig, TrainingResult, run_training
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
 from shared.config import load_config
 from tests.support import forked
@@ -213,6 +214,16 @@ def run_agent(
 
 def _ignore(_news):
     pass
+
+
+def cut_at(deployer, *cuts):
+    """Want the same workers at other cuts."""
+    deployer.want(deployer.experiment.cut_at(cuts, deployer.placement), Chooser.OPERATOR)
+
+
+def place(deployer, document):
+    """Want what a decoded document says."""
+    deployer.want(deployer.experiment.placed(document, deployer.placement), Chooser.OPERATOR)
 
 
 class Listening:

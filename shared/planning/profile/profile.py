@@ -145,6 +145,15 @@ class Profile:
         """Return the same with error gradients of so many bits a number. The schema has float32 ones."""
         return replace(self, gradient_bytes=at_bits(self.gradient_bytes, bits))
 
+    def named(self, names: Sequence[str]) -> "Profile":
+        """The same with other names for its workers."""
+        renamed = dict(zip(self.names, names, strict=True))
+        return replace(
+            self,
+            workers=tuple(replace(worker, name=renamed[worker.name]) for worker in self.workers),
+            links={(renamed[near], renamed[far]): link for (near, far), link in self.links.items()},
+        )
+
     def with_worker(self, worker: WorkerProfile) -> "Profile":
         """Return the same with other times of the worker of that name."""
         workers = tuple(worker if one.name == worker.name else one for one in self.workers)

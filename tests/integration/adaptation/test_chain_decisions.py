@@ -20,7 +20,7 @@ from shared.planning.chain import device_factors
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config
+from tests.support.running import Listening, cut_at, edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("edge", "near", "far")
@@ -89,7 +89,7 @@ class Recutting(Listening):
             return
         self.seen.append(now)
         if self.left:
-            self.deployer.move_cuts(self.left.pop(0))
+            cut_at(self.deployer, *self.left.pop(0))
 
 
 @pytest.mark.parametrize("model", ["cnn", "tied"])

@@ -189,7 +189,7 @@ async def test_a_pin_moves_the_cut_at_once(profile):
         config = settings(server.address.rpartition(":")[2], path, "deployment.cut=1")
 
         def pin(decisions):
-            decisions.pin(cut=2, bits=8, staleness=1)
+            decisions.pin((2,), 8, 1)
 
         await train_until(
             config,

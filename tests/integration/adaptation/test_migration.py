@@ -15,7 +15,7 @@ from shared.training import held_blocks
 from tests.support.examples import examples
 from tests.support.experiments import CUTS, FIRST_CUTS, MODELS, MOST_OPTIMIZERS_SLOW, OPTIMIZERS, flags
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
 FLAT_DIGITS = 'data.train={factory="tests.support.samples:FlatDigits"}'
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ async def train_and_move(moves, *chosen):
 
     def on_progress(progress):
         if progress.steps in moves:
-            deployers[0].move(moves[progress.steps])
+            cut_at(deployers[0], moves[progress.steps])
 
     async with running_trainer() as server:
         config = edge_config(*chosen, f"trainer.address={server.address}")
@@ -81,7 +81,7 @@ async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
     def on_start(deployer):
         for cut in (0, 5):
             with pytest.raises(ModelError, match="a cut is 1 to 4") as refusal:
-                deployer.move(cut)
+                cut_at(deployer, cut)
             refusals.append(refusal)
 
     async with running_trainer() as server:
@@ -145,7 +145,7 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
     def on_progress(progress):
         if progress.steps == 7:  # both sides have built what they run
             monkeypatch.setattr(held_blocks, "build_optimizer", scarce)
-            deployers[0].move(3)
+            cut_at(deployers[0], 3)
         if refused:
             monkeypatch.setattr(held_blocks, "build_optimizer", build)
 

@@ -132,7 +132,7 @@ async def test_the_cuts_of_a_chain_are_pinned_by_a_command_while_it_trains(tmp_p
         await begun.wait()
         await agent("pause")
         for cuts in ("3,2", "0,2", "1,2,3"):
-            with pytest.raises(RefusedError, match="with 4 blocks on 3 workers there must be 2, rising, from 1 to 3"):
+            with pytest.raises(RefusedError, match=r"there must be 2, rising, from 1 to 4|a cut is 1 to 4"):
                 await agent("pin", "--cut", cuts)
         assert "pinned: cuts 2,3\n" in await agent("pin", "--cut", "2,3"), (
             "beside what the trainers of this process log"

@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from edge_agent import run_training
+from edge_agent.control.service import judged
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.trainer_worker import TrainerWorker
+from edge_agent.training.choosers import Chooser
 from shared.errors import ConfigError
 from shared.placement import StepPlan, parse_range
 from shared.runtime.placement_executor import PlacementExecutor
@@ -25,7 +27,7 @@ from tests.support.placement_kinds import (
     running_trainers,
 )
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.running import Listening, edge_config, place, running_trainer
 
 BLOCKS = 4
 WORKERS = ["edge", *TRAINERS]
@@ -65,7 +67,7 @@ class Changing(Listening):
             return
         self.in_force.append(version)
         if self.left:
-            self.deployer.place(self.left.pop(0))
+            place(self.deployer, self.left.pop(0))
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [("cnn", "adamw"), ("tied", "nesterov")])
@@ -102,7 +104,11 @@ async def test_the_agent_works_out_no_placement_on_its_event_loop(monkeypatch, t
 
     def ask(progress):
         if progress.steps and not asked:
-            asked.append(asyncio.ensure_future(deployers[0].placed(document(ALONE))))
+            asked.append(asyncio.ensure_future(changed(deployers[0])))
+
+    async def changed(deployer):
+        deployer.want(await judged(deployer, document(ALONE)), Chooser.OPERATOR)
+        return await deployer.in_force()
 
     deployers = []
     chosen = [*flags("cnn", "sgd"), *steps_of(6)]
@@ -136,10 +142,10 @@ async def test_a_placement_that_may_not_be_changes_nothing(tmp_path):
             if progress.steps == 2:
                 for wrong in ({"edge": ["0:1"], "near": ["2:"]}, {"near": ["0:2"], "edge": ["2:"]}):
                     with pytest.raises(ConfigError) as refusal:
-                        self.deployer.place(document(wrong))
+                        place(self.deployer, document(wrong))
                     refused.append(str(refusal.value))
                 with pytest.raises(ConfigError, match="not of this session"):
-                    self.deployer.place({**document(ALONE), "workers": [*WORKERS, "stranger"]})
+                    place(self.deployer, {**document(ALONE), "workers": [*WORKERS, "stranger"]})
 
     chosen = [*flags("cnn", "sgd"), *steps_of(6)]
     refusing = Refusing([])
@@ -165,7 +171,7 @@ async def test_labels_that_the_configuration_keeps_here_stay_whatever_is_placed_
 
         def answer(self, wanted):
             try:
-                self.deployer.place(wanted)
+                place(self.deployer, wanted)
             except ConfigError as refusal:
                 return str(refusal)
             return "placed"

@@ -13,7 +13,7 @@ from shared.placement import parse_range
 from tests.support.experiments import flags
 from tests.support.placement_kinds import BATCH_SIZE, INVERTED, RANGES, flags_of, flags_of_document, running_trainers
 from tests.support.plain import assert_same_bits
-from tests.support.running import Listening, edge_config
+from tests.support.running import Listening, edge_config, place
 from tests.support.stand_ins.recording import recorded
 
 PLACED_AT, STEPS = 2, 20
@@ -53,7 +53,7 @@ class StoppingUnder(Listening):
     def go_on(self, progress):
         if progress.steps == PLACED_AT and not self.placed:
             self.placed = True
-            self.deployer.place(document(self.kind))
+            place(self.deployer, document(self.kind))
         if progress.deployment.version and not self.shutdown.requested:
             self.shutdown.drain()
 

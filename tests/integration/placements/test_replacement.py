@@ -19,7 +19,7 @@ from tests.chaos.faults import Fault, Planned
 from tests.support.forked import Forked
 from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, NAMES, PLACED, STEPS, Chain
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, run_agent
+from tests.support.running import Listening, edge_config, place, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 WHILE_A_REPLICA_IS_SENT = "cloud_trainer.sessions.session_store:SessionStore.load_block"
@@ -198,7 +198,7 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
         if progress.steps >= 3 * CHECKPOINT_STEPS:
             far_enough.set()
         if later and replaced.is_set() and progress.steps == STEPS // 2:
-            deployers[0].place(chain.document())
+            place(deployers[0], chain.document())
 
     with Chain(tmp_path) as chain:
         listening = Listening(progressed, deployers.append, {Replaced: lambda _event: replaced.set()})

@@ -17,7 +17,7 @@ from shared.errors import ProtocolError, RefusedError, UnreachableError
 from tests.support.examples import examples
 from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ async def train_through(faults, *chosen, moves=()):
                     else:
                         relay.inject(fault)
                 if progress.steps in moves:
-                    deployers[-1].move(moves[progress.steps])
+                    cut_at(deployers[-1], moves[progress.steps])
 
             config = edge_config(
                 *chosen, f"trainer.address={relay.address}", "trainer.give_up_seconds=60", "link.stall_seconds=1"

@@ -1,13 +1,14 @@
 """Codecs that follow a schedule or the learning rate: what is taken as one, and that every step has its own."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from edge_agent import run_training
 from edge_agent.adaptation.engine_inputs import load_run_profile
-from edge_agent.experiment.building import Experiment, Scheduled
+from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, ExitCode, StoppedError
@@ -81,7 +82,9 @@ def test_a_schedule_counts_in_steps_or_in_epochs(every, unit):
     assert experiment.codec_changes(UP) == {3 * unit: "mbq4"}
     assert experiment.codec_changes(DOWN) == {2 * unit: "fp16"}
     assert experiment.scheduled_steps == [2 * unit, 3 * unit]
-    assert experiment.scheduled_at(2 * unit) == Scheduled(None, "mbq2", "fp16"), "K follows nothing"
+    later = experiment.scheduled_at(2 * unit, replace(experiment.placement, staleness=5))
+    assert {route.cargo: name for route, name in later.codecs.items()} == {UP: "mbq2", DOWN: "fp16"}
+    assert later.staleness == 5, "K follows nothing"
 
 
 @pytest.mark.parametrize(("every", "unit"), [("step", 1), ("epoch", EPOCH_STEPS)])

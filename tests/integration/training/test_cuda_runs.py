@@ -6,7 +6,7 @@ import torch
 from edge_agent import run_training
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits
-from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,7 +19,7 @@ async def trained(*flags, move=None):
 
     def on_progress(progress):
         if move is not None and progress.steps == move[0]:
-            deployers[0].move(move[1])
+            cut_at(deployers[0], move[1])
 
     async with running_trainer("compute.device=cuda") as server:
         config = edge_config(*RUN, *flags, f"trainer.address={server.address}")

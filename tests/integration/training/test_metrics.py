@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge_agent import run_training
 from edge_agent.training.deployer import Deployer
 from tests.support.commands import MLP
-from tests.support.running import Listening, edge_config, held_port, running_trainer
+from tests.support.running import Listening, cut_at, edge_config, held_port, running_trainer
 
 STEPS, BATCH = 12, 32
 RUN = [*MLP, f"training.max_steps={STEPS}", f"data.batch_size={BATCH}", "deployment.staleness=2"]
@@ -82,7 +82,7 @@ async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
 
     def move(progress):
         if progress.steps == STEPS // 2:
-            deployers[0].move(2)
+            cut_at(deployers[0], 2)
 
     async with running_trainer() as server:
         config = edge_config(*RUN, f"trainer.address={server.address}")

@@ -18,7 +18,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.commands import agent_fails
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, running_trainer, train_with
+from tests.support.running import Listening, cut_at, edge_config, running_trainer, train_with
 from tests.support.wire import RawPeer, open_request, placed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -123,7 +123,7 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
     def on_progress(progress):
         if progress.steps == 1:
             with pytest.raises(ModelError, match="cut 1 would send raw samples"):
-                asked[0].move(1)
+                cut_at(asked[0], 1)
             asked.append("refused")
 
     async with running_trainer() as server:
@@ -174,7 +174,7 @@ async def test_frozen_blocks_of_the_edge_stay_there_until_a_move_gives_them_away
         if progress.steps == 3:
             assert sent == [2, 3], "the blocks of the cloud alone"
         if progress.steps in moves:
-            deployers[0].move(moves[progress.steps])
+            cut_at(deployers[0], moves[progress.steps])
 
     monkeypatch.setattr(TrainerClient, "upload_block", recorded)
     async with running_trainer('models.allowed=["own_weights"]') as server:

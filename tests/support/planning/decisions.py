@@ -11,37 +11,75 @@ from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.statistics import Statistics
 from shared.client.link_measurement import LinkRates
-from shared.placement import Deployment
-from shared.planning import SearchSpace
+from shared.errors import ModelError
+from shared.placement import Deployment, at_cuts, two_workers
+from shared.planning import SearchSpace, feature_routes
+from shared.registry import codec_of_bits
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import LIGHT
+
+
+class Laying:
+    """An experiment of linear blocks, in which every layout is permitted."""
+
+    def __init__(self, codec="fp32"):
+        self.codec = codec
+
+    def laid_out(self, layout, before):
+        placed = layout.placement(before.workers)
+        routes = feature_routes(placed)
+        codecs = {route: codec_of_bits(layout.width(route.sender, route.receiver), self.codec) for route in routes}
+        return replace(placed, version=before.version, codecs=codecs)
+
+    def cut_at(self, cuts, before):
+        if not all(0 < cut <= before.blocks for cut in cuts):
+            raise ModelError("a cut out of range")
+        placed = at_cuts(before, cuts)
+        routes = feature_routes(placed)
+        return replace(placed, codecs={route: before.codecs.get(route, self.codec) for route in routes})
+
+    def deployment_of(self, placement):
+        """Return the few numbers of two workers."""
+        codec = next(iter(placement.codecs.values()), "")
+        return Deployment(0, len(placement.tiles_of("edge")[0].blocks), placement.staleness, codec)
 
 
 class Deployer:
     """Does at once what it is asked for; a move is done when the test says so."""
 
-    def __init__(self, **deployment):
-        self.deployment = Deployment(
-            **({"edge_blocks": 1, "staleness": 3, "codec": "fp32", "downlink_codec": "fp32"} | deployment)
-        )
-        self.wanted = None
-        self.give_up_seconds = None
-        self.has_cut = True
+    def __init__(self, edge_blocks=1, staleness=3, codec="fp32", names=LIGHT.names):
+        self.experiment = Laying(codec)
+        self.have(two_workers(*names, edge_blocks, 4, 8, staleness=staleness), edge_blocks)
+        self.wish = self.give_up_seconds = self.chosen_by = None
+
+    def have(self, placement, *cuts):
+        """Somebody has changed it."""
+        self.placement = self.experiment.cut_at(cuts, placement)
+
+    @property
+    def deployment(self):
+        return self.experiment.deployment_of(self.placement)
+
+    @property
+    def wanted(self):
+        """Blocks that are to be on the edge."""
+        return self.wish and self.experiment.deployment_of(self.wish).edge_blocks
 
     @property
     def moving(self):
-        return self.wanted is not None
+        return self.wish is not None
 
-    def change(self, *, staleness=None, codec=None):
-        self.deployment = replace(self.deployment, staleness=staleness, codec=codec)
-
-    def move(self, cut, give_up_seconds=None):
-        self.wanted, self.give_up_seconds = cut, give_up_seconds
+    def want(self, placement, by, give_up_seconds=None):
+        self.chosen_by = by
+        if set(placement.tiles) == set(self.placement.tiles):
+            self.placement = placement
+        else:
+            self.wish, self.give_up_seconds = placement, give_up_seconds
 
     def move_if_requested(self, *, done=True):
         if done:
-            self.deployment = replace(self.deployment, edge_blocks=self.wanted)
-        self.wanted = None
+            self.placement = self.wish
+        self.wish = None
 
 
 class Run:
@@ -52,14 +90,14 @@ class Run:
         self._registry = CollectorRegistry()
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
-        deployment, probe = self.deployer.deployment, LinkProbe(self._probe)
+        probe = LinkProbe(self._probe)
         space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
         self.loop = DecisionLoop(
             profile,
             settings,
             space,
-            deployment.codec,
-            deployment,
+            self.deployer.placement,
+            "fp32",
             10_000,
             self.statistics,
             EngineMetrics(self._registry),

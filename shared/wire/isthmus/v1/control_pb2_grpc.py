@@ -194,7 +194,7 @@ class EdgeControlServiceServicer:
         change, so that changes never keep a run from its steps; while it is paused, at once. The answer comes when the placement is
         in force, or is not going to be. Of several wishes the last one counts, and a pin is one.
         INVALID_ARGUMENT: a placement that cannot be, or under which something would leave that may not. FAILED_PRECONDITION: no
-        session is open yet, a decision engine runs, which chooses for two workers on one cut, or the placement stays as it is,
+        session is open yet, a decision engine runs, or the placement stays as it is,
         because a trainer refuses the other one or blocks cannot move. ABORTED: something else was wanted before this came into
         force, or the run ended.
         """

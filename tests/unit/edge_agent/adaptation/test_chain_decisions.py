@@ -9,11 +9,13 @@ from prometheus_client import CollectorRegistry
 from edge_agent.adaptation.chain_decisions import ChainDecisions
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.errors import BusyError, ConfigError
-from shared.placement import Cargo, Route, chain_workers, parse_placement
+from shared.placement import Cargo, Route, chain_workers, cuts_of
 from shared.planning.chain import Partition, chain_placement, plan_chain
 from tests.support.planning.chain_runs import uniform_chain
+from tests.support.planning.decisions import Laying
 
 CHAIN = uniform_chain(block_seconds=1.0)
 ALL, LEFT = ("s0", "s1", "s2"), ("s0", "s2")
@@ -31,13 +33,22 @@ class Deployer:
     def __init__(self):
         self.placement = placed(ALL, (4, 8))
         self.moving = False
-        self.documents, self.cuts = [], []
+        self.experiment = Laying()
+        self.wanted = []
 
-    def place(self, document):
-        self.documents.append(document)
+    def want(self, placement, by, _give_up_seconds=None):
+        assert by is Chooser.ENGINE
+        self.wanted.append(placement)
 
-    def move_cuts(self, cuts, _codecs):
-        self.cuts.append(cuts)
+    @property
+    def cuts(self):
+        """Of the same workers, as they were wanted."""
+        return [cuts_of(one) for one in self.wanted if chain_workers(one) == chain_workers(self.placement)]
+
+    @property
+    def taken_back(self):
+        """Placements of more workers."""
+        return [one for one in self.wanted if chain_workers(one) != chain_workers(self.placement)]
 
 
 def run(chain=CHAIN, total_steps=1000):
@@ -46,7 +57,7 @@ def run(chain=CHAIN, total_steps=1000):
     registry = CollectorRegistry()
     deployer = Deployer()
     decisions = ChainDecisions(
-        chain, EngineSection(bits=(8, 32)), deployer.placement, "fp32", total_steps, statistics, EngineMetrics(registry)
+        chain, EngineSection(bits=(8, 32)), deployer.placement, total_steps, statistics, EngineMetrics(registry)
     )
     decisions.look(deployer, 0.0)
     return decisions, deployer, statistics, registry
@@ -72,8 +83,7 @@ def test_a_trainer_that_is_back_is_placed_where_it_is_best():
     decisions, deployer, statistics, _ = run()
     without_the_middle(decisions, deployer, statistics)
     decisions.weigh(deployer, ["s1"])
-    (document,) = deployer.documents
-    wanted = parse_placement(document, "the test", len(CHAIN), CHAIN.batch_size)
+    (wanted,) = deployer.taken_back
     assert chain_workers(wanted) == ALL
     cuts = plan_chain(CHAIN, (8, 32), 4).partition.cuts
     assert sorted(tile.first for tile in wanted.tiles)[1:] == [*cuts]
@@ -83,7 +93,7 @@ def test_a_trainer_that_is_back_and_too_slow_is_not_used():
     decisions, deployer, statistics, _ = run(CHAIN.with_worker(CHAIN.worker("s1").slowed(20.0)))
     without_the_middle(decisions, deployer, statistics)
     decisions.weigh(deployer, ["s1"])
-    assert deployer.documents == []
+    assert deployer.taken_back == []
 
 
 def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
@@ -96,7 +106,7 @@ def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
     slow = decisions.predicted_seconds
     assert slow > 30.0
     decisions.weigh(deployer, ["s1"])
-    back = len(deployer.documents)
+    back = len(deployer.taken_back)
     assert back == 1, "by the file, the way over s1 is quicker"
     deployer.placement = placed(ALL, (4, 8))
     statistics.link_rates = {("s0", "s1"): 2e4, ("s1", "s0"): 2e4}
@@ -105,7 +115,7 @@ def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
     assert decisions.predicted_seconds > 30.0
     without_the_middle(decisions, deployer, statistics)
     decisions.weigh(deployer, ["s1"])
-    assert len(deployer.documents) == back, "the way over s1 is known to be as slow"
+    assert len(deployer.taken_back) == back, "the way over s1 is known to be as slow"
 
 
 def test_a_device_that_was_slower_is_so_with_other_workers_too():
@@ -120,11 +130,11 @@ def test_blocks_that_may_not_move_stay_and_the_engine_goes_on():
     decisions, deployer, statistics, _ = run()
     asked = []
 
-    def refuse(cuts, _codecs):
-        asked.append(cuts)
+    def refuse(layout, _before):
+        asked.append(layout)
         raise ConfigError("not there")
 
-    deployer.move_cuts = refuse
+    deployer.experiment.laid_out = refuse
     pass_windows(decisions, deployer, statistics, 3.0, windows=20)
     assert asked
     assert chain_workers(deployer.placement) == ALL
@@ -134,15 +144,15 @@ def test_nobody_is_taken_back_for_the_last_steps():
     decisions, deployer, statistics, _ = run(total_steps=8)
     without_the_middle(decisions, deployer, statistics)
     decisions.weigh(deployer, ["s1"])
-    assert deployer.documents == [], "five steps win 25 s"
+    assert deployer.taken_back == [], "five steps win 25 s"
 
 
 def test_cuts_that_are_pinned_stay_with_their_workers():
     decisions, deployer, statistics, _ = run()
     without_the_middle(decisions, deployer, statistics)
-    decisions.pin(cuts=(9,), bits=None)
+    decisions.pin((9,), None, None)
     decisions.weigh(deployer, ["s1"])
-    assert deployer.documents == []
+    assert deployer.taken_back == []
 
 
 class Measuring:

@@ -2,12 +2,12 @@
 
 import asyncio
 import math
-from dataclasses import replace
 
 import pytest
 
 from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.config import EngineSection
+from edge_agent.training.choosers import Chooser
 from shared.client.link_measurement import LinkRates
 from shared.errors import PlanError
 from tests.support.planning.cases import small_profile
@@ -30,7 +30,7 @@ def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_predictio
 def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
     run = Run()
     run.watch(900, 1.0, 1 / 32)
-    assert run.deployer.deployment.codec != "fp32", "bits are changed while the blocks are under way"
+    assert set(run.deployer.wish.codecs.values()) != {"fp32"}, "bits change with the blocks"
     run.deployer.move_if_requested(done=False)
     run.watch(3, 1.0, 1 / 32)
     assert run.shown_seconds("predicted") is None, "the engine did not choose it"
@@ -64,22 +64,24 @@ def test_step_times_before_a_move_are_not_used_after_it():
 
 def test_pins_hold_until_they_are_released():
     run = Run()
-    run.loop.pin(cut=2, staleness=1, bits=8)
+    run.loop.pin((2,), 8, 1)
     run.watch(2, 40.0)
-    assert (run.deployer.wanted, run.deployer.deployment.staleness, run.deployer.deployment.codec) == (2, 1, "uniform8")
+    assert run.deployer.chosen_by is Chooser.ENGINE
     run.deployer.move_if_requested()
+    today = run.deployer.deployment
+    assert (today.edge_blocks, today.staleness, today.codec) == (2, 1, "uniform8")
     run.watch(600, 40.0)
     assert not run.deployer.moving
-    run.loop.pin()
+    run.loop.pin(None, None, None)
     run.watch(2, 40.0)
     assert run.deployer.deployment.staleness == 3, "K is the profile's again"
 
 
 def test_an_impossible_pin_is_refused_and_changes_nothing():
     run = Run()
-    for pin in ({"cut": 0}, {"cut": 5}, {"bits": 33}, {"staleness": -1}):
+    for pin in (((0,), None, None), ((5,), None, None), (None, 33, None), (None, None, -1)):
         with pytest.raises(PlanError):
-            run.loop.pin(**pin)
+            run.loop.pin(*pin)
     run.watch(30, 40.0)
     assert run.deployer.deployment == Deployer().deployment
 
@@ -87,7 +89,7 @@ def test_an_impossible_pin_is_refused_and_changes_nothing():
 def test_somebody_elses_change_is_noticed():
     run = Run()
     run.watch(3, 40.0)
-    run.deployer.deployment = replace(run.deployer.deployment, edge_blocks=2)
+    run.deployer.have(run.deployer.placement, 2)
     run.watch(1, 40.0)
     assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
     run.loop.use("fixed")
@@ -103,7 +105,7 @@ async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives
     await run.watch_with_probes(900, 0.1, 1 / 320)
     assert (run.deployer.wanted, run.probes) == (4, 0)
     run.deployer.move_if_requested()
-    assert (run.deployer.deployment.codec, run.deployer.deployment.staleness) == ("fp32", 3)
+    assert run.deployer.deployment.staleness == 3
     run.probed = LinkRates(1e5, 1e5)
     await run.watch_with_probes(600, 0.1, 1 / 5)
     assert not run.deployer.moving
@@ -174,14 +176,14 @@ async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
 async def test_pinning_all_blocks_to_the_edge_needs_no_permission(bits):
     run = Run()
     run.probed = LinkRates(1e9, 1e9)
-    run.loop.pin(cut=4, bits=bits)
+    run.loop.pin((4,), bits, None)
     await run.watch_with_probes(2, 40.0)
-    assert (run.deployer.wanted, run.deployer.deployment.codec) == (4, "uniform8" if bits else "fp32")
+    assert run.deployer.wanted == 4
     run.deployer.move_if_requested()
     await run.watch_with_probes(600, 40.0, 1 / 5)
     assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
     run.loop.use("fixed")
-    run.loop.pin()
+    run.loop.pin(None, None, None)
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert not run.deployer.moving, "it holds what there was"
     run.loop.use("greedy")
@@ -219,7 +221,7 @@ def test_before_the_link_was_measured_nothing_is_decided():
 def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
     def modelled_seconds(encode_seconds):
         run = Run(codec=codec, staleness=0)
-        run.loop.pin(cut=1, bits=32 if codec == "fp32" else 8, staleness=0)
+        run.loop.pin((1,), 32 if codec == "fp32" else 8, 0)
         for _ in range(5):
             run.statistics.edge.add(1.0)
             run.statistics.encode.add(encode_seconds)

@@ -23,6 +23,6 @@ def test_pins_go_before_what_is_held():
     held = run.deployer.deployment
     assert held.codec == "uniform8"
     run.loop.use("fixed")
-    run.loop.pin(bits=32)
+    run.loop.pin(None, 32, None)
     run.watch(3, 40.0)
     assert run.deployer.deployment == replace(held, codec="fp32")

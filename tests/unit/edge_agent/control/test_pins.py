@@ -5,24 +5,21 @@ from itertools import pairwise
 
 import grpc
 import pytest
-import torch
-from torch import nn
 
 from edge_agent.control.pins import Pinning, Pins
 from edge_agent.deployment_config import DeploymentConfig
-from shared.errors import PlanError
-from shared.model.chain import build_chain
+from edge_agent.training.choosers import Chooser
+from shared.errors import ConfigError, PlanError
 from shared.placement import Placement, Rows, Source, Tile, at_cuts, cuts_of
 from shared.transport.rpc.status import StatusError
 from tests.support.planning.decisions import Deployer, Run
 
 WHOLE = Rows(0, 8)
-CHAIN = build_chain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), torch.zeros(2, 2))
 
 
 def pinning(deployer, decisions=None, **configured):
     made = Pinning(DeploymentConfig(**configured))
-    made.begin(CHAIN, deployer, decisions)
+    made.begin(deployer, decisions)
     return made
 
 
@@ -31,30 +28,36 @@ def test_without_an_engine_a_pin_changes_only_the_pinned_values():
     pins = pinning(deployer)
     pins.pin(Pins(bits=8))
     assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 3, None)
-    pins.pin(Pins(cut=2, staleness=1))
-    assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 1, 2)
-    assert pins.now == Pins(2, 8, 1), "what was pinned before stays pinned"
+    pins.pin(Pins((2,), staleness=1))
+    assert (deployer.wanted, deployer.chosen_by) == (2, Chooser.OPERATOR)
+    assert pins.now == Pins((2,), 8, 1), "what was pinned before stays pinned"
     deployer.move_if_requested()
+    assert (deployer.deployment.codec, deployer.deployment.staleness) == ("uniform8", 1)
     pins.release(["bits"])
-    assert pins.now == Pins(2, None, 1)
+    assert pins.now == Pins((2,), None, 1)
     assert (deployer.deployment.codec, deployer.moving) == ("uniform8", False)
 
 
 def test_pinned_values_are_requested_again_after_training_went_back():
     deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
+    before = deployer.placement
     pins = pinning(deployer)
-    pins.pin(Pins(cut=2, bits=8))
+    pins.pin(Pins((2,), 8))
     deployer.move_if_requested()
-    deployer.deployment = replace(deployer.deployment, edge_blocks=1, codec="fp32")
+    deployer.placement = before
     pins.enforce()
-    assert (deployer.deployment.codec, deployer.wanted) == ("uniform8", 2)
+    deployer.move_if_requested()
+    assert (deployer.deployment.codec, deployer.deployment.edge_blocks) == ("uniform8", 2)
 
 
-def test_a_pin_of_todays_cut_ends_a_move_to_another():
+def test_where_the_operator_places_the_blocks_nothing_is_pinned_any_more():
     deployer = Deployer(edge_blocks=1)
-    deployer.move(3)
-    pinning(deployer).pin(Pins(cut=1))
-    assert deployer.wanted == 1
+    pins = pinning(deployer)
+    pins.pin(Pins((2,)))
+    pins.end()
+    deployer.move_if_requested(done=False)
+    pins.enforce()
+    assert not deployer.moving
 
 
 @pytest.mark.parametrize("codec", ["mbq-adaptive", ((0, "mbq2"), (4, "mbq4"))])
@@ -71,22 +74,22 @@ def test_a_k_that_follows_a_schedule_cannot_be_pinned():
     with pytest.raises(StatusError, match=r"K follows the schedule in deployment\.staleness") as refused:
         pins.check(Pins(staleness=1))
     assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
-    pins.check(Pins(cut=1))
+    pins.check(Pins((1,)))
 
 
 def test_with_an_engine_an_unmeasured_value_is_refused_and_changes_nothing():
     run = Run()
     pins = pinning(run.deployer, run.loop)
-    pins.pin(Pins(cut=2))
+    pins.pin(Pins((2,)))
     with pytest.raises(PlanError):
-        pins.pin(Pins(cut=9))
-    assert pins.now == Pins(cut=2)
+        pins.pin(Pins((9,)))
+    assert pins.now == Pins((2,))
     assert run.deployer.wanted == 2
 
 
 def test_a_pin_before_the_link_was_measured_holds_too():
     run = Run()
-    pinning(run.deployer, run.loop).pin(Pins(cut=2, bits=8, staleness=1))
+    pinning(run.deployer, run.loop).pin(Pins((2,), 8, 1))
     run.deployer.move_if_requested()
     run.loop.look(run.deployer, 1.0)
     run.watch(900, 1.0, 1 / 32)
@@ -105,14 +108,13 @@ class TestChains:
         deployer.placement = at_cuts(deployer.placement, (1, 3))
         pins.enforce()
         assert cuts_of(deployer.placement) == (2, 3), "as where training went back"
-        pins.release(["cut", "cuts"])
+        pins.release(["cuts"])
         assert pins.now == Pins()
 
-    @pytest.mark.parametrize("cuts", [(2,), (3, 2), (0, 2), (2, 4)])
+    @pytest.mark.parametrize("cuts", [(2,), (3, 2), (2, 2), (4, 2)])
     def test_cuts_that_the_chain_cannot_have_are_refused(self, cuts):
-        with pytest.raises(StatusError, match="with 4 blocks on 3 workers there must be 2") as refused:
+        with pytest.raises(ConfigError, match="with 4 blocks on 3 workers there must be 2"):
             pinning(ChainDeployer((1, 2))).check(Pins(cuts=cuts))
-        assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
     def test_with_a_trainer_left_out_the_cuts_wait_until_it_is_back(self):
         deployer = ChainDeployer((1, 2))
@@ -124,10 +126,6 @@ class TestChains:
         deployer.placement = at_cuts(whole, (1, 3))
         pins.enforce()
         assert cuts_of(deployer.placement) == (2, 3)
-
-    def test_one_cut_is_not_pinned_on_a_chain(self):
-        with pytest.raises(StatusError, match="so there is no cut to pin"):
-            pinning(ChainDeployer((1, 2))).check(Pins(cut=2))
 
 
 def without_far(placement):
@@ -144,8 +142,6 @@ class ChainDeployer(Deployer):
         workers = ("edge", "near", "far")
         tiles = (Tile(name, *run, WHOLE) for name, run in zip(workers, pairwise((0, *cuts, 4)), strict=True))
         self.placement = Placement(0, 4, 8, workers, tuple(tiles), (Source("edge", WHOLE),))
-        self.has_cut = False
 
-    def move_cuts(self, cuts, feature_codecs=None):
-        assert feature_codecs is None
-        self.placement = at_cuts(self.placement, cuts)
+    def want(self, placement, by, _give_up_seconds=None):
+        self.placement, self.chosen_by = placement, by

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from edge_agent.experiment.building import Experiment, at_cut
-from edge_agent.experiment.placing import configured_codecs
+from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import planned_around
 from shared.errors import ConfigError
 from shared.placement import Cargo, crossings, held_blocks, parse_range
@@ -99,12 +98,11 @@ def on_one_cut(tmp_path, ranges, labels):
 )
 def test_a_cut_moves_where_the_labels_may_go_with_it(tmp_path, ranges, labels, cut, may):
     here = on_one_cut(tmp_path, ranges, labels)
-    codecs = configured_codecs(here.config)
     if may:
-        assert held_blocks(at_cut(here.placement, cut, here, codecs), "edge") == tuple(range(cut))
+        assert held_blocks(here.cut_at((cut,), here.placement), "edge") == tuple(range(cut))
     else:
         with pytest.raises(ConfigError, match="labels would go from 'edge' to 'near'"):
-            at_cut(here.placement, cut, here, codecs)
+            here.cut_at((cut,), here.placement)
 
 
 @pytest.mark.parametrize(("labels", "successor"), [([], "far"), (["placement.labels=cloud"], "edge")])

@@ -46,9 +46,16 @@ def test_other_cuts_change_the_tiles_alone():
     assert at_cuts(CHAIN, (1, 4)) == CHAIN
 
 
-@pytest.mark.parametrize("cuts", [(), (3,), (3, 3), (4, 3), (0, 3), (3, 6), (1, 2, 3)])
-def test_cuts_that_leave_a_worker_without_blocks_are_refused(cuts):
-    with pytest.raises(ConfigError, match=r"with 6 blocks on 3 workers there must be 2, rising, from 1 to 5"):
+def test_cuts_at_the_end_leave_the_last_workers_without_blocks_and_give_them_some_again():
+    near = at_cuts(CHAIN, (3, 6))
+    assert [tile.worker for tile in near.tiles] == [*CHAIN.workers[:2]]
+    assert at_cuts(near, (1, 4)) == CHAIN
+    assert at_cuts(at_cuts(CHAIN, (6, 6)), (1, 4)) == CHAIN
+
+
+@pytest.mark.parametrize("cuts", [(), (3,), (3, 3), (4, 3), (0, 3), (6, 3), (1, 2, 3)])
+def test_cuts_that_leave_a_worker_between_others_without_blocks_are_refused(cuts):
+    with pytest.raises(ConfigError, match=r"with 6 blocks on 3 workers there must be 2, rising, from 1 to 6"):
         at_cuts(CHAIN, cuts)
 
 
