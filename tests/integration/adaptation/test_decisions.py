@@ -9,10 +9,12 @@ import pytest
 from benchmarks.net import Relay
 from edge_agent import run_training
 from edge_agent.adaptation import link_probe
+from edge_agent.main import app
 from shared.client import link_measurement as link_measuring
 from shared.errors import ConfigError, PlanError
 from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
+from tests.support.commands import command
 from tests.support.experiments import flags, profile_of
 from tests.support.running import Listening, edge_config, running_trainer
 
@@ -185,20 +187,19 @@ async def test_all_blocks_come_to_the_edge_over_a_bad_link_and_go_back_when_it_i
 
 async def test_a_pin_moves_the_cut_at_once(profile):
     _, path = profile
+    socket, pinning = f"unix:{path.parent}/a.sock", []
+
+    def reached(deployment, progress):
+        if progress.steps and not pinning:
+            pin = ("pin", "--cut=2", "--bits=8", "--staleness=1", f"--control={socket}")
+            pinning.append(asyncio.ensure_future(asyncio.to_thread(command, app, *pin)))
+        now = deployment.edge_blocks, deployment.codec, deployment.staleness, progress.edge_blocks
+        return now == (2, "uniform8", 1, 2)
+
     async with running_trainer() as server:
-        config = settings(server.address.rpartition(":")[2], path, "deployment.cut=1")
-
-        def pin(decisions):
-            decisions.pin((2,), 8, 1)
-
-        await train_until(
-            config,
-            lambda deployment, progress: (
-                (deployment.edge_blocks, deployment.codec, deployment.staleness, progress.edge_blocks)
-                == (2, "uniform8", 1, 2)
-            ),
-            pin,
-        )
+        port = server.address.rpartition(":")[2]
+        await train_until(settings(port, path, "deployment.cut=1", f"control.listen={socket}"), reached)
+        await pinning[0]
 
 
 async def test_what_the_engine_cannot_work_with_is_refused_before_anything_is_asked_of_a_trainer(profile):

@@ -42,12 +42,12 @@ class Deployer:
 
     @property
     def cuts(self):
-        """Of the same workers, as they were wanted."""
+        """Cuts of the same workers that were wanted."""
         return [cuts_of(one) for one in self.wanted if chain_workers(one) == chain_workers(self.placement)]
 
     @property
     def taken_back(self):
-        """Placements of more workers."""
+        """Placements of more workers that were wanted."""
         return [one for one in self.wanted if chain_workers(one) != chain_workers(self.placement)]
 
 
