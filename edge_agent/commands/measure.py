@@ -45,6 +45,7 @@ def measure(
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.events import Measured
         from edge_agent.profiling.latency_table import MeasureSettings, measure_table
         from shared.commands.process_log import process_log
         from shared.prediction import load_predictor, table_to_json
@@ -54,8 +55,9 @@ def measure(
         raise ConfigError('--device is ""; it must be a name')
     known = None if predictor is None else load_predictor(predictor)
     settings = MeasureSettings(worker, device, representative, rounds, repeats)
-    with process_log(loaded.log, sys.stderr), counting_bars(Console(stderr=True), "measuring sub-models") as (on_done,):
-        table = asyncio.run(measure_table(loaded, settings, known, on_done))
+    bars = counting_bars(Console(stderr=True), {Measured: "measuring sub-models"})
+    with process_log(loaded.log, sys.stderr), bars as events:
+        table = asyncio.run(measure_table(loaded, settings, known, events.emit))
     text = table_to_json(table)
     write_whole(out, lambda scratch: scratch.write_text(text))
     typer.echo(f"table: {out} ({len(table.samples)} sub-models)")

@@ -114,14 +114,16 @@ def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "Cal
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.calibration_trainings import Watching
+        from edge_agent.profiling.events import CopyTrained, Estimated, Measured, PieceDone
         from edge_agent.profiling.profile import profile_model
 
-    works = ("profiling cuts",) if calibration is None else ("profiling cuts", "training copies")
+    works: dict[type[PieceDone], str] = {Measured: "profiling cuts"}
+    if calibration is not None:
+        works[CopyTrained] = "training copies"
     console = Console(stderr=True)
-    with counting_bars(console, *works) as (on_cut, *on_training):
-        watching = Watching(console.print, *on_training)
-        asyncio.run(profile_model(config, repeats, out, on_cut, calibration, watching))
+    with counting_bars(console, works) as events:
+        events.subscribe(Estimated, lambda event: console.print(event.line))
+        asyncio.run(profile_model(config, repeats, out, events.emit, calibration))
     typer.echo(f"profile: {out}")
 
 
@@ -135,6 +137,7 @@ def _profile_chain(
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
+        from edge_agent.profiling.events import Estimated, Measured
         from shared.prediction import load_table
 
     files = dict(_name_and_file(each) for each in tables)
@@ -142,8 +145,9 @@ def _profile_chain(
         raise ConfigError(f"--table is given twice for one worker: {', '.join(tables)}; give one table for each")
     known = {name: load_table(path) for name, path in files.items()}
     settings = ChainSettings(repeats, any_order=order == ANY, tables=known)
-    with counting_bars(Console(stderr=True), "profiling the chain") as (on_done,):
-        chain = asyncio.run(profile_chain(config, out, settings, typer.echo, on_done, dry_run=dry_run))
+    with counting_bars(Console(stderr=True), {Measured: "profiling the chain"}) as events:
+        events.subscribe(Estimated, lambda event: typer.echo(event.line))
+        chain = asyncio.run(profile_chain(config, out, settings, events.emit, dry_run=dry_run))
     if chain is not None:
         typer.echo(f"chain: {out}")
 

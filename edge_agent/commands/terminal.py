@@ -1,7 +1,7 @@
 """A run on the terminal: a live bar while it trains, log lines above it, a table when it is done."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
@@ -10,9 +10,11 @@ from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
+from edge_agent.profiling.events import PieceDone
 from edge_agent.training.result import BlockPlace, Summary
 from edge_agent.training.statistics import Statistics
 from shared.control.formatting import size
+from shared.events import Events
 from shared.placement import AGENT
 
 
@@ -94,16 +96,19 @@ def live_bar(console: Console) -> Iterator[LiveBar]:
 
 
 @contextmanager
-def counting_bars(console: Console, *works: str) -> Iterator[list[Callable[[int, int], None]]]:
-    """A bar for each work that comes in pieces; yields what to call, for each, with how many of how many are done."""
+def counting_bars(console: Console, works: Mapping[type[PieceDone], str]) -> Iterator[Events]:
+    """A bar for each work that comes in pieces, by the event of a piece; yields the events that move them."""
+    events = Events()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*columns, console=console) as bar:
 
-        def counter(work: str) -> Callable[[int, int], None]:
+        def show(kind: type[PieceDone], work: str) -> None:
             task = bar.add_task(work, total=None)
-            return lambda done, total: bar.update(task, completed=done, total=total)
+            events.subscribe(kind, lambda event: bar.update(task, completed=event.done, total=event.total))
 
-        yield [counter(work) for work in works]
+        for kind, work in works.items():
+            show(kind, work)
+        yield events
 
 
 def summary_table(summary: Summary) -> Table:

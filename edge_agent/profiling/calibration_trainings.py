@@ -4,7 +4,7 @@ Each training is written down when it ends, so that a calibration that was inter
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -23,9 +23,11 @@ from edge_agent.profiling.calibration import (
     usual_shares,
 )
 from edge_agent.profiling.calibration_copies import Copies
+from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import ConfigError
+from shared.events import Emit
 from shared.execution.copy_training import Timing
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
@@ -74,16 +76,6 @@ class Trainings(Part):
     done: tuple[Training, ...] = ()
 
 
-@dataclass(frozen=True)
-class Watching:
-    """The callbacks that are told of the progress of a calibration."""
-
-    on_estimate: Callable[[str], None] = lambda _sentence: None
-    """Told, before anything is trained, how long it will take and how that was found."""
-    on_training: Callable[[int, int], None] = lambda _done, _of: None
-    """Told how many of how many trainings are done."""
-
-
 class Calibration:
     """One calibration of an experiment's model."""
 
@@ -93,7 +85,7 @@ class Calibration:
         settings: CalibrationSettings,
         copies: Copies,
         file: PartFile[Trainings],
-        watching: Watching,
+        emit: Emit,
     ) -> None:
         self._config = experiment.config
         self._wanted = wanted_cuts(experiment, settings)
@@ -101,7 +93,7 @@ class Calibration:
         self._copies = copies
         self._file = file
         self._trainings = Trainings(of="")
-        self._watching = watching
+        self._emit = emit
         self._expected = 0
 
     async def of(self, profile: Profile) -> Profile:
@@ -115,11 +107,11 @@ class Calibration:
         shares = usual_shares(len(cuts), settings.most_staleness, widths)
         self._expected = settings.seeds * len(shares)
         timing = await self._copies.time(Candidate(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
-        self._watching.on_estimate(estimate(timing, shares, cuts, settings, self._copies.where))
+        self._emit(Estimated(estimate(timing, shares, cuts, settings, self._copies.where)))
         budget = settings.budget_points / 100
         found = await calibrate(self._accuracies, cuts, settings.most_staleness, budget, widths)
         done = len(self._trainings.done)
-        self._watching.on_training(done, done)
+        self._emit(CopyTrained(done, done))
         return calibrated(profile, found, settings, self._trainings.done)
 
     def _identity(self) -> str:
@@ -145,7 +137,7 @@ class Calibration:
         done = (*self._trainings.done, Training(**asked, accuracy=accuracy))
         self._trainings = self._trainings.model_copy(update={"done": done})
         await asyncio.to_thread(self._file.save, self._trainings)
-        self._watching.on_training(len(done), max(self._expected, len(done)))
+        self._emit(CopyTrained(len(done), max(self._expected, len(done))))
         return accuracy
 
 

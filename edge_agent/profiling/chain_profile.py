@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, times_i
 from edge_agent.profiling.chain_links import measured_link
 from edge_agent.profiling.chain_parts import ChainPartFile, Run
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
+from edge_agent.profiling.events import Estimated, Measured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import is_of_the_blocks, measuring_session, timer_at, timer_here
 from edge_agent.sessions.joining import join
@@ -33,6 +34,7 @@ from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
 from shared.control.formatting import size
 from shared.errors import ConfigError, PlanError, RefusedError
+from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
 from shared.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
@@ -45,8 +47,6 @@ _log = structlog.get_logger(__name__)
 ROUNDS = 3
 _SAVED_EVERY_SECONDS = 1.0
 """Maximum time of measurements that a profile that is killed has to repeat."""
-OnDone = Callable[[int, int], None]
-"""Told how many of how many measurements are done."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,20 @@ async def profile_chain(
     config: EdgeConfig,
     out: Path,
     settings: ChainSettings,
-    tell: Callable[[str], object],
-    on_done: OnDone = lambda _done, _of: None,
+    emit: Emit = ignore,
     *,
     dry_run: bool = False,
 ) -> Profile | None:
     """Measure the chain of a configuration, and write it to `out`.
 
-    tell: told what it costs before it begins, a line at a time. dry_run: ends there, and returns None. Raises IsthmusError:
+    dry_run: ends before it begins, with the estimate that it emits, and returns None. Raises IsthmusError:
     ConfigError for a placement that is no chain, PlanError for a file of another chain.
     """
     prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(_experiment, config)
     try:
         with Workers.started() as workers:
-            return await _profile(experiment, workers, out, settings, tell, on_done, dry_run=dry_run)
+            return await _profile(experiment, workers, out, settings, emit, dry_run=dry_run)
     finally:
         await asyncio.to_thread(experiment.close)
 
@@ -94,8 +93,7 @@ async def _profile(
     workers: Workers,
     out: Path,
     settings: ChainSettings,
-    tell: Callable[[str], object],
-    on_done: OnDone,
+    emit: Emit,
     *,
     dry_run: bool,
 ) -> Profile | None:
@@ -108,12 +106,12 @@ async def _profile(
     measuring = ChainMeasuring(experiment, workers, names, settings, parts)
     tried = await workers.compute.run(try_blocks, experiment)
     for line in measuring.costs(tried):
-        tell(line)
+        emit(Estimated(line))
     if dry_run:
         return None
     try:
         async with measuring_session(experiment, workers) as session:
-            await measuring.measure(session, on_done)
+            await measuring.measure(session, emit)
     finally:
         await asyncio.to_thread(parts.save)
     encode, _ = await workers.codec.run(
@@ -194,7 +192,7 @@ class ChainMeasuring:
         means = self._parts.means(name, run)
         return ROUNDS if means is None else ROUNDS - len(means) if means else 0
 
-    async def measure(self, session: OpenSession, on_done: OnDone) -> None:
+    async def measure(self, session: OpenSession, emit: Emit) -> None:
         """Measure all that is not known yet, and keep it."""
         timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
         timers[AGENT] = timer_here(self._experiment, self._workers)
@@ -218,14 +216,14 @@ class ChainMeasuring:
                     await asyncio.to_thread(self._parts.save)
                     saved_seconds = time.monotonic()
                 done += 1
-                on_done(done, total)
+                emit(Measured(done, total))
         await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
         for near, far in self._links:
             if self._parts.link(near, far) is None:
                 self._parts.add_link(near, far, await measured_link(session, near, far))
                 await asyncio.to_thread(self._parts.save)
             done += 1
-            on_done(done, total)
+            emit(Measured(done, total))
 
     def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> Profile:
         """All that was measured. Raises PlanError where a worker has room for no run of blocks."""

@@ -7,7 +7,7 @@ machine for a while disturbs few rounds of many sub-models, not all of one.
 import asyncio
 import random
 import statistics
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -17,10 +17,12 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
+from edge_agent.profiling.events import Measured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
 from shared.client.config import TrainerAddressConfig
 from shared.errors import ConfigError, PlanError, RefusedError
+from shared.events import Emit, ignore
 from shared.model.operations import block_operations
 from shared.placement import AGENT
 from shared.prediction import (
@@ -37,8 +39,6 @@ from shared.prediction import (
 from shared.training.device import prepare_process
 
 _log = structlog.get_logger(__name__)
-OnDone = Callable[[int, int], None]
-"""Told how many of how many measurements are done."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MeasureSettings:
 
 
 async def measure_table(
-    config: EdgeConfig, settings: MeasureSettings, known: KnownDevices | None, on_done: OnDone = lambda _done, _of: None
+    config: EdgeConfig, settings: MeasureSettings, known: KnownDevices | None, emit: Emit = ignore
 ) -> LatencyTable:
     """Measure the table of one worker.
 
@@ -88,7 +88,7 @@ async def measure_table(
                 else _timed_at(target.name, experiment, workers)
             )
             async with timing as timer:
-                seconds = await _rounds(timer, runs, settings, on_done)
+                seconds = await _rounds(timer, runs, settings, emit)
     finally:
         await asyncio.to_thread(experiment.close)
     layers, runs = len(experiment.chain.blocks), list(seconds)
@@ -145,7 +145,7 @@ def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: Known
 
 
 async def _rounds(
-    timer: Timer, runs: Sequence[tuple[int, int]], settings: MeasureSettings, on_done: OnDone
+    timer: Timer, runs: Sequence[tuple[int, int]], settings: MeasureSettings, emit: Emit
 ) -> dict[tuple[int, int], float]:
     """Seconds of the sub-models, without those for which the trainer has no room."""
     means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
@@ -160,7 +160,7 @@ async def _rounds(
                         raise
                     _log.warning("a sub-model is left out", blocks=run, reason=str(refused))
                     del means[run]
-            on_done(number * len(runs) + place + 1, settings.rounds * len(runs))
+            emit(Measured(number * len(runs) + place + 1, settings.rounds * len(runs)))
     return {run: statistics.median(times) for run, times in means.items()}
 
 

@@ -5,7 +5,7 @@ Each cut is measured once and written down at once, so that an interrupted profi
 
 import asyncio
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,11 @@ from edge_agent.profiling.calibration_trainings import (
     Calibration,
     CalibrationSettings,
     Trainings,
-    Watching,
     bit_widths,
     wanted_cuts,
 )
 from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spread
+from edge_agent.profiling.events import Measured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
@@ -37,6 +37,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.events import Emit, ignore
 from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.profile import NO_OVERHEAD, Profile, pair_profile, profile_to_json
@@ -68,8 +69,8 @@ class Profiler:
         self._parts = parts
         self._narrow_codec = narrow_codec(experiment.config)
 
-    async def measure(self, client: TrainerClient, on_cut: Callable[[int, int], None]) -> Profile:
-        """The whole profile. on_cut: told how many of how many cuts are done. Raises IsthmusError."""
+    async def measure(self, client: TrainerClient, emit: Emit) -> Profile:
+        """The whole profile. Raises IsthmusError."""
         blocks = len(self._experiment.chain.blocks)
         parts = await asyncio.to_thread(self._parts.load, self._identity())
         retry = Retry(0)  # a lost trainer ends the measurement, which goes on when asked again
@@ -82,7 +83,7 @@ class Profiler:
                         measured = {str(cut): await self._measure_cut(session, cut)}
                         parts = parts.model_copy(update={"cuts": parts.cuts | measured})
                         await asyncio.to_thread(self._parts.save, parts)
-                    on_cut(cut, blocks)
+                    emit(Measured(cut, blocks))
         finally:
             await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
@@ -220,21 +221,16 @@ class Profiler:
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
 
-OnDone = Callable[[int, int], None]
-"""Told how many of how many pieces of work are done."""
-
-
 async def profile_model(
     config: EdgeConfig,
     repeats: int,
     out: Path,
-    on_cut: OnDone = lambda _done, _of: None,
+    emit: Emit = ignore,
     calibration: CalibrationSettings | None = None,
-    watching: Watching | None = None,
 ) -> Profile:
     """Measure the profile of a configuration's model, calibrate it where that is asked for, and write it to `out`.
 
-    watching: told how a calibration goes. Raises IsthmusError, for what cannot be calibrated before anything is measured.
+    Raises IsthmusError, for what cannot be calibrated before anything is measured.
     """
     prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
@@ -249,10 +245,10 @@ async def profile_model(
         async with TrainerClient(
             config.only_trainer, config.link, access=trainer_access(config.only_trainer, config.tls)
         ) as client:
-            profile = await Profiler(experiment, workers, repeats, parts).measure(client, on_cut)
+            profile = await Profiler(experiment, workers, repeats, parts).measure(client, emit)
             if calibration is not None:
                 copies = here or TrainerCopies(experiment, client)
-                calibrating = Calibration(experiment, calibration, copies, trainings, watching or Watching())
+                calibrating = Calibration(experiment, calibration, copies, trainings, emit)
                 profile = await calibrating.of(profile)
     await asyncio.to_thread(LocalFiles(out.parent).write, out.name, profile_to_json(profile).encode())
     await asyncio.to_thread(parts.remove)

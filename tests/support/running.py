@@ -21,6 +21,7 @@ from edge_agent import EdgeConfig, TrainingResult, run_training
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
 from shared.config import load_config
+from shared.events import Events
 from tests.support import forked
 from tests.support.forked import Forked, program
 
@@ -224,6 +225,14 @@ def cut_at(deployer, *cuts):
 def place(deployer, document):
     """Want what a decoded document says."""
     deployer.want(deployer.experiment.placed(document, deployer.placement), Chooser.OPERATOR)
+
+
+def emit_to(readers):
+    """Return what emits to functions, by the type of event that they are called with."""
+    events = Events()
+    for kind, reader in readers.items():
+        events.subscribe(kind, reader)
+    return events.emit
 
 
 class Listening:

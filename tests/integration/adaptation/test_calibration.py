@@ -11,13 +11,14 @@ from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import Candidate
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
-from edge_agent.profiling.calibration_trainings import CalibrationSettings, Watching
+from edge_agent.profiling.calibration_trainings import CalibrationSettings
+from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile import profile_model
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, ConfigError, ProtocolError, RefusedError
 from shared.model.spec import TensorSpec
 from shared.planning import Rates, SearchSpace, greedy, load_profile
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import edge_config, emit_to, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -30,10 +31,10 @@ NETWORK = ["model.kwargs={width=8, blocks=2}", "training.optimizer={learning_rat
 async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_path):
     path, seen, said = tmp_path / "profile.json", [], []
     settings = CalibrationSettings(budget_points=2.0, epochs=1, seeds=2, most_staleness=2, cuts=(2,))
-    watching = Watching(said.append, lambda *done: seen.append(done))
+    emit = emit_to({Estimated: said.append, CopyTrained: lambda event: seen.append((event.done, event.total))})
     async with running_trainer() as server:
         config = edge_config(*NETWORK, *DATA, f"trainer.address={server.address}")
-        await profile_model(config, 2, path, calibration=settings, watching=watching)
+        await profile_model(config, 2, path, emit, settings)
     profile, calibration = load_profile(path), json.loads(path.read_text())["calibration"]
     assert profile.min_bits is not None
     bits = profile.min_bits[2]
@@ -63,7 +64,7 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
     settings = CalibrationSettings(50.0, 1, 1, 1, cuts=(2,), bits=(8,), on=CalibrateOn.TRAINER)
     async with running_trainer(*STAND_IN) as server:
         config = edge_config(*NETWORK, DATA[0], f"trainer.address={server.address}")
-        await profile_model(config, 2, path, calibration=settings, watching=Watching(said.append))
+        await profile_model(config, 2, path, emit_to({Estimated: lambda event: said.append(event.line)}), settings)
     calibration = json.loads(path.read_text())["calibration"]
     assert calibration["on"] == "trainer"
     assert calibration["serial_accuracy"][0] > 0.3, "it learns"

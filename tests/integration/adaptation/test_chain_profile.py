@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from edge_agent.main import app
 from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
+from edge_agent.profiling.events import Estimated
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
 from shared.planning.chain import plan_any_order, plan_chain
@@ -17,7 +18,7 @@ from shared.prediction import LatencyTable, Sample, contiguous, vector
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, addresses_of, running_trainers, trainers_flag
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import edge_config, emit_to, running_trainer
 from tests.support.small_trainers import have_room_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,10 +50,15 @@ async def measuring(monkeypatch):
         assert not any(len(server.service.sessions) for server in servers.values()), "nothing is left there"
 
 
+def noting(lines):
+    """Return what emits to a list of the lines of an estimate."""
+    return emit_to({Estimated: lambda event: lines.append(event.line)})
+
+
 async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
     path, told = tmp_path / "chain.json", []
     async with running_trainers() as servers:
-        chain = await profile_chain(config_at(servers), path, QUICK, told.append)
+        chain = await profile_chain(config_at(servers), path, QUICK, noting(told))
     assert load_profile(path) is not None
     assert chain.names == tuple(NAMES)
     edge, near, far = map(measured_runs, chain.workers)
@@ -72,7 +78,7 @@ async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
 async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path):
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:
-        chain = await profile_chain(config_at(servers), path, ChainSettings(2, any_order=True), lambda _line: None)
+        chain = await profile_chain(config_at(servers), path, ChainSettings(2, any_order=True))
     _, near, far = map(measured_runs, chain.workers)
     assert near == far == {(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)}
     assert set(chain.links) == {("edge", "near"), ("near", "far"), ("edge", "far")}
@@ -82,7 +88,7 @@ async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path
 async def test_a_placement_names_the_stages(tmp_path):
     placed = ['placement.edge="0:2"', 'placement.far="2:"']
     async with running_trainers() as servers:
-        chain = await profile_chain(config_at(servers, *placed), tmp_path / "c.json", QUICK, lambda _line: None)
+        chain = await profile_chain(config_at(servers, *placed), tmp_path / "c.json", QUICK)
     assert chain.names == ("edge", "far")
     assert measured_runs(chain.worker("far")) == {(1, 4), (2, 4), (3, 4)}
 
@@ -99,7 +105,7 @@ async def interrupt(config, path, asked, after):
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(TrainerClient, "measure_stage", lost)
         with pytest.raises(UnreachableError):
-            await profile_chain(config, path, QUICK, lambda _line: None)
+            await profile_chain(config, path, QUICK)
 
 
 async def test_a_profile_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -107,7 +113,7 @@ async def test_a_profile_that_was_interrupted_goes_on_where_it_was(tmp_path, mon
     async with measuring(monkeypatch) as (servers, asked):
         await interrupt(config_at(servers), path, asked, after=4)
         assert not path.exists()
-        await profile_chain(config_at(servers), path, QUICK, told.append)
+        await profile_chain(config_at(servers), path, QUICK, noting(told))
     assert len(asked) == 3 * 5, "nothing was measured twice"
     left = [int(line.split()[1]) for line in told[:3]]
     assert sum(left[1:]) == 3 * 5 - 4
@@ -132,7 +138,7 @@ async def test_parts_of_another_profile_are_refused_and_stay(tmp_path, monkeypat
         (["deployment.staleness=3"], "has staleness 0"),
     ):
         with pytest.raises(PlanError, match=f"{sentence}.*; remove that file") as refused:
-            await profile_chain(edge_config(*nowhere, *more), path, QUICK, lambda _line: None)
+            await profile_chain(edge_config(*nowhere, *more), path, QUICK)
         assert refused.value.exit_code is ExitCode.PLAN
         assert parts.read_bytes() == before
     assert not path.exists()
@@ -141,7 +147,7 @@ async def test_parts_of_another_profile_are_refused_and_stay(tmp_path, monkeypat
 async def test_a_run_that_a_worker_has_no_room_for_is_left_out(tmp_path, monkeypatch):
     have_room_for(monkeypatch, 1)
     async with running_trainers() as servers:
-        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", QUICK, lambda _line: None)
+        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", QUICK)
     assert list(map(measured_runs, chain.workers[1:])) == [{(1, 2), (2, 3)}, {(3, 4)}]
 
 
@@ -157,7 +163,7 @@ async def test_what_a_table_has_is_not_measured(tmp_path, monkeypatch):
     told = []
     async with measuring(monkeypatch) as (servers, asked):
         settings = ChainSettings(2, tables={"near": table_of()})
-        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", settings, told.append)
+        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", settings, noting(told))
         assert {address for address, _, _ in asked} == {str(addresses_of(servers)["far"])}
     edge, near, far = chain.workers
     assert np.nanmax(near.replayed) == np.nanmin(near.replayed) == 7.0
@@ -188,7 +194,7 @@ async def test_a_table_that_does_not_fit_is_refused_before_anybody_is_asked(
 ):
     config = edge_config(*nowhere_flags("near", "far"), *more)
     with pytest.raises(error, match=sentence):
-        await profile_chain(config, tmp_path / "c.json", ChainSettings(2, tables={worker: table}), lambda _line: None)
+        await profile_chain(config, tmp_path / "c.json", ChainSettings(2, tables={worker: table}))
     assert not list(tmp_path.iterdir())
 
 
@@ -214,7 +220,7 @@ async def test_where_nothing_is_replayed_a_table_does(tmp_path):
             *nowhere_flags("near", "far"), "deployment.staleness=2", f'deployment.backward="{backward}"'
         )
         told, settings = [], ChainSettings(2, tables={name: tables[name] for name in names})
-        assert await profile_chain(config, tmp_path / "c.json", settings, told.append, dry_run=True) is None
+        assert await profile_chain(config, tmp_path / "c.json", settings, noting(told), dry_run=True) is None
         assert told[2].endswith("2 runs from its table"), "the last worker never waits"
 
 
@@ -226,11 +232,11 @@ def nowhere_flags(*names):
 async def test_a_finished_profile_of_another_chain_is_not_replaced(tmp_path):
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:
-        await profile_chain(config_at(servers), path, QUICK, lambda _line: None)
+        await profile_chain(config_at(servers), path, QUICK)
     before = path.read_bytes()
     others = edge_config(*nowhere_flags("near", "cloud"))
     with pytest.raises(PlanError, match="has workers edge, near, far, and this one has edge, near, cloud"):
-        await profile_chain(others, path, QUICK, lambda _line: None)
+        await profile_chain(others, path, QUICK)
     assert path.read_bytes() == before
 
 
@@ -244,7 +250,7 @@ async def test_a_finished_profile_of_another_chain_is_not_replaced(tmp_path):
 async def test_what_is_no_chain_is_refused_before_anybody_is_asked(tmp_path, more, sentence):
     config = edge_config(*nowhere_flags("near", "far"), *more)
     with pytest.raises(ConfigError, match=sentence):
-        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+        await profile_chain(config, tmp_path / "chain.json", QUICK)
     assert not list(tmp_path.iterdir())
 
 
@@ -252,20 +258,20 @@ async def test_where_no_trainer_answers_nothing_is_left_here(tmp_path):
     away = '{name="near", address="127.0.0.1:1", connect_timeout_seconds=0.2}'
     config = edge_config(*flags("cnn", "sgd"), f'trainers=[{away}, {{name="far", address="127.0.0.1:1"}}]')
     with pytest.raises(UnreachableError, match="no trainer answered at"):
-        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+        await profile_chain(config, tmp_path / "chain.json", QUICK)
     assert not list(tmp_path.iterdir())
 
 
 async def test_more_workers_than_blocks_are_refused(tmp_path):
     config = edge_config(*nowhere_flags("a", "b", "c", "d"))
     with pytest.raises(PlanError, match="there are 5 workers and 4 blocks, and each worker must have a block at least"):
-        await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+        await profile_chain(config, tmp_path / "chain.json", QUICK)
 
 
 async def test_behind_an_embedding_the_device_keeps_what_it_must(tmp_path):
     told = []
     config = edge_config(*flags("lstm", "sgd"), *nowhere_flags("near", "far")[-1:])
-    await profile_chain(config, tmp_path / "chain.json", QUICK, told.append, dry_run=True)
+    await profile_chain(config, tmp_path / "chain.json", QUICK, noting(told), dry_run=True)
     assert told[0].startswith("edge: 3 measurements of 1 runs of blocks"), "blocks [0, 2) of four"
 
 
@@ -273,7 +279,7 @@ async def test_a_trainer_that_may_not_dial_the_next_one_is_named(tmp_path):
     async with running_trainer() as near, running_trainer(PEERS_ALLOWED) as far:
         config = config_at({"near": near, "far": far})
         with pytest.raises(RefusedError, match=r"may not dial .*\(peers\.allowed\)"):
-            await profile_chain(config, tmp_path / "chain.json", QUICK, lambda _line: None)
+            await profile_chain(config, tmp_path / "chain.json", QUICK)
 
 
 def test_a_dry_run_says_what_it_costs_and_asks_nobody(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ async def profiled(path, *more):
     seen = []
     async with running_trainer() as server:
         config = edge_config(*flags("cnn", "sgd"), f"trainer.address={server.address}", *more)
-        profile = await profile_model(config, 2, path, lambda done, of: seen.append((done, of)))
+        profile = await profile_model(config, 2, path, lambda event: seen.append((event.done, event.total)))
     return profile, seen
 
 

@@ -20,19 +20,20 @@ from edge_agent.profiling.calibration_trainings import (
     CalibrationSettings,
     Training,
     Trainings,
-    Watching,
     calibrated,
     estimate,
 )
+from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile_parts import PartFile
 from shared.errors import ConfigError, ExitCode
+from shared.events import ignore
 from shared.execution.copy_training import Timing
 from shared.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from shared.registry import bit_widths
 from tests.support.commands import MLP
 from tests.support.planning.cases import MBIT, pair, small_profile
 from tests.support.planning.engine_cases import between
-from tests.support.running import edge_config
+from tests.support.running import edge_config, emit_to
 
 BUDGET = 0.01
 
@@ -200,9 +201,9 @@ class MadeUp:
         return 0.9 - 0.1 * (candidate.bits < 4)
 
 
-def calibration(path, settings, *flags, copies=None, watching=None):
+def calibration(path, settings, *flags, copies=None, emit=ignore):
     experiment = Experiment(edge_config(*(flags or MLP_TO_CALIBRATE)))
-    return Calibration(experiment, settings, copies or MadeUp(), PartFile(path, Trainings), watching or Watching())
+    return Calibration(experiment, settings, copies or MadeUp(), PartFile(path, Trainings), emit)
 
 
 async def test_trainings_before_an_interruption_are_not_repeated(tmp_path):
@@ -210,8 +211,8 @@ async def test_trainings_before_an_interruption_are_not_repeated(tmp_path):
 
     async def once(copies, *flags, budget_points=1.0):
         settings = CalibrationSettings(budget_points, seeds=2, most_staleness=2)
-        watching = Watching(on_training=lambda *done: seen.append(done))
-        made = calibration(tmp_path / "t", settings, *flags, copies=copies, watching=watching)
+        emit = emit_to({CopyTrained: lambda event: seen.append((event.done, event.total))})
+        made = calibration(tmp_path / "t", settings, *flags, copies=copies, emit=emit)
         return (await made.of(THREE_BLOCKS)).min_bits
 
     interrupted, resumed = MadeUp(battery=5), MadeUp()
@@ -231,9 +232,9 @@ async def test_trainings_before_an_interruption_are_not_repeated(tmp_path):
 
 async def test_the_estimated_time_is_shown_before_the_first_training(tmp_path):
     copies, said = MadeUp(), []
-    watching = Watching(on_estimate=lambda sentence: said.append((sentence, len(copies.trained))))
+    emit = emit_to({Estimated: lambda event: said.append((event.line, len(copies.trained)))})
     settings = CalibrationSettings(seeds=2, most_staleness=2)
-    await calibration(tmp_path / "t", settings, copies=copies, watching=watching).of(THREE_BLOCKS)
+    await calibration(tmp_path / "t", settings, copies=copies, emit=emit).of(THREE_BLOCKS)
     ((sentence, trained),) = said
     assert trained == 0
     assert "calibrating at the cuts 1, 2 in a test" in sentence
