@@ -68,7 +68,7 @@ class ChainDecisions:
         statistics: Statistics,
         metrics: EngineMetrics,
     ) -> None:
-        """placement: what the run begins with, a chain.
+        """placement: the run's first one, a chain.
 
         Raises PlanError if it was not measured.
         """
@@ -158,7 +158,8 @@ class ChainDecisions:
             self._engine.measured_again(now_measured)
 
     def weigh(self, deployer: PlacementController, back: Sequence[str]) -> None:
-        """Have trainers again that answer, where that is worth it. Raises ConfigError or DataError where they may not be."""
+        """Take back trainers that answer again, if that is worth it. Raises ConfigError or DataError if they are not
+        permitted."""
         placement = deployer.placement
         if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
             return
@@ -184,12 +185,12 @@ class ChainDecisions:
         return chain.with_links(today.links)
 
     def pin(self, cuts: tuple[int, ...] | None, bits: int | None, _staleness: int | None) -> None:
-        """Hold cuts or bit width, each that is given. Raises PlanError where nothing may be so, and then nothing is changed."""
+        """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is changed."""
         self._engine.pin(cuts, bits)
         self._pinned = cuts, bits
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
-        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        """Observe once, and act on the result. seconds: any clock that never goes back."""
         if deployer.moving:
             self._engine.note_standstill(seconds)
             return
@@ -242,7 +243,7 @@ class ChainDecisions:
             chain, before = self._chain.among(self._names), deployer.placement
             layout = stacked(chain, wanted.cuts, before.staleness, wanted.bits)
             deployer.want(deployer.experiment.laid_out(layout, before), Chooser.ENGINE)
-        except IsthmusError as refusal:  # the next look finds what there was
+        except IsthmusError as refusal:  # The next look finds the former cuts.
             _log.warning("the blocks stay", reason=str(refusal))
 
     def _take_seconds(self) -> list[float | None]:
@@ -271,6 +272,6 @@ class ChainDecisions:
 def make_chain_decisions(
     experiment: Experiment, chain: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> ChainDecisions:
-    """The decisions of a run on a chain. Raises PlanError where nothing was measured of its start."""
+    """Make the decisions of a run on a chain. Raises PlanError if its start was not measured."""
     engine, placement = experiment.config.engine, experiment.placement
     return ChainDecisions(chain, engine, placement, experiment.steps, statistics, metrics)

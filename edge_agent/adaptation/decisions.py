@@ -59,13 +59,13 @@ class DecisionLoop:
         metrics: EngineMetrics,
         probe: LinkProbe,
     ) -> None:
-        """space: what the configuration lets the engine choose from. placement: what the run begins with.
+        """space: the engine's choices by the configuration. placement: the run's first one.
 
         downlink_codec: of the error gradients. Raises PlanError when the profile leaves nothing to choose.
         """
         self._configured_space = space
         self._unpinned_space = space
-        """What there is to choose from, before pins narrow it."""
+        """Choices before pins narrow them."""
         self._profile = adjust_profile(profile, settings, downlink_codec)
         self.planner = GREEDY
         self._engine = Engine(
@@ -78,9 +78,9 @@ class DecisionLoop:
             total_steps,
         )
         self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
-        """The cuts, bits and K that an operator holds; None is not held."""
+        """Cuts, bits and K that an operator fixes; None if free."""
         self._only_cuts: tuple[int, ...] | None = None
-        """The cuts that the engine may not leave, by a pin or because it holds what it has; None where it may choose."""
+        """Cuts that the engine may not leave, because of a pin or the fixed planner; None if it may choose."""
         self._probe = probe
         self._statistics = statistics
         self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
@@ -98,7 +98,7 @@ class DecisionLoop:
             self._log_outcome()
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
-        """Observe once, and do what follows from it. seconds: any clock that never goes back."""
+        """Observe once, and act on the result. seconds: any clock that never goes back."""
         if not deployer.moving:
             self._report_deployment(deployer, seconds)
             if not (self._statistics.is_flowing and has_one_cut(deployer.placement)):
@@ -122,7 +122,7 @@ class DecisionLoop:
             self._apply(deployer, decision)
 
     def _rates(self, deployer: PlacementController, seconds: float) -> LinkRates:
-        """What the link carries: as the training stream shows it or, where the stream hardly uses the link, a probe."""
+        """Return the link's rates, from the training stream or, if the stream hardly uses the link, from a probe."""
         if deployer.moving:
             self._probe.end()
         elif deployer.deployment.edge_blocks == len(self._profile):
@@ -139,14 +139,14 @@ class DecisionLoop:
         return self._probe.found.merged_over(measured)
 
     def _edge_seconds(self) -> float | None:
-        """T1 as the cost model has it: computing and, where the codec is not float32, encoding. None where nothing is new."""
+        """Return T1 of the cost model: computing and, if the codec is not float32, encoding. None if nothing is new."""
         compute, encode = self._edge.take(), self._encode.take()
         if compute is None or not self._engine.layout.widths:
             return compute
         return None if encode is None else compute + encode
 
     def _report_deployment(self, deployer: PlacementController, seconds: float) -> None:
-        """Tell the engine of a deployment that it does not know yet: its own proposal, done or given up, or an operator's."""
+        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an operator's."""
         actual = self._layout(deployer.placement)
         if self._proposal is None and actual == self._engine.layout:
             return
@@ -174,7 +174,7 @@ class DecisionLoop:
             self._probe.end()
         try:
             placement = deployer.experiment.laid_out(wanted, deployer.placement)
-        except IsthmusError as refusal:  # the next look finds what there was
+        except IsthmusError as refusal:  # The next look finds the former placement.
             _log.warning("the placement stays", reason=str(refusal))
             return
         deployer.want(placement, Chooser.ENGINE, give_up_seconds if math.isfinite(give_up_seconds) else None)
@@ -184,7 +184,7 @@ class DecisionLoop:
         return layout_of(placement, codec_bits)
 
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None) -> None:
-        """Hold cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
+        """Fix cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
 
         Raises PlanError for a value out of range or never measured, and then nothing is changed.
         """
@@ -213,14 +213,14 @@ class DecisionLoop:
     def _constrain(
         self, unpinned: SearchSpace, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None
     ) -> None:
-        """Let the engine choose from this space as far as it is not pinned. Raises PlanError, and changes nothing."""
+        """Let the engine choose from this space as far as pins leave it free. Raises PlanError, and changes nothing."""
         only = unpinned.cuts if cuts is None else cuts
         pinned = replace(
             unpinned,
             cuts=only,
             bits=unpinned.bits if bits is None else (bits,),
             staleness=unpinned.staleness if staleness is None else staleness,
-            allow_edge_only=unpinned.allow_edge_only or only == (len(self._profile),),  # who names it means it
+            allow_edge_only=unpinned.allow_edge_only or only == (len(self._profile),),  # a named cut is intended
         )
         self._engine.constrain(pinned)
         self._pinned, self._only_cuts = (cuts, bits, staleness), only
@@ -246,7 +246,7 @@ class DecisionLoop:
 def make_decision_loop(
     experiment: Experiment, profile: Profile, statistics: Statistics, metrics: EngineMetrics
 ) -> DecisionLoop:
-    """The decision loop of a run of two workers. Raises PlanError when the profile leaves nothing to choose."""
+    """Make the decision loop of a run of two workers. Raises PlanError if the profile leaves nothing to choose."""
     config = experiment.config
     return DecisionLoop(
         profile,

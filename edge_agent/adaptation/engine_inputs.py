@@ -67,7 +67,7 @@ def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
             bits=others,
             codec_family=profile.codec_family,
         )
-    # A profile may have been measured where more was permitted; what is not measured is never chosen.
+    # More cuts may have been permitted when the profile was measured. An unmeasured cut is never chosen.
     profile = profile.named(experiment.placement.workers)
     edge, _ = profile.workers
     permitted = edge.replayed.copy()

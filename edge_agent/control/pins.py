@@ -26,7 +26,7 @@ class Pins:
 
 
 class Pinning:
-    """Tells the engine what it may not choose, and the controller what is to hold."""
+    """The pins, passed to the engine as limits and to the deployer as requests."""
 
     def __init__(self, configured: DeploymentConfig) -> None:
         self._configured = configured
@@ -41,7 +41,7 @@ class Pinning:
             self._set(self.now)
 
     def check(self, wanted: Pins) -> None:
-        """Refuse what cannot be pinned, whatever the trainer says.
+        """Refuse impossible pins, whatever the trainer permits.
 
         Raises StatusError, and ModelError, ConfigError or DataError for cuts that cannot or may not be.
         """
@@ -70,24 +70,26 @@ class Pinning:
             )
 
     def pin(self, wanted: Pins) -> None:
-        """Hold this too, from now on.
+        """Add these pins.
 
-        Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not leave;
+        Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not
+        leave;
         nothing changes then.
         """
         given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
         self._set(replace(self.now, **given))
 
     def release(self, names: list[str]) -> None:
-        """Hold these no longer."""
+        """Release these pins."""
         self._set(replace(self.now, **dict.fromkeys(names)))
 
     def end(self) -> None:
-        """Hold nothing, as where the operator places the blocks otherwise."""
+        """Release all pins, for example when the operator places blocks."""
         self.now = Pins()
 
     def enforce(self) -> None:
-        """Want what is pinned and not so. With a trainer left out a chain has fewer cuts, and waits until it is back."""
+        """Request pinned values that are not in force. If a trainer is left out, a chain has fewer cuts, and they wait
+        for its return."""
         if (controller := self._controller) is None:
             return
         before, pins = controller.placement, self.now

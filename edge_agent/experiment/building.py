@@ -49,8 +49,7 @@ class Experiment(Workload):
         """Names the run in the logs of all its processes, and its session on this device; one that is resumed keeps it."""
         self.placement = placement_of(self)
         self._labels_to = self.placement.labels
-        """Workers that may have labels by the configuration, under every later placement; None where it does not
-        say."""
+        """Workers that may have labels by the configuration, under every later placement; None where it does not say."""
         self.facts = facts_of(self.chain)
         _check_source(self.placement)
         device = choose_device(config.compute.device)
@@ -178,14 +177,14 @@ class Experiment(Workload):
 
 
 def _at(step: int, first: T, changes: Mapping[int, T]) -> T | None:
-    """The value at a step; None where nothing ever changes."""
+    """Return the value at a step; None if it never changes."""
     if not changes:
         return None
     return [first, *(value for position, value in changes.items() if position <= step)][-1]
 
 
 def with_settings(placement: Placement, staleness: int | None, codecs: Mapping[Cargo, str | None]) -> Placement:
-    """The placement with another K and other codecs of what is sent; None leaves what there is."""
+    """Return the placement with another K and other codecs. None leaves the present ones."""
     return replace(
         placement,
         staleness=placement.staleness if staleness is None else staleness,
@@ -204,7 +203,7 @@ def has_one_cut(placement: Placement) -> bool:
 
 
 def _check_source(placement: Placement) -> None:
-    """Raises ConfigError where samples are anywhere but here."""
+    """Check that samples are on the device alone. Raises ConfigError."""
     others = [source.worker for source in placement.sources if source.worker != AGENT]
     if others or len(placement.sources) != 1:
         raise ConfigError(

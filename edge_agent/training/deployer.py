@@ -1,4 +1,4 @@
-"""Changes the placement of a running session: at the next step boundary, drained. All who choose it go through here."""
+"""Changes of a running session's placement: at the next step boundary, drained. All choosers use this."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class _Wish:
 
 
 class Deployer:
-    """Changes what is wanted; of several wishes the last counts, as `Chooser` says. Used on the event loop."""
+    """The changer of the placement. Of several requests the last counts, as `Chooser` says. Used on the event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Deployer:
         self._may_change = may_change
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
-        """The wish that comes into force now."""
+        """Request that is coming into force now."""
         self._chosen = session.placement, Chooser.CONFIGURATION
         """The placement that came into force last, other than by a return to a checkpoint, and its chooser."""
 
@@ -88,12 +88,12 @@ class Deployer:
 
     @property
     def deployment(self) -> Deployment:
-        """The same in few numbers."""
+        """Return its summary."""
         return self.experiment.deployment_of(self.placement)
 
     @property
     def deployment_in_force(self) -> Deployment:
-        """What is in force, in few numbers."""
+        """Return the summary of the placement in force."""
         return self.experiment.deployment_of(self._session.placement)
 
     @property
@@ -118,10 +118,12 @@ class Deployer:
         return self._wish is not None and self._may_change()
 
     def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
-        """Request a placement, in force after the one that comes into force now. Waiters for an earlier wish are told.
+        """Request a placement, in force after the one that comes into force now. Callers that wait for an earlier
+        request are told.
 
-        placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under way
-        after so long, what is in force stays.
+        placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under
+        way
+        after so long, the placement in force stays.
         """
         base = self._session.placement if self._changing is None else self._changing.placement
         placement, before = replace(placement, version=base.version + 1), self._wish
@@ -137,7 +139,7 @@ class Deployer:
             self._boundary.request()
 
     async def in_force(self) -> Placement:
-        """Wait until what is wanted is in force; returns it as it is.
+        """Wait until the request is in force, and return its placement.
 
         Raises StoppedError if another request replaces it, or the run ends, and RefusedError if it is impossible.
         """
@@ -148,7 +150,7 @@ class Deployer:
         return await came
 
     def follow_schedules(self, step: int) -> None:
-        """Request the K and codecs of the configuration's schedules from this step on, on top of any waiting wish."""
+        """Request the K and codecs of the configuration's schedules from this step on, on top of any waiting request."""
         if self.experiment.scheduled_steps:
             by = Chooser.SCHEDULE if self._wish is None else max(Chooser.SCHEDULE, self._wish.by)
             self.want(self.experiment.scheduled_at(step, self.placement), by)

@@ -183,7 +183,7 @@ class TrainingLoop:
 
     async def _change_placement(self) -> Rejoined | Restored:
         self._changed_step = self.step
-        self.deployer.follow_schedules(self.step)  # whatever else was asked for since the boundary
+        self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
         newcomers = self.deployer.newcomers
         if newcomers != self._taken_in and not await are_ready(self._session, newcomers):
             return await self._take_in(newcomers)
