@@ -16,7 +16,7 @@ from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
 from edge_agent.training.recovery import Recovery
 from edge_agent.training.step_boundary import StepBoundary
-from edge_agent.training.stretches import Stretches
+from edge_agent.training.step_runner import StepRunner
 from edge_agent.training.tally import Tally
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -97,12 +97,12 @@ async def _train(
             await Recovery(session, device).rejoin(is_whole=True)
             tally.begin(session.state.plan.training, 0)
             watch.run = worker.run
-            stretches = Stretches(session, worker, tally, boundary)
+            step_runner = StepRunner(session, worker, tally, boundary)
             async with (
                 Links(session, worker.run, events.emit) as links,
-                stretches.batches_from(0, stop_step) as batches,
+                step_runner.batches_from(0, stop_step) as batches,
             ):
-                await stretches.do(links, batches, stop_step)
+                await step_runner.do(links, batches, stop_step)
         finally:
             await worker.stop()
             await workers.load.run(experiment.close)

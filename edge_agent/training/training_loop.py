@@ -35,7 +35,7 @@ from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
 from edge_agent.training.statistics import Statistics
-from edge_agent.training.stretches import Stretches
+from edge_agent.training.step_runner import StepRunner
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit
@@ -94,7 +94,7 @@ class TrainingLoop:
         self._evaluator = Evaluator(session)
         self._tally = tally
         self._tally.begin(session.state.plan.training, session.state.first_step)
-        self.stretches = Stretches(session, self._worker, self._tally, boundary)
+        self.step_runner = StepRunner(session, self._worker, self._tally, boundary)
         self._attempts = Attempts()
         self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
@@ -218,9 +218,9 @@ class TrainingLoop:
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
-        async with self.stretches.batches_from(self._worker.run.window.begun, steps) as batches:
+        async with self.step_runner.batches_from(self._worker.run.window.begun, steps) as batches:
             # Finish the batches that a lost link has left.
-            await self.stretches.do(linked, batches, self._worker.run.window.begun)
+            await self.step_runner.do(linked, batches, self._worker.run.window.begun)
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
@@ -233,7 +233,7 @@ class TrainingLoop:
                     if end is not None:
                         return end
                 else:
-                    await self.stretches.do(linked, batches, self._next_stop_step())
+                    await self.step_runner.do(linked, batches, self._next_stop_step())
                     self._emit(Drained())
 
     def _next_stop_step(self) -> int:

@@ -47,12 +47,12 @@ class TrainingRun:
     @property
     def in_flight(self) -> int:
         """Count as `OpenRun` says."""
-        return self.training.stretches.in_flight
+        return self.training.step_runner.in_flight
 
     @property
     def waiting(self) -> dict[str, int]:
         """Count as `OpenRun` says."""
-        return self.training.stretches.waiting
+        return self.training.step_runner.waiting
 
     @property
     def attached(self) -> bool:

@@ -11,7 +11,7 @@ from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.watching import watched
 
 
-class Stretches:
+class StepRunner:
     """The runner of steps: it brings batches to this device's worker, and waits until all workers have done them. Used
     on the event loop."""
 
