@@ -10,9 +10,9 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
-from edge_agent.training.attempts import can_be_mended, is_refusal
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Migrated, MigrationFailed
+from edge_agent.training.failure_budget import can_be_mended, is_refusal
 from edge_agent.training.placement_change import change_placement
 from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient

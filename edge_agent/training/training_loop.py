@@ -16,7 +16,6 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import answer_again, are_ready
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.training.attempts import Attempts, can_be_mended, is_refusal
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossCheck
@@ -31,6 +30,7 @@ from edge_agent.training.events import (
     Replaced,
     RolledBack,
 )
+from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
@@ -95,7 +95,7 @@ class TrainingLoop:
         self._tally = tally
         self._tally.begin(session.state.plan.training, session.state.first_step)
         self.step_runner = StepRunner(session, self._worker, self._tally, boundary)
-        self._attempts = Attempts()
+        self._failure_budget = FailureBudget()
         self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
@@ -357,9 +357,9 @@ class TrainingLoop:
                     or self._session.retry.give_up_seconds == 0
                 ):
                     raise failure
-                self._attempts.count(failure, self.step, self._worker.run.window.begun)
+                self._failure_budget.count(failure, self.step, self._worker.run.window.begun)
                 _log.warning("the links are lost; joining again", reason=str(failure))
-                await self._attempts.wait(self.step)
+                await self._failure_budget.wait(self.step)
             try:
                 return await self._rejoin(is_whole=is_whole)
             except (ProtocolError, SessionLostError) as again:

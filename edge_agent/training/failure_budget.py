@@ -14,7 +14,7 @@ REFUSALS, FAILURES = 2, 4
 """Limits of a run: the refusals without progress between them, and the streams that ended otherwise than by a lost link."""
 
 
-class Attempts:
+class FailureBudget:
     """A counter of the failures that may end a run. It also waits longer after every loss at one step.
 
     A lost link is no failure. A step that a trainer refuses is tried once more, because damage on the way may have
