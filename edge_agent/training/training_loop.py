@@ -11,10 +11,10 @@ from functools import partial
 
 import structlog
 
-from edge_agent.sessions.absences import Absences, AbsentError
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import answer_again, are_ready
 from edge_agent.sessions.links_between import dial_peers
+from edge_agent.sessions.liveness_monitor import AbsentError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -96,7 +96,7 @@ class TrainingLoop:
         self._tally.begin(session.state.plan.training, session.state.first_step)
         self.step_runner = StepRunner(session, self._worker, self._tally, boundary)
         self._failure_budget = FailureBudget()
-        self._absences = Absences(session, lambda: self._tally.done_step, lambda: self._pause.requested)
+        self._liveness = LivenessMonitor(session, lambda: self._tally.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
         """Steps from one evaluation to the next; 0 if there is none before the end."""
@@ -133,7 +133,7 @@ class TrainingLoop:
         joined = await self._recover(None, is_whole=not resumed)
         while True:
             try:
-                if await self._absences.bounded(self._go_on(joined)) is _End.DONE:
+                if await self._liveness.bounded(self._go_on(joined)) is _End.DONE:
                     return
                 if self._pause.shutdown.requested:
                     return
@@ -323,7 +323,7 @@ class TrainingLoop:
         while True:
             attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole, wanted=wanted))
             try:
-                joined = await self._absences.bounded(attempts)
+                joined = await self._liveness.bounded(attempts)
             except AbsentError as absent:
                 self._leave_out(absent.workers)
                 is_whole = False

@@ -109,7 +109,7 @@ async def test_a_link_that_cannot_come_up_ends_the_run_before_its_first_step_and
 @pytest.mark.slow
 async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_is(two_trainers, monkeypatch):
     flags, firewall, far = two_trainers
-    monkeypatch.setattr("edge_agent.sessions.absences.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("edge_agent.sessions.link_watch.EVERY_SECONDS", 0.1)
     monkeypatch.setattr("edge_agent.sessions.link_watch.LONGEST_SECONDS", 1.0)
 
@@ -126,7 +126,7 @@ async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_
 
 async def test_a_link_that_is_down_for_a_while_costs_no_step(two_trainers, monkeypatch, expected):
     flags, firewall, far = two_trainers
-    monkeypatch.setattr("edge_agent.sessions.absences.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("edge_agent.sessions.link_watch.EVERY_SECONDS", 0.1)
 
     def progressed(progress):

@@ -29,7 +29,7 @@ class AbsentError(IsthmusError):
         self.workers = workers
 
 
-class Absences:
+class LivenessMonitor:
     """The absences of the trainers of one session. Used on the event loop."""
 
     def __init__(self, session: OpenSession, progress: Callable[[], object], may_rest: Callable[[], bool]) -> None:

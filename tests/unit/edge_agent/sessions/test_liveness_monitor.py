@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.sessions.absences import LOOK_SECONDS, Absences, AbsentError
+from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, AbsentError, LivenessMonitor
 from shared.checkpoint import CheckpointName
 from shared.errors import BusyError, UnreachableError
 
@@ -84,7 +84,7 @@ async def _lasts(seconds, until):
 async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
     trainers["near"].says = trainers["far"].says = trainers["cloud"].says = UnreachableError("gone")
     with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
-        await Absences(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
+        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
     assert absent.value.workers == ["near"]
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
     assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
@@ -92,28 +92,28 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
 
 async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    absences = Absences(session, lambda: 5, lambda: False)
-    assert await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+    monitor = LivenessMonitor(session, lambda: 5, lambda: False)
+    assert await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
     with pytest.raises(AbsentError):
-        await absences.bounded(_lasts(seconds, 1000.0))
+        await monitor.bounded(_lasts(seconds, 1000.0))
     assert seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
 
 
 @pytest.mark.parametrize("answer", [None, BusyError("later")])
 async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
-    absences = Absences(session, lambda: 5, lambda: False)
-    await absences.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))
+    monitor = LivenessMonitor(session, lambda: 5, lambda: False)
+    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))
     trainers["near"].says = answer
-    await absences.bounded(_lasts(seconds, LIMIT_SECONDS + 2 * LOOK_SECONDS))
+    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS + 2 * LOOK_SECONDS))
     trainers["near"].says = UnreachableError("gone")
-    assert await absences.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+    assert await monitor.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
 
 
 async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
     assert (
-        await Absences(session, lambda: seconds[0], lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS))
+        await LivenessMonitor(session, lambda: seconds[0], lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS))
         == "done"
     )
     assert not trainers["near"].asked
@@ -122,7 +122,9 @@ async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, secon
 async def test_before_anything_is_shared_no_absence_is_too_long(session, trainers, seconds):
     session.stored.shared = None
     trainers["near"].says = UnreachableError("gone")
-    assert await Absences(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert (
+        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    )
 
 
 async def test_the_works_own_failure_is_what_ends_it(session):
@@ -130,4 +132,4 @@ async def test_the_works_own_failure_is_what_ends_it(session):
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        await Absences(session, lambda: 5, lambda: False).bounded(fails())
+        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(fails())
