@@ -48,6 +48,6 @@ def to_document(report: PlacementReport) -> dict[str, Any]:
                 "features": list(one.features),
                 "weights": list(one.weights),
             }
-            for one in report.sights
+            for one in report.visibility
         ],
     }

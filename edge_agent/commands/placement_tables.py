@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from edge_agent.experiment.placement_report import Memory, PlacementReport, Sight, Transfer
+from edge_agent.experiment.placement_report import Memory, PlacementReport, Transfer, Visibility
 from shared.placement import Placement, Tile
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -25,7 +25,7 @@ def render(report: PlacementReport, console: Console) -> None:
     console.print()
     console.print(transfers_table(report) if report.transfers else "nothing crosses in a step")
     console.print(memory_table(report.memory, placement.staleness))
-    console.print(sights_table(report.sights, placement.blocks))
+    console.print(visibility_table(report.visibility, placement.blocks))
 
 
 def picture(report: PlacementReport, colours: dict[str, str]) -> Iterator[Text]:
@@ -96,13 +96,13 @@ def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
     return table
 
 
-def sights_table(sights: Sequence[Sight], blocks: int) -> Table:
+def visibility_table(visibility: Sequence[Visibility], blocks: int) -> Table:
     """Tabulate the data that each worker gets to see."""
     table = Table(
         *("worker", "inputs", "labels", "outputs", "gradients tell", "features before", "weights of"),
         title="who sees what in training",
     )
-    for one in sights:
+    for one in visibility:
         seen = ("yes" if what else "no" for what in (one.inputs, one.labels, one.outputs))
         told = ", ".join(one.gradients_tell) or "none"
         table.add_row(one.worker, *seen, told, _listed(one.features, blocks), _listed(one.weights, blocks))

@@ -71,7 +71,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Visibility:
     """The data that a worker gets to see in training."""
 
     worker: str
@@ -95,7 +95,7 @@ class PlacementReport:
     block_names: tuple[str, ...]
     transfers: tuple[Transfer, ...]
     memory: tuple[Memory, ...]
-    sights: tuple[Sight, ...]
+    visibility: tuple[Visibility, ...]
 
 
 def report_on(workload: Workload) -> PlacementReport:
@@ -109,7 +109,7 @@ def report_on(workload: Workload) -> PlacementReport:
         block_names=tuple(block.name for block in chain.blocks),
         transfers=tuple(_transfer(workload, placement, one) for one in everything),
         memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
-        sights=tuple(_sight(placement, model, worker) for worker in placement.workers),
+        visibility=tuple(_visibility(placement, model, worker) for worker in placement.workers),
     )
 
 
@@ -172,11 +172,11 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
     )
 
 
-def _sight(placement: Placement, model: ModelFacts, worker: str) -> Sight:
+def _visibility(placement: Placement, model: ModelFacts, worker: str) -> Visibility:
     arriving = [one for one in crossings(placement) if one.receiver == worker]
     features = {one.index for one in arriving if one.cargo is Cargo.FEATURE}
     has_samples = any(source.worker == worker for source in placement.sources)
-    return Sight(
+    return Visibility(
         worker,
         inputs=has_samples or any(index < model.raw_features for index in features),
         labels=has_samples or any(one.cargo is Cargo.LABEL for one in arriving),

@@ -30,7 +30,7 @@ class AbsentError(IsthmusError):
 
 
 class LivenessMonitor:
-    """The absences of the trainers of one session. Used on the event loop."""
+    """The watch over the trainers of one session. Used on the event loop."""
 
     def __init__(self, session: OpenSession, progress: Callable[[], object], may_rest: Callable[[], bool]) -> None:
         """progress: a value that changes while all trainers with blocks are there, for example the last step that all

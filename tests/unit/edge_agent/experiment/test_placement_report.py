@@ -40,7 +40,7 @@ def reported(*more, experiment=("cnn", "sgd")):
 def of(report, worker):
     """Return a worker's memory, and the data that it sees."""
     return next(one for one in report.memory if one.worker == worker), next(
-        one for one in report.sights if one.worker == worker
+        one for one in report.visibility if one.worker == worker
     )
 
 
@@ -140,17 +140,17 @@ def test_a_stage_below_which_nothing_learns_keeps_nothing():
 
 def test_labels_that_stay_are_seen_by_nobody_else():
     report = reported(TWO, 'placement.edge=["0:1", "3:"]', "placement.near=1:3", "placement.labels=edge")
-    sight = of(report, "near")[1]
-    assert (sight.inputs, sight.labels, sight.outputs) == (False, False, False)
-    assert sight.gradients_tell == ("labels",), "no label crosses, but error gradients tell of them"
-    assert (sight.features, sight.weights) == ((1,), (1, 2))
+    visible = of(report, "near")[1]
+    assert (visible.inputs, visible.labels, visible.outputs) == (False, False, False)
+    assert visible.gradients_tell == ("labels",), "no label crosses, but error gradients tell of them"
+    assert (visible.features, visible.weights) == ((1,), (1, 2))
     assert not [one for one in report.transfers if one.crossing.cargo is Cargo.LABEL]
 
 
 def test_features_behind_lookups_alone_are_inputs():
     report = reported(TWO, "placement.edge=0:1", "placement.near=1:", PERMITTED, experiment=("lstm", "sgd"))
-    sight = of(report, "near")[1]
-    assert (sight.inputs, sight.features) == (True, ())
+    visible = of(report, "near")[1]
+    assert (visible.inputs, visible.features) == (True, ())
 
 
 AUTOENCODER = [
@@ -196,25 +196,25 @@ def test_in_any_placement_bytes_follow_the_rows_and_each_worker_sees_only_its_ar
         elif one.crossing.cargo is Cargo.LABEL:
             assert one.bytes == one.crossing.rows.count
     for worker in placement.workers:
-        memory, sight = of(report, worker)
+        memory, visible = of(report, worker)
         coming = {
             (one.crossing.cargo, one.crossing.index) for one in report.transfers if one.crossing.receiver == worker
         }
         own = {tile.first for tile in placement.tiles_of(worker)}
-        assert sight.inputs == (worker == "edge" or (Cargo.FEATURE, 0) in coming)
-        assert sight.labels == (worker == "edge" or (Cargo.LABEL, 4) in coming)
+        assert visible.inputs == (worker == "edge" or (Cargo.FEATURE, 0) in coming)
+        assert visible.labels == (worker == "edge" or (Cargo.LABEL, 4) in coming)
         parts = {
             one.crossing
             for one in report.transfers
             if one.crossing.receiver == worker and "weight" in one.crossing.cargo
         }
-        assert ("inputs" in sight.gradients_tell) == (worker != "edge" and 0 in {one.index for one in parts})
-        assert sight.outputs == any(tile.stop == 4 for tile in placement.tiles_of(worker))
-        assert set(sight.features) == {index for cargo, index in coming if cargo is Cargo.FEATURE and index}
-        assert set(sight.features) <= own
-        assert memory.weights == sum(per_block(chosen, block) for block in sight.weights)
+        assert ("inputs" in visible.gradients_tell) == (worker != "edge" and 0 in {one.index for one in parts})
+        assert visible.outputs == any(tile.stop == 4 for tile in placement.tiles_of(worker))
+        assert set(visible.features) == {index for cargo, index in coming if cargo is Cargo.FEATURE and index}
+        assert set(visible.features) <= own
+        assert memory.weights == sum(per_block(chosen, block) for block in visible.weights)
         assert memory.total >= memory.weights + memory.gradients
-    assert {block for one in report.sights for block in one.weights} == set(range(4))
+    assert {block for one in report.visibility for block in one.weights} == set(range(4))
 
 
 def per_block(chosen, block):
