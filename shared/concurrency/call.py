@@ -50,7 +50,7 @@ class Call(Generic[T]):
             settle(what)
 
 
-class Errand:
+class FireAndForget:
     """A call that nobody waits for, and that does not fail. It has the context variables of whoever made it."""
 
     __slots__ = ("run",)

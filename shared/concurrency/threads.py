@@ -9,7 +9,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from shared.concurrency.call import Call, Errand
+from shared.concurrency.call import Call, FireAndForget
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         """prepare: called on the thread before anything else."""
-        self._calls: SimpleQueue[Call[Any] | Errand | None] = SimpleQueue()
+        self._calls: SimpleQueue[Call[Any] | FireAndForget | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
         # A process that ends early, before whoever closes this is there, must not wait for it.
         self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name, daemon=True)
@@ -52,7 +52,7 @@ class Worker:
 
     def send(self, function: Callable[[], None]) -> None:
         """Have `function` called on the thread; it must not fail. May be asked for on any thread."""
-        self._calls.put(Errand(function))
+        self._calls.put(FireAndForget(function))
 
     @property
     def is_wanted(self) -> bool:
