@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import structlog
 
-from edge_agent.adaptation.looking import looking
+from edge_agent.adaptation.polling import polling
 from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment
@@ -106,7 +106,7 @@ class ChainDecisions:
     async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         async with (
-            looking(partial(self.look, deployer)),
+            polling(partial(self.look, deployer)),
             meanwhile(self._ask_who_is_back(deployer)),
             meanwhile(self._take_samples_when_wanted(measure)),
         ):

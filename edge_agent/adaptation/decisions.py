@@ -14,7 +14,7 @@ import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probe
-from edge_agent.adaptation.looking import looking
+from edge_agent.adaptation.polling import polling
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.observability.metrics import EngineMetrics
@@ -91,7 +91,7 @@ class DecisionLoop:
     async def running(self, deployer: PlacementController) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs."""
         try:
-            async with looking(partial(self.look, deployer)):
+            async with polling(partial(self.look, deployer)):
                 yield
         finally:
             await self._probe.close()

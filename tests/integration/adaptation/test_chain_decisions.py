@@ -10,7 +10,7 @@ import pytest
 
 import edge_agent.run
 from edge_agent import run_training
-from edge_agent.adaptation import looking
+from edge_agent.adaptation import polling
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.timers import measure_meanwhile
@@ -131,7 +131,7 @@ async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
 @pytest.mark.slow
 async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(device_factors, "TOLERANCE", -1.0)  # no prediction is ever right
-    monkeypatch.setattr(looking, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)
     measured = {}
 
     async def measuring(session, worker, runs):

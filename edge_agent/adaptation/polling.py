@@ -10,7 +10,7 @@ from shared.concurrency.tasks import meanwhile
 INTERVAL_SECONDS = 1.0
 
 
-def looking(look: Callable[[float], None]) -> AbstractAsyncContextManager[None]:
+def polling(look: Callable[[float], None]) -> AbstractAsyncContextManager[None]:
     """Call `look` with the seconds of time.monotonic, over and over while the body runs."""
     return meanwhile(_look_on(look))
 
