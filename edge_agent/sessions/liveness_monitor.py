@@ -14,7 +14,7 @@ from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, UnreachableError
-from shared.runtime.watching import watched
+from shared.runtime.run_unless_failed import run_unless_failed
 
 T = TypeVar("T")
 LOOK_SECONDS = 2.0
@@ -59,7 +59,7 @@ class LivenessMonitor:
         absent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watching = asyncio.create_task(self._watch(absent))
         try:
-            return await watched(work, absent)
+            return await run_unless_failed(work, absent)
         finally:
             watching.cancel()
             absent.cancel()

@@ -15,7 +15,7 @@ from shared.errors import ProtocolError
 from shared.events import ignore
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.runtime.watching import watched
+from shared.runtime.run_unless_failed import run_unless_failed
 from shared.runtime.worker_listener import WorkerListener
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
@@ -62,14 +62,14 @@ class Evaluator:
             run = await worker.evaluation(totals)
             stack.push_async_callback(run.stop)
             links = await stack.enter_async_context(Links(session, run, ignore, self._number))
-            await watched(self._feed(run, test, totals), links.failure, run.failure)
+            await run_unless_failed(self._feed(run, test, totals), links.failure, run.failure)
         return totals.result()
 
     async def _feed(self, run: PlacementExecutor, test: EvaluationLoader, totals: "_Totals") -> None:
         async with Prefetcher(test.iterate(), self._session.threads.load, run.note_ready, test.reading) as batches:
             run.feed(batches, test.batches)
             try:
-                await watched(totals.until(lambda: run.window.settled >= test.batches), batches.failure)
+                await run_unless_failed(totals.until(lambda: run.window.settled >= test.batches), batches.failure)
             finally:
                 run.feed_no_more()  # otherwise the compute thread could be in the batches while they close
 

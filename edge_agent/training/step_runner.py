@@ -8,7 +8,7 @@ from edge_agent.training.links import Links
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.tally import Tally
 from shared.runtime.placed_worker import PlacedWorker
-from shared.runtime.watching import watched
+from shared.runtime.run_unless_failed import run_unless_failed
 
 
 class StepRunner:
@@ -49,7 +49,9 @@ class StepRunner:
         run.feed(batches, stop_step)
         try:
             with self._boundary.heard_by(run.feed_no_more):
-                await watched(self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure)
+                await run_unless_failed(
+                    self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure
+                )
         finally:
             run.feed_no_more()
 

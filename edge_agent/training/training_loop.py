@@ -39,7 +39,7 @@ from edge_agent.training.step_runner import StepRunner
 from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit
-from shared.runtime.watching import watched
+from shared.runtime.run_unless_failed import run_unless_failed
 
 _log = structlog.get_logger(__name__)
 
@@ -275,7 +275,7 @@ class TrainingLoop:
         _log.info("standing still")
         with self._pause.standing_still():
             while self._pause.requested:
-                await watched(self._pause.wait(), self._worker.run.failure, linked.failure)
+                await run_unless_failed(self._pause.wait(), self._worker.run.failure, linked.failure)
                 if (end := await self._at_boundary()) is not None:
                     return end
         _log.info("going on")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def watched(work: Coroutine[Any, Any, T], *failures: "asyncio.Future[None]") -> T:
+async def run_unless_failed(work: Coroutine[Any, Any, T], *failures: "asyncio.Future[None]") -> T:
     """Do `work`, unless one of `failures` ends: then the work is cancelled, and what that one failed with is raised."""
     task = asyncio.create_task(work)
     try:
