@@ -10,9 +10,9 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import OnDelivered, PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.figures import SessionStatistics
-from cloud_trainer.sessions.worker.in_force import InForce
 from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.errors import ProtocolError
@@ -126,7 +126,7 @@ class Session:
             self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
-    async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
+    async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force. One that is in force already is no error. Called inside `changing`.
 
         See `SessionWorker.commit`.
@@ -136,7 +136,9 @@ class Session:
             await self._end_links()  # Messages until then may begin another step, so the worker checks it again.
             await self.worker.commit(judged, next_step, lineage)
 
-    async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
+    async def restore(
+        self, step: int, states: Mapping[int, BlockTensors], judged: ActivePlacement, lineage: int
+    ) -> None:
         """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside `changing`."""
         await self._end_links()
         await self.worker.restore(step, states, judged, lineage)

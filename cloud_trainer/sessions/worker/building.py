@@ -8,7 +8,7 @@ import torch
 
 from cloud_trainer.sessions.building import open_model, step_log_of
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.worker.in_force import InForce
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
@@ -25,7 +25,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
 class BuiltWorker(NamedTuple):
     """The objects with which a worker begins."""
 
-    in_force: InForce
+    in_force: ActivePlacement
     held: HeldBlocks
     method: Method
     judge: PlacementJudge

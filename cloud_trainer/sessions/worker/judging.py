@@ -7,7 +7,7 @@ from functools import cached_property
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
-from cloud_trainer.sessions.worker.in_force import InForce, deployment_at
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement, deployment_at
 from shared.bounds import MOST_WORKERS
 from shared.codec import codec_by_name
 from shared.errors import ConfigError, ProtocolError
@@ -72,11 +72,11 @@ class PlacementJudge:
         """Return the facts of the model that a placement needs."""
         return facts_of(self.chain)
 
-    def read(self, wanted: pb.Placement) -> InForce:
+    def read(self, wanted: pb.Placement) -> ActivePlacement:
         """Read and judge a placement. Computes. Raises ConfigError, ProtocolError or StatusError."""
         return self.judged(read_placement(wanted, len(self.chain.blocks), self.chain.features[0][0].shape[0]))
 
-    def judged(self, placement: Placement) -> InForce:
+    def judged(self, placement: Placement) -> ActivePlacement:
         """Judge a placement, and compute its consequences. Computes. Raises as `read` does."""
         self._check_worker(placement)
         others = frozenset(placement.workers) - {self.worker}  # others judge for themselves
@@ -96,7 +96,7 @@ class PlacementJudge:
             self._check_size(placement, one)
         uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
         self.memory.permit(placement.staleness, placement.codecs.values(), uses)
-        return InForce(plan, deployment_at(self.worker, plan), uses)
+        return ActivePlacement(plan, deployment_at(self.worker, plan), uses)
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""

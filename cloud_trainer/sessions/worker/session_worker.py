@@ -7,9 +7,9 @@ import grpc
 
 from cloud_trainer.sessions.blocks import SessionBlocks
 from cloud_trainer.sessions.memory import Uses
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement, CurrentPlacement
 from cloud_trainer.sessions.worker.building import BuiltWorker
 from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
-from cloud_trainer.sessions.worker.in_force import ActivePlacement, InForce
 from shared.checkpoint import CheckpointName
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
@@ -29,7 +29,7 @@ class SessionWorker:
         cls, built: BuiltWorker, threads: Threads, statistics: SessionStatistics, metrics: TrainingMetrics
     ) -> Self:
         """Make a worker beside the event loop. It computes from then on."""
-        judge, active = built.judge, ActivePlacement(built.in_force)
+        judge, active = built.judge, CurrentPlacement(built.in_force)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         figures = WorkerFigures(judge.worker, statistics, metrics, blocks.forget_arrived)
         setup = WorkerSetup(
@@ -50,7 +50,7 @@ class SessionWorker:
         placed: PlacedWorker,
         threads: Threads,
         blocks: SessionBlocks,
-        active: ActivePlacement,
+        active: CurrentPlacement,
         figures: WorkerFigures,
     ) -> None:
         """placed: the part that computes. active: the placement in force. figures: the listener. See `made`."""
@@ -77,7 +77,7 @@ class SessionWorker:
 
     @property
     def deployment(self) -> Deployment:
-        """Return a summary of the placement in force; see `InForce`."""
+        """Return a summary of the placement in force; see `ActivePlacement`."""
         return self._active.now.deployment
 
     @property
@@ -158,7 +158,7 @@ class SessionWorker:
                 + (f" and without blocks {missing}" if missing else ""),
             )
 
-    async def commit(self, judged: InForce, next_step: int, lineage: int) -> None:
+    async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force, whole or not at all, while no link is up.
 
         lineage: of all workers' state. Raises StatusError, and as `HeldBlocks.hold` does.
@@ -170,7 +170,9 @@ class SessionWorker:
         await self._placed.place(judged.plan, next_step)
         self._put_into_force(judged)
 
-    async def restore(self, step: int, states: Mapping[int, BlockTensors], judged: InForce, lineage: int) -> None:
+    async def restore(
+        self, step: int, states: Mapping[int, BlockTensors], judged: ActivePlacement, lineage: int
+    ) -> None:
         """Continue from a checkpoint under a judged placement, which begins a new lineage, while no link is up.
 
         states: of the needed blocks (`needed_of_checkpoint`), before this step. Raises an IsthmusError if one does not
@@ -191,6 +193,6 @@ class SessionWorker:
         """Stop computing."""
         await self._placed.stop()
 
-    def _put_into_force(self, judged: InForce) -> None:
+    def _put_into_force(self, judged: ActivePlacement) -> None:
         self.figures.placed(judged.placement)
         self._active.now = judged

@@ -7,7 +7,7 @@ from cloud_trainer.sessions.memory import Uses
 from shared.placement import AGENT, Cargo, Crossing, Deployment, Placement, PlacementPlan, Route, held_blocks
 
 
-class InForce(NamedTuple):
+class ActivePlacement(NamedTuple):
     """A judged placement, in the terms of the code that runs it, counts and shows it."""
 
     plan: PlacementPlan
@@ -22,10 +22,10 @@ class InForce(NamedTuple):
         return self.plan.placement
 
 
-class ActivePlacement:
+class CurrentPlacement:
     """The placement in force at this trainer, for all its readers."""
 
-    def __init__(self, first: InForce) -> None:
+    def __init__(self, first: ActivePlacement) -> None:
         self.now = first
 
 
