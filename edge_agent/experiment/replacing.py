@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from edge_agent.experiment.building import Experiment
 from shared.errors import ConfigError, DataError
-from shared.placement import AGENT, Placement, given_over, held_blocks
+from shared.placement import AGENT, Placement, held_blocks, reassign_worker
 
 
 def planned_around(
@@ -42,7 +42,7 @@ def _planned_around(
     refusal: ConfigError | DataError = ConfigError(f"nobody is left who could run what {worker!r} ran")
     for successor in (*ranked, AGENT):
         try:
-            placed = experiment.completed(given_over(placement, worker, successor))
+            placed = experiment.completed(reassign_worker(placement, worker, successor))
         except (ConfigError, DataError) as impossible:
             refusal = impossible
             continue

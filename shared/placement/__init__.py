@@ -31,7 +31,7 @@ from shared.placement.programs import (
     Update,
 )
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
-from shared.placement.replacing import given_over
+from shared.placement.replacing import reassign_worker
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import answering_segments, segments
 from shared.placement.step_plan import PlacementPlan, StepPlan
@@ -81,7 +81,6 @@ __all__ = [
     "document_of",
     "fetches",
     "first_worker",
-    "given_over",
     "gradient_crossings",
     "held_blocks",
     "load_placement",
@@ -90,6 +89,7 @@ __all__ = [
     "parse_placement",
     "parse_range",
     "ranges_of",
+    "reassign_worker",
     "replica_keepers",
     "segments",
     "stages",

@@ -6,7 +6,7 @@ from shared.errors import ConfigError
 from shared.placement.tiles import Placement, Route, Rows, Tile
 
 
-def given_over(placement: Placement, worker: str, successor: str) -> Placement:
+def reassign_worker(placement: Placement, worker: str, successor: str) -> Placement:
     """The placement in which `successor` has the tiles of `worker` beside its own, and owns its blocks; the workers stay.
 
     Where both have the same block, their samples become one stretch. Raises ConfigError where they cannot.

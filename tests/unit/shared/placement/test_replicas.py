@@ -18,8 +18,8 @@ from shared.placement import (
     Tile,
     check,
     fetches,
-    given_over,
     held_blocks,
+    reassign_worker,
     replica_keepers,
 )
 from shared.placement.facts import BlockFacts
@@ -67,7 +67,7 @@ def test_with_replicas_any_one_trainer_can_be_lost_and_the_others_have_all_block
         kept[keeper] |= set(held_blocks(before, trainer))
     there = {worker: OnDisk(True, frozenset(kept[worker])) for worker in before.workers if worker != lost}
     for successor in there:
-        after = given_over(before, lost, successor)
+        after = reassign_worker(before, lost, successor)
         between, nowhere = fetches(before, after, there, range(4))
         assert not nowhere
         brought = {receiver: blocks for (_, receiver), blocks in between.items()}
@@ -78,7 +78,7 @@ def test_with_replicas_any_one_trainer_can_be_lost_and_the_others_have_all_block
 
 def test_a_missing_block_is_lost_unless_training_never_changes_it():
     there = {worker: OnDisk(True) for worker in (AGENT, "near", "cloud")}
-    after = given_over(FOUR, "far", "cloud")
+    after = reassign_worker(FOUR, "far", "cloud")
     assert fetches(FOUR, after, there, range(4)) == ({}, [2])
     assert fetches(FOUR, after, there, [0, 1, 3]) == ({}, [])
     assert fetches(FOUR, FOUR, {**there, "far": OnDisk(False)}, range(4)).nowhere == [2]
@@ -94,7 +94,7 @@ def test_blocks_of_trainers_come_from_them_and_the_rest_from_the_device():
 def test_the_owner_of_a_shared_block_needs_the_owners_state_and_sharers_any():
     there = {AGENT: OnDisk(True), "far": OnDisk(True), "near": OnDisk(True)}
     assert fetches(DIVIDED, DIVIDED, there, range(2)) == ({}, [])
-    swapped = given_over(DIVIDED, "near", "far")
+    swapped = reassign_worker(DIVIDED, "near", "far")
     assert fetches(DIVIDED, swapped, there, range(2)) == ({("near", "far"): [1]}, [])
     del there["near"]
     assert fetches(DIVIDED, swapped, there, range(2)).nowhere == [1]
@@ -110,7 +110,7 @@ FACTS = ModelFacts(tuple(BlockFacts(f"b{index}") for index in range(4)))
 def test_a_successor_has_the_tiles_of_both_in_as_few_as_that_takes(lost, successor):
     if lost == successor:
         return
-    after = given_over(FOUR, lost, successor)
+    after = reassign_worker(FOUR, lost, successor)
     check(after, FACTS, Permissions())
     assert (after.version, after.workers) == (1, FOUR.workers)
     assert held_blocks(after, lost) == ()
@@ -121,7 +121,7 @@ def test_a_successor_has_the_tiles_of_both_in_as_few_as_that_takes(lost, success
 
 
 def test_samples_that_are_one_stretch_are_joined_and_others_refused():
-    after = given_over(DIVIDED, "near", "far")
+    after = reassign_worker(DIVIDED, "near", "far")
     assert after.tiles_of("far") == (Tile("far", 1, 2, WHOLE),)
     assert after.owner(1) == "far"
     apart = Placement(
@@ -134,13 +134,13 @@ def test_samples_that_are_one_stretch_are_joined_and_others_refused():
         {0: AGENT},
     )
     with pytest.raises(ConfigError, match=r"samples \[0, 3\) and \[6, 9\) of block 0 are no one stretch"):
-        given_over(apart, "near", "far")
+        reassign_worker(apart, "near", "far")
 
 
 def test_the_loss_and_the_codecs_go_along():
     codecs = {Route("near", "far", Cargo.FEATURE): "fp16", Route("far", "cloud", Cargo.FEATURE): "uniform8"}
-    after = given_over(chain(1, 2, 3, 4, labels=frozenset({"cloud"}), codecs=codecs), "cloud", "far")
+    after = reassign_worker(chain(1, 2, 3, 4, labels=frozenset({"cloud"}), codecs=codecs), "cloud", "far")
     assert after.labels == {"far"}
     assert after.codecs == {Route("near", "far", Cargo.FEATURE): "fp16"}
-    after = given_over(chain(1, 2, 3, 4, codecs=codecs), "far", "cloud")
+    after = reassign_worker(chain(1, 2, 3, 4, codecs=codecs), "far", "cloud")
     assert after.codecs == {Route("near", "cloud", Cargo.FEATURE): "fp16"}
