@@ -19,7 +19,7 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
-from edge_agent.control.controlled import Controlled
+from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.building import Experiment, has_one_cut
@@ -220,15 +220,15 @@ async def _train(
     if config.output.record and directory is not None:
         RunRecorder(directory, events)
     events.subscribe(RolledBack, lambda _event: pinning.enforce())
-    controlled = Controlled(config, statistics, shutdown, pause, pinning, prepared.folder)
+    control_state = ControlState(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
-        async with serving_control(controlled, events), AsyncExitStack() as stack:
+        async with serving_control(control_state, events), AsyncExitStack() as stack:
             clients = {
                 name: TrainerClient(trainer, config.link, metrics.failed, access[name])
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)
-            runs = _Runs(controlled, events.emit, metrics.engine, workers, clients, write_result)
+            runs = _Runs(control_state, events.emit, metrics.engine, workers, clients, write_result)
             result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -259,7 +259,7 @@ class _Runs:
 
     def __init__(
         self,
-        controlled: Controlled,
+        control_state: ControlState,
         emit: Emit,
         metrics: EngineMetrics,
         workers: Workers,
@@ -267,7 +267,7 @@ class _Runs:
         write_result: Callable[[TrainingResult], object],
     ) -> None:
         """clients: of the trainers of the experiment, by name."""
-        self._controlled = controlled
+        self._control_state = control_state
         self._emit = emit
         self._metrics = metrics
         self._workers = workers
@@ -276,19 +276,19 @@ class _Runs:
 
     async def train(self, prepared: _Prepared, newest: _Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
-        experiment, stored, statistics = prepared.experiment, prepared.stored, self._controlled.statistics
+        experiment, stored, statistics = prepared.experiment, prepared.stored, self._control_state.statistics
         began_again = False
         while True:
-            self._controlled.shutdown.cancel_on_request()
+            self._control_state.shutdown.cancel_on_request()
             decisions = await asyncio.to_thread(make_decisions, experiment, prepared.profile, statistics, self._metrics)
             run = await self._open(experiment, stored, prepared.folder)
             newest.stored = run.session.stored
             try:
                 return await self._train_in(run, experiment, decisions, resumed=stored is not None)
             except GoneError as gone:
-                self._controlled.leave()
+                self._control_state.leave()
                 if run.session.stored.shared is not None:
-                    command = going_on(run.session.stored, self._controlled.shutdown.resume_command)
+                    command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
                     raise type(gone)(_gone(run.session.id, gone, command)) from gone
                 if began_again and isinstance(gone.__cause__, ProtocolError):
                     raise gone.__cause__ from None  # the trainer fails at it, and would again
@@ -312,7 +312,7 @@ class _Runs:
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
         retry = Retry(min(limits, default=None), self._emit)
         step_log, disk = config.checkpoints.step_log, workers.disk
-        pause, emit, statistics = self._controlled.pause, self._emit, self._controlled.statistics
+        pause, emit, statistics = self._control_state.pause, self._emit, self._control_state.statistics
         if stored is not None:
             session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
             training = await TrainingLoop.made(session, pause, emit, statistics)
@@ -335,8 +335,8 @@ class _Runs:
         *,
         resumed: bool,
     ) -> TrainingResult:
-        controlled = self._controlled
-        controlled.begin(run, decisions)
+        control_state = self._control_state
+        control_state.begin(run, decisions)
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.load.run, experiment.close)

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import grpc
 import structlog
 
-from edge_agent.control.controlled import Controlled
+from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.sessions.stored_session import stored_sessions
@@ -34,7 +34,7 @@ TRAINING = "training"
 class EdgeControl:
     """The answers. What each promises and refuses is said in protos/isthmus/v1/control.proto."""
 
-    def __init__(self, of: Controlled, health: Health) -> None:
+    def __init__(self, of: ControlState, health: Health) -> None:
         self._of = of
         self._health = health
 
@@ -186,7 +186,7 @@ async def judged(controller: PlacementController, document: object) -> Placement
 
 
 @asynccontextmanager
-async def serving_control(of: Controlled, events: Events) -> AsyncIterator[None]:
+async def serving_control(of: ControlState, events: Events) -> AsyncIterator[None]:
     """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
     health = Health()
     control = EdgeControl(of, health)

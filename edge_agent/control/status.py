@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from datetime import datetime
 
-from edge_agent.control.controlled import Controlled
+from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.training.open_run import OpenRun
@@ -15,7 +15,7 @@ from shared.control.answers import deployment_status, level_now
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
-def edge_status(of: Controlled) -> pb.EdgeStatus:
+def edge_status(of: ControlState) -> pb.EdgeStatus:
     """Build the current status of the run."""
     statistics, config = of.statistics, of.config
     status = pb.EdgeStatus(

@@ -15,7 +15,7 @@ from edge_agent.training.statistics import Statistics
 from shared.checkpoint import LocalFiles
 
 
-class Controlled:
+class ControlState:
     """Used on the event loop."""
 
     def __init__(
