@@ -25,7 +25,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
 class BuiltWorker(NamedTuple):
     """The objects with which a worker begins."""
 
-    in_force: ActivePlacement
+    active: ActivePlacement
     held: HeldBlocks
     method: Method
     judge: PlacementJudge
@@ -57,7 +57,7 @@ def build_worker(
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
-    in_force = judge.judged(wanted)
+    active = judge.judged(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker))
     method = Method(head, request.backward, FeedbackMode(request.feedback))
-    return BuiltWorker(in_force, held, method, judge, step_log_of(step_log_folder, session_id))
+    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id))

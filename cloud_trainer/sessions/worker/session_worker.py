@@ -29,7 +29,7 @@ class SessionWorker:
         cls, built: BuiltWorker, threads: Threads, statistics: SessionStatistics, metrics: TrainingMetrics
     ) -> Self:
         """Make a worker beside the event loop. It computes from then on."""
-        judge, active = built.judge, CurrentPlacement(built.in_force)
+        judge, active = built.judge, CurrentPlacement(built.active)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         figures = WorkerFigures(judge.worker, statistics, metrics, blocks.forget_arrived)
         setup = WorkerSetup(
@@ -41,7 +41,7 @@ class SessionWorker:
             listener=figures,
             step_log=built.step_log,
         )
-        placed = await threads.compute.aside(PlacedWorker, setup, built.in_force.plan)
+        placed = await threads.compute.aside(PlacedWorker, setup, built.active.plan)
         placed.start()
         return cls(placed, threads, blocks, active, figures)
 

@@ -53,8 +53,8 @@ def with_limits(**changes):
 def test_it_holds_the_blocks_of_its_worker_under_the_placement_that_was_sent():
     worker = built(DOCUMENT)
     assert worker.held.indices == (2, 3)
-    assert worker.in_force.placement.version == 3
-    assert worker.in_force.placement.tiles == CUT.tiles
+    assert worker.active.placement.version == 3
+    assert worker.active.placement.tiles == CUT.tiles
     assert worker.held.device == CPU
 
 
@@ -179,7 +179,7 @@ def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
         )
     )
     replay, stash = (built(middle, backward=name).judge for name in ("replay", "stash"))
-    placement = built(middle).in_force.placement
+    placement = built(middle).active.placement
     assert stash.judged(placement).uses.trained.each_bytes > replay.judged(placement).uses.trained.each_bytes
     assert stash.judged(CUT).uses.trained == replay.judged(CUT).uses.trained, (
         "from the last block the way goes straight back"
@@ -204,7 +204,7 @@ def test_it_takes_no_more_memory_than_a_session_may_have():
 
 
 def test_a_placement_with_which_it_could_train_and_not_evaluate_is_refused_when_it_is_judged():
-    uses = built(DOCUMENT).in_force.uses
+    uses = built(DOCUMENT).active.uses
     train, evaluate = (each.in_flight * each.each_bytes for each in uses)
     assert evaluate > train, "a few batches are evaluated at a time, also with K = 0"
 
