@@ -7,7 +7,7 @@ from shared.errors import ConfigError, DataError
 from shared.placement import AGENT, Placement, held_blocks, reassign_worker
 
 
-def planned_around(
+def plan_without(
     experiment: Experiment,
     placement: Placement,
     left_out: Sequence[str],
@@ -24,11 +24,11 @@ def planned_around(
     """
     for worker in left_out:
         if held_blocks(placement, worker):
-            placement = _planned_around(experiment, placement, worker, left_out, kept, barred)
+            placement = _plan_without(experiment, placement, worker, left_out, kept, barred)
     return placement
 
 
-def _planned_around(
+def _plan_without(
     experiment: Experiment,
     placement: Placement,
     worker: str,

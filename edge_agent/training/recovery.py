@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.replacing import planned_around
+from edge_agent.experiment.replacing import plan_without
 from edge_agent.sessions.joining import Joined, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
@@ -61,7 +61,7 @@ class Restored:
     step: int
     facts: Mapping[str, Any]
     """Data that this device stored with it."""
-    planned_around: bool
+    is_replanned: bool
     """True if it is restored under another placement than before, without the trainers that are left out."""
 
 
@@ -177,7 +177,7 @@ class Recovery:
             return str(missing[wanted[0]]) if wanted else ""
 
         try:
-            return await session.threads.compute.run(planned_around, experiment, before, left_out, kept, barred)
+            return await session.threads.compute.run(plan_without, experiment, before, left_out, kept, barred)
         except (ConfigError, DataError) as impossible:
             raise GoneError(
                 f"session {session.id} cannot go on without {_named(left_out)}: {impossible}"

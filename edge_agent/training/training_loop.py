@@ -306,7 +306,7 @@ class TrainingLoop:
         """Continue from the checkpoint that all workers have restored."""
         self._tally.begin(self._session.state.plan.training, restored.step)
         self.checkpointer.count_from(restored.step)
-        if restored.planned_around:
+        if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more
         self._evaluated_step = restored.facts.get("evaluated_step", 0)
         totals = restored.facts.get("totals", {})

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.replacing import planned_around
+from edge_agent.experiment.replacing import plan_without
 from shared.errors import ConfigError
 from shared.placement import Cargo, crossings, held_blocks, parse_range
 from tests.support.experiments import flags
@@ -108,13 +108,13 @@ def test_a_cut_moves_where_the_labels_may_go_with_it(tmp_path, ranges, labels, c
 @pytest.mark.parametrize(("labels", "successor"), [([], "far"), (["placement.labels=cloud"], "edge")])
 def test_the_loss_goes_to_no_trainer_that_may_not_have_labels_when_another_is_left_out(labels, successor):
     here = experiment(*RULES["cloud"], *labels)
-    found = planned_around(here, here.placement, ["cloud"], {"near": [], "far": [3]})
+    found = plan_without(here, here.placement, ["cloud"], {"near": [], "far": [3]})
     assert held_blocks(found, successor)[-1] == 3
 
 
 def test_a_trainer_can_be_left_out_while_codecs_follow_a_schedule():
     here = experiment(*RULES["cloud"], 'deployment.codec=[[0, "fp32"], [1, "uniform8"]]')
-    assert held_blocks(planned_around(here, here.placement, ["near"], {"far": []}), "far") == (1, 2)
+    assert held_blocks(plan_without(here, here.placement, ["near"], {"far": []}), "far") == (1, 2)
 
 
 def test_a_later_document_names_no_codec_where_codecs_follow_a_schedule():
