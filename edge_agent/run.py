@@ -22,10 +22,10 @@ from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
-from edge_agent.experiment.workers import Workers
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
@@ -221,14 +221,14 @@ async def _train(
         RunRecorder(directory, events)
     events.subscribe(RolledBack, lambda _event: pinning.enforce())
     control_state = ControlState(config, statistics, shutdown, pause, pinning, prepared.folder)
-    with serving_metrics(config.metrics.listen, metrics.registry), Workers.started() as workers:
+    with serving_metrics(config.metrics.listen, metrics.registry), AgentThreads.started() as threads:
         async with serving_control(control_state, events), AsyncExitStack() as stack:
             clients = {
                 name: TrainerClient(trainer, config.link, metrics.failed, access[name])
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)
-            runs = _Runs(control_state, events.emit, metrics.engine, workers, clients, write_result)
+            runs = _Runs(control_state, events.emit, metrics.engine, threads, clients, write_result)
             result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -262,7 +262,7 @@ class _Runs:
         control_state: ControlState,
         emit: Emit,
         metrics: EngineMetrics,
-        workers: Workers,
+        threads: AgentThreads,
         clients: Mapping[str, TrainerClient],
         write_result: Callable[[TrainingResult], object],
     ) -> None:
@@ -270,7 +270,7 @@ class _Runs:
         self._control_state = control_state
         self._emit = emit
         self._metrics = metrics
-        self._workers = workers
+        self._threads = threads
         self._clients = clients
         self._write_result = write_result
 
@@ -308,16 +308,16 @@ class _Runs:
     async def _open(
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
     ) -> TrainingRun:
-        config, workers, clients = experiment.config, self._workers, self._clients
+        config, threads, clients = experiment.config, self._threads, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
         retry = Retry(min(limits, default=None), self._emit)
-        step_log, disk = config.checkpoints.step_log, workers.disk
+        step_log, disk = config.checkpoints.step_log, threads.disk
         pause, emit, statistics = self._control_state.pause, self._emit, self._control_state.statistics
         if stored is not None:
-            session = await disk.run(resume_session, stored, clients, experiment, workers, retry, step_log)
+            session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
             training = await TrainingLoop.made(session, pause, emit, statistics)
             return TrainingRun(session, training, pause, emit, statistics)
-        session = await open_session(clients, experiment, workers, retry, folder, step_log)
+        session = await open_session(clients, experiment, threads, retry, folder, step_log)
         try:
             await check_links(session, session.state.plan)  # before the first step, or it would be found out at that
             training = await TrainingLoop.made(session, pause, emit, statistics)
@@ -339,7 +339,7 @@ class _Runs:
         control_state.begin(run, decisions)
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._workers.load.run, experiment.close)
+            stack.push_async_callback(self._threads.load.run, experiment.close)
             if isinstance(decisions, DecisionLoop):
                 await stack.enter_async_context(decisions.running(run.deployer))
             elif decisions is not None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibration import WHOLE, Candidate
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode
@@ -55,10 +55,10 @@ class DeviceCopies:
 
     where = "on this device"
 
-    def __init__(self, experiment: Experiment, workers: Workers) -> None:
+    def __init__(self, experiment: Experiment, threads: AgentThreads) -> None:
         """Raises ConfigError without samples to judge by, DataError for such as cannot be loaded."""
         self._config = experiment.config
-        self._workers = workers
+        self._threads = threads
         self._judged = _calibration_set(experiment.config)
 
     async def time(self, candidate: Candidate) -> Timing:
@@ -66,7 +66,7 @@ class DeviceCopies:
         began, data = time.monotonic(), self._config.data
         async with self._experiment(self._config.training.seed) as experiment:
             loader = experiment.loader
-            step_seconds, judged_seconds = await self._workers.compute.run(
+            step_seconds, judged_seconds = await self._threads.compute.run(
                 lambda: self._copy(experiment, candidate, experiment.recipe).timed(
                     lambda first, stop: _tensors(loader, first, stop), self._batches()
                 )
@@ -78,7 +78,7 @@ class DeviceCopies:
     async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
         """An epoch at a time, so that an interruption is heard."""
         async with self._experiment(seed) as experiment:
-            loader, compute = experiment.loader, self._workers.compute
+            loader, compute = experiment.loader, self._threads.compute
             steps, epoch = steps_of(epochs, loader.steps_per_epoch), loader.steps_per_epoch
             recipe = recipe_of_length(experiment.recipe, steps, share)
             copy = await compute.run(self._copy, experiment, candidate, recipe)
@@ -95,7 +95,7 @@ class DeviceCopies:
         try:
             yield experiment
         finally:
-            await self._workers.compute.run(experiment.close)
+            await self._threads.compute.run(experiment.close)
 
     def _copy(self, experiment: Experiment, candidate: Candidate, recipe: Recipe) -> Copy:
         scheme = scheme_of(self._config, candidate)

@@ -19,8 +19,8 @@ import numpy as np
 import structlog
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, times_in_table, try_blocks
 from edge_agent.profiling.chain_links import measured_link
@@ -82,15 +82,15 @@ async def profile_chain(
     prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(_experiment, config)
     try:
-        with Workers.started() as workers:
-            return await _profile(experiment, workers, out, settings, emit, dry_run=dry_run)
+        with AgentThreads.started() as threads:
+            return await _profile(experiment, threads, out, settings, emit, dry_run=dry_run)
     finally:
         await asyncio.to_thread(experiment.close)
 
 
 async def _profile(
     experiment: Experiment,
-    workers: Workers,
+    threads: AgentThreads,
     out: Path,
     settings: ChainSettings,
     emit: Emit,
@@ -103,18 +103,18 @@ async def _profile(
             "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
         )
     parts = await asyncio.to_thread(ChainPartFile, out, _identity(experiment, names, settings))
-    measuring = ChainMeasuring(experiment, workers, names, settings, parts)
-    tried = await workers.compute.run(try_blocks, experiment)
+    measuring = ChainMeasuring(experiment, threads, names, settings, parts)
+    tried = await threads.compute.run(try_blocks, experiment)
     for line in measuring.costs(tried):
         emit(Estimated(line))
     if dry_run:
         return None
     try:
-        async with measuring_session(experiment, workers) as session:
+        async with measuring_session(experiment, threads) as session:
             await measuring.measure(session, emit)
     finally:
         await asyncio.to_thread(parts.save)
-    encode, _ = await workers.codec.run(
+    encode, _ = await threads.codec.run(
         codec_fits, narrow_codec(experiment.config), settings.repeats, experiment.config
     )
     chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
@@ -130,13 +130,13 @@ class ChainMeasuring:
     def __init__(
         self,
         experiment: Experiment,
-        workers: Workers,
+        threads: AgentThreads,
         names: Sequence[str],
         settings: ChainSettings,
         parts: ChainPartFile,
     ) -> None:
         """names: of the workers, in the order of the chain."""
-        self._experiment, self._workers = experiment, workers
+        self._experiment, self._threads = experiment, threads
         self._names, self._settings, self._parts = tuple(names), settings, parts
         self._runs = {name: self._runs_of(place) for place, name in enumerate(names)}
         if strangers := settings.tables.keys() - set(names):
@@ -195,7 +195,7 @@ class ChainMeasuring:
     async def measure(self, session: OpenSession, emit: Emit) -> None:
         """Measure all that is not known yet, and keep it."""
         timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
-        timers[AGENT] = timer_here(self._experiment, self._workers)
+        timers[AGENT] = timer_here(self._experiment, self._threads)
         order, saved_seconds = random.Random(0), time.monotonic()
         all_runs = [(name, run) for name, runs in self._runs.items() for run in runs if run not in self._known[name]]
         total, done = ROUNDS * len(all_runs) + len(self._links), 0

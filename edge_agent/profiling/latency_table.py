@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import structlog
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.events import Measured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
@@ -81,11 +81,11 @@ async def measure_table(
         reference = _reference(runs, flops, known)
         if settings.representative:
             runs = [runs[index] for index in reference]
-        with Workers.started() as workers:
+        with AgentThreads.started() as threads:
             timing = (
-                nullcontext(timer_here(experiment, workers))
+                nullcontext(timer_here(experiment, threads))
                 if target is None
-                else _timed_at(target.name, experiment, workers)
+                else _timed_at(target.name, experiment, threads)
             )
             async with timing as timer:
                 seconds = await _rounds(timer, runs, settings, emit)
@@ -165,6 +165,6 @@ async def _rounds(
 
 
 @asynccontextmanager
-async def _timed_at(worker: str, experiment: Experiment, workers: Workers) -> AsyncIterator[Timer]:
-    async with measuring_session(experiment, workers) as session:
+async def _timed_at(worker: str, experiment: Experiment, threads: AgentThreads) -> AsyncIterator[Timer]:
+    async with measuring_session(experiment, threads) as session:
         yield timer_at(session.members[worker])

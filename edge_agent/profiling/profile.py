@@ -14,8 +14,8 @@ import xxhash
 
 from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.block_costs import crossing_bytes, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
@@ -61,10 +61,12 @@ TRIAL_STEPS = 3
 class Profiler:
     """Measures an experiment's model on this device and on the trainer."""
 
-    def __init__(self, experiment: Experiment, workers: Workers, repeats: int, parts: PartFile[Measurements]) -> None:
+    def __init__(
+        self, experiment: Experiment, threads: AgentThreads, repeats: int, parts: PartFile[Measurements]
+    ) -> None:
         """repeats: steps that are timed at each cut. parts: keeps what is done of an unfinished profile."""
         self._experiment = experiment
-        self._workers = workers
+        self._threads = threads
         self._repeats = repeats
         self._parts = parts
         self._narrow_codec = narrow_codec(experiment.config)
@@ -75,7 +77,7 @@ class Profiler:
         parts = await asyncio.to_thread(self._parts.load, self._identity())
         retry = Retry(0)  # a lost trainer ends the measurement, which goes on when asked again
         trainer = self._experiment.config.only_trainer.name
-        session = await open_session({trainer: client}, self._experiment, self._workers, retry)
+        session = await open_session({trainer: client}, self._experiment, self._threads, retry)
         try:
             async with session.keep_alive():
                 for cut in range(1, blocks + 1):
@@ -87,11 +89,11 @@ class Profiler:
         finally:
             await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}
-        encode, decode = await self._workers.codec.run(
+        encode, decode = await self._threads.codec.run(
             codec_fits, self._narrow_codec, self._repeats, self._experiment.config
         )
         overheads = await self._overheads(client, done, encode)
-        tried = await self._workers.compute.run(try_blocks, self._experiment)
+        tried = await self._threads.compute.run(try_blocks, self._experiment)
         round_trip_seconds = await probe_round_trip(self._experiment.config)
         return self._profile(done, encode, decode, [block.bytes for block in tried], overheads, round_trip_seconds)
 
@@ -105,8 +107,8 @@ class Profiler:
                 "cut skipped: it does not fit in memory", cut=cut, needed_bytes=needed, available_bytes=available
             )
             return MeasuredCut(skipped=f"needs about {needed} bytes of memory, {available} are free")
-        edge = await self._workers.compute.run(self._edge_seconds, cut)
-        serial = await self._workers.compute.run(self._serial_seconds, cut)
+        edge = await self._threads.compute.run(self._edge_seconds, cut)
+        serial = await self._threads.compute.run(self._serial_seconds, cut)
         last = cut == len(self._experiment.chain.blocks)
         cloud = [0.0] if last else await self._trainer_seconds(session, cut)
         return MeasuredCut(edge=tuple(edge), serial=tuple(serial), cloud=tuple(cloud))
@@ -148,14 +150,14 @@ class Profiler:
         if not cuts:
             return NO_OVERHEAD, 0.0
         config, first, last = self._experiment.config, cuts[0], cuts[-1]
-        turn = await turn_seconds(client, config, first, self._workers, self._repeats)
+        turn = await turn_seconds(client, config, first, self._threads, self._repeats)
         points: list[tuple[float, float]] = []
         for cut in cuts[: -1 - MOST_TRIALS : -1]:
             size = specs_bytes(self._experiment.chain.features[cut])
             encode_seconds = encode["seconds_per_byte"] * size + encode["seconds"]
             found = 0
             for codec, seconds in (("fp32", means[cut]), (self._narrow_codec, means[cut] + encode_seconds)):
-                busy = await busy_seconds(client, config, cut, codec, self._workers, TRIAL_STEPS * self._repeats)
+                busy = await busy_seconds(client, config, cut, codec, self._threads, TRIAL_STEPS * self._repeats)
                 if busy is not None:
                     carried_bytes = size * (codec_bits(codec) / FLOAT32_BITS + 1)
                     points.append((carried_bytes, max(busy - seconds, 0.0)))
@@ -236,16 +238,16 @@ async def profile_model(
     experiment = await asyncio.to_thread(Experiment, config)
     parts = PartFile(out.with_name(out.name + ".parts"), Measurements)
     trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
-    with Workers.started() as workers:
+    with AgentThreads.started() as threads:
         here = None
         if calibration is not None:
             wanted_cuts(experiment, calibration)
             bit_widths(calibration)
-            here = DeviceCopies(experiment, workers) if calibration.on is CalibrateOn.DEVICE else None
+            here = DeviceCopies(experiment, threads) if calibration.on is CalibrateOn.DEVICE else None
         async with TrainerClient(
             config.only_trainer, config.link, access=trainer_access(config.only_trainer, config.tls)
         ) as client:
-            profile = await Profiler(experiment, workers, repeats, parts).measure(client, emit)
+            profile = await Profiler(experiment, threads, repeats, parts).measure(client, emit)
             if calibration is not None:
                 copies = here or TrainerCopies(experiment, client)
                 calibrating = Calibration(experiment, calibration, copies, trainings, emit)

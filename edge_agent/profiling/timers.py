@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, session_beside
@@ -35,7 +35,7 @@ MEANWHILE_STEPS = 4
 """Steps of each run of blocks that is measured while training goes on: it waits for them."""
 
 
-def timer_here(experiment: Experiment, workers: Workers, chain: Chain | None = None) -> Timer:
+def timer_here(experiment: Experiment, threads: AgentThreads, chain: Chain | None = None) -> Timer:
     """Times blocks on this device. chain: blocks to use instead of the experiment's own, whose weights change as they do."""
     chain, deployment = chain or experiment.chain, experiment.config.deployment
 
@@ -51,7 +51,7 @@ def timer_here(experiment: Experiment, workers: Workers, chain: Chain | None = N
         )
 
     async def timer(first: int, stop: int, repeats: int) -> list[float]:
-        return await workers.compute.run(measure, first, stop, repeats)
+        return await threads.compute.run(measure, first, stop, repeats)
 
     return timer
 
@@ -76,11 +76,11 @@ async def measure_meanwhile(
     """
     async with AsyncExitStack() as stack:
         if worker == AGENT:
-            workers = session.threads
+            threads = session.threads
             _check_room(session.experiment, runs)
             # Where everything else draws random numbers, too: torch has one generator for all threads.
-            copy = await workers.compute.run(session.experiment.built_again)
-            timer = timer_here(session.experiment, workers, copy)
+            copy = await threads.compute.run(session.experiment.built_again)
+            timer = timer_here(session.experiment, threads, copy)
         else:
             timer = timer_at(await stack.enter_async_context(session_beside(session, worker)))
         return {run: statistics.median(await timer(*run, MEANWHILE_STEPS)) for run in runs}
@@ -93,7 +93,7 @@ def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None
 
 
 @asynccontextmanager
-async def measuring_session(experiment: Experiment, workers: Workers) -> AsyncIterator[OpenSession]:
+async def measuring_session(experiment: Experiment, threads: AgentThreads) -> AsyncIterator[OpenSession]:
     """A session on all trainers of the experiment, in which nothing is trained; nothing is left of it. Raises IsthmusError."""
     config = experiment.config
     async with AsyncExitStack() as stack:
@@ -103,7 +103,7 @@ async def measuring_session(experiment: Experiment, workers: Workers) -> AsyncIt
                 client = TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls))
                 clients[trainer.name] = await stack.enter_async_context(client)
         retry = Retry(0)  # a lost trainer ends the measurement
-        session = await open_session(clients, experiment, workers, retry)
+        session = await open_session(clients, experiment, threads, retry)
         try:
             async with session.keep_alive():
                 yield session

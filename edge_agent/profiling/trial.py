@@ -7,8 +7,8 @@ import statistics
 import time
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.opening import open_session
@@ -30,22 +30,22 @@ WARM_UP_STEPS = 15
 
 
 async def busy_seconds(
-    client: TrainerClient, config: EdgeConfig, cut: int, codec: str, workers: Workers, steps: int
+    client: TrainerClient, config: EdgeConfig, cut: int, codec: str, threads: AgentThreads, steps: int
 ) -> float | None:
     """Seconds per step where the edge is the slowest phase, with late gradients; None where it is not.
 
     codec: of the features; error gradients come in float32.
     """
-    watch = await _train(client, config, cut, STALENESS, codec, workers, steps)
+    watch = await _train(client, config, cut, STALENESS, codec, threads, steps)
     if statistics.median(watch.waiting[WARM_UP_STEPS:-STALENESS]) == 0:
         return None
     steady = watch.ends[WARM_UP_STEPS:-STALENESS]
     return (steady[-1] - steady[0]) / (len(steady) - 1)
 
 
-async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, workers: Workers, steps: int) -> float:
+async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, threads: AgentThreads, steps: int) -> float:
     """Mean seconds at K = 0 from the arrival of an error gradient to the moment the next feature is ready to be sent."""
-    watch = await _train(client, config, cut, 0, "fp32", workers, steps)
+    watch = await _train(client, config, cut, 0, "fp32", threads, steps)
     return statistics.fmean(watch.turns[WARM_UP_STEPS:])
 
 
@@ -79,7 +79,7 @@ def _ignore(*_news: object) -> None:
 
 
 async def _train(
-    client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, codec: str, workers: Workers, steps: int
+    client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, codec: str, threads: AgentThreads, steps: int
 ) -> _Watch:
     """Train a copy of the model over the real link for so many steps after the warm-up, and throw it away."""
     deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32", "backward": "replay"}
@@ -88,7 +88,7 @@ async def _train(
     stop_step = WARM_UP_STEPS + steps + staleness
     events, boundary = Events(), StepBoundary()
     watch = _Watch(events)
-    session = await open_session({config.only_trainer.name: client}, experiment, workers, Retry(0))
+    session = await open_session({config.only_trainer.name: client}, experiment, threads, Retry(0))
     try:
         tally = Tally(events.emit, _ignore, boundary)
         device = await DeviceWorker.made(session.state, tally)
@@ -105,7 +105,7 @@ async def _train(
                 await step_runner.do(links, batches, stop_step)
         finally:
             await worker.stop()
-            await workers.load.run(experiment.close)
+            await threads.load.run(experiment.close)
     except BaseException:
         await session.abandon()
         raise

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.session_state import SessionState
@@ -47,7 +47,7 @@ class OpenSession:
         return self.state.experiment
 
     @property
-    def threads(self) -> Workers:
+    def threads(self) -> AgentThreads:
         """Return the threads of this agent."""
         return self.state.threads
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.messages import abandon_at, opening_request
 from edge_agent.sessions.open_session import OpenSession
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 async def open_session(
     clients: Mapping[str, TrainerClient],
     experiment: Experiment,
-    threads: Workers,
+    threads: AgentThreads,
     retry: Retry,
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
@@ -103,7 +103,7 @@ def resume_session(
     stored: StoredSession,
     clients: Mapping[str, TrainerClient],
     experiment: Experiment,
-    threads: Workers,
+    threads: AgentThreads,
     retry: Retry,
     step_log: Path | None = None,
 ) -> OpenSession:

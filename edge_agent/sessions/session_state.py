@@ -1,7 +1,7 @@
 """The common state of a session's workers: the placement in force, its checkpoint, and its agent."""
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.stored_session import StoredSession
 from shared.placement import Placement, PlacementPlan
 from shared.training.step_log import StepLog
@@ -15,7 +15,7 @@ class SessionState:
         self,
         stored: StoredSession,
         experiment: Experiment,
-        threads: Workers,
+        threads: AgentThreads,
         plan: PlacementPlan,
         step_log: StepLog | None = None,
     ) -> None:

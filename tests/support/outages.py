@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import structlog
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
@@ -197,7 +197,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         state = SessionState(
             StoredSession(record, files, 1),
             cast(Experiment, SimpleNamespace()),
-            cast(Workers, SimpleNamespace(disk=InlineWorker())),
+            cast(AgentThreads, SimpleNamespace(disk=InlineWorker())),
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
         member = TrainerWorker("trainer", cast(TrainerClient, trainer), "s", state)

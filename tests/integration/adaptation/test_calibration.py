@@ -6,8 +6,8 @@ import statistics
 
 import pytest
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import Candidate
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
@@ -80,8 +80,8 @@ async def test_both_places_train_the_same_copy_to_the_same_accuracy():
     async with running_trainer(*STAND_IN) as server:
         config = edge_config(*NETWORK, *DATA, f"trainer.address={server.address}")
         experiment = Experiment(config)
-        with Workers.started() as workers:
-            here = await DeviceCopies(experiment, workers).train(candidate, 0, 1.0, 1.0)
+        with AgentThreads.started() as threads:
+            here = await DeviceCopies(experiment, threads).train(candidate, 0, 1.0, 1.0)
         async with TrainerClient(config.trainer, config.link) as client:
             there = await TrainerCopies(experiment, client).train(candidate, 0, 1.0, 1.0)
     assert here == there

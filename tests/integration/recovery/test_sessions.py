@@ -13,8 +13,8 @@ from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent import run_training
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.sessions.opening import open_session
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
@@ -373,8 +373,8 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
         TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client,
     ):
         config = edge_config(*MLP, f"trainer.address={server.address}")
-        with Workers.started() as workers:
-            session = await open_session({"trainer": client}, Experiment(config), workers, Retry(0))
+        with AgentThreads.started() as threads:
+            session = await open_session({"trainer": client}, Experiment(config), threads, Retry(0))
             async with session.keep_alive():
                 await peer.open()
                 await until_held(server, peer, 1)

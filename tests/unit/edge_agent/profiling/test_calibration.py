@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.experiment.workers import Workers
 from edge_agent.main import main
 from edge_agent.profiling.calibration import WHOLE, Candidate, calibrate, usual_shares
 from edge_agent.profiling.calibration_copies import DeviceCopies
@@ -266,8 +266,8 @@ def test_the_estimate_is_the_time_of_every_training_and_of_its_judging():
     ],
 )
 def test_a_calibration_has_samples_of_its_own(flags, says):
-    with pytest.raises(ConfigError, match=says), Workers.started() as workers:
-        DeviceCopies(Experiment(edge_config(*flags)), workers)
+    with pytest.raises(ConfigError, match=says), AgentThreads.started() as threads:
+        DeviceCopies(Experiment(edge_config(*flags)), threads)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,8 @@ async def test_labels_that_are_no_classes_are_refused_in_words():
     one_hot = '{factory="tests.support.samples:OneHotDigits"'
     flags = [*MLP, "training.loss=mse", f"data.train={one_hot}}}"]
     flags += [f'data.calibration={one_hot}, kwargs={{split="test"}}}}']
-    with Workers.started() as workers:
-        copies = DeviceCopies(Experiment(edge_config(*flags)), workers)
+    with AgentThreads.started() as threads:
+        copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
         with pytest.raises(ConfigError, match="class numbers as labels"):
             await copies.train(Candidate(1, 0, 32), seed=0, epochs=1, share=1.0)
 

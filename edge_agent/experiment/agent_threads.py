@@ -9,7 +9,7 @@ from shared.training.device import prepare_compute_thread
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class AgentThreads:
     """The threads of one agent, one a kind of work."""
 
     compute: Worker
@@ -19,11 +19,11 @@ class Workers:
 
     @classmethod
     @contextmanager
-    def started(cls) -> Iterator["Workers"]:
+    def started(cls) -> Iterator["AgentThreads"]:
         """A thread each, ended at exit."""
-        workers = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"), Worker("disk"))
+        threads = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"), Worker("disk"))
         try:
-            yield workers
+            yield threads
         finally:
-            for worker in (workers.compute, workers.codec, workers.load, workers.disk):
+            for worker in (threads.compute, threads.codec, threads.load, threads.disk):
                 worker.close()
