@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from shared.concurrency.heap import keep_freed_memory
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.transport.rpc.options import channel_options, server_options
 
 CHUNK_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def _receive(connection: socket.socket, buffer: memoryview) -> None:
 
 def _serve_grpc(parent: Connection, count: int, rounds: int, work_seconds: float) -> None:
     keep_freed_memory()
-    worker = Worker("work")
+    worker = WorkerThread("work")
 
     async def echo(_requests: object, context: Any) -> None:
         for _ in range(rounds):
@@ -108,7 +108,7 @@ def _serve_grpc(parent: Connection, count: int, rounds: int, work_seconds: float
 
 
 async def _ask(address: str, count: int, rounds: int, work_seconds: float) -> list[float]:
-    worker, seconds = Worker("work"), []
+    worker, seconds = WorkerThread("work"), []
     chunk = bytes(min(count, CHUNK_BYTES))
     async with grpc.aio.insecure_channel(address, options=channel_options(*_LIMITS)) as channel:
         call: Any = channel.stream_stream(_METHOD)()

@@ -19,7 +19,7 @@ from cloud_trainer.sessions.held_folders import HeldFolders
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
 from shared.bounds import is_session_id
 from shared.checkpoint import CheckpointName, Files, SessionFolder
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.training.block_state import BlockTensors
@@ -69,7 +69,7 @@ class SessionStore:
         """True if the index knows the sessions stored before this process began."""
         self._claiming = asyncio.Lock()
         """Lock held from the count of future bytes until it is recorded: a second writer counts those of the first."""
-        self.disk = Worker("disk")
+        self.disk = WorkerThread("disk")
 
     def close(self) -> None:
         """Wait until current writes are done, release the sessions, and end the thread."""

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Self
 
 from edge_agent.data import Batch, Reading
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.runtime.compute_loop import Samples
 from shared.training.losses import narrowed
 
@@ -31,7 +31,7 @@ class Prefetcher:
     """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left."""
 
     def __init__(
-        self, source: Generator[Batch], worker: Worker, on_ready: Callable[[], None], reading: Reading
+        self, source: Generator[Batch], worker: WorkerThread, on_ready: Callable[[], None], reading: Reading
     ) -> None:
         """source: read on `worker` or on the compute thread, and closed on `worker` at the end. on_ready: called whenever
         `worker` has read a batch."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.training.device import prepare_compute_thread
 
 
@@ -12,16 +12,21 @@ from shared.training.device import prepare_compute_thread
 class AgentThreads:
     """The threads of one agent, one a kind of work."""
 
-    compute: Worker
-    codec: Worker
-    load: Worker
-    disk: Worker
+    compute: WorkerThread
+    codec: WorkerThread
+    load: WorkerThread
+    disk: WorkerThread
 
     @classmethod
     @contextmanager
     def started(cls) -> Iterator["AgentThreads"]:
         """A thread each, ended at exit."""
-        threads = cls(Worker("compute", prepare_compute_thread), Worker("codec"), Worker("load"), Worker("disk"))
+        threads = cls(
+            WorkerThread("compute", prepare_compute_thread),
+            WorkerThread("codec"),
+            WorkerThread("load"),
+            WorkerThread("disk"),
+        )
         try:
             yield threads
         finally:

@@ -29,7 +29,7 @@ class Runner(Protocol):
         """Tell whether others wait for their turn. A long call asks this now and then, and returns for them."""
 
 
-class Worker:
+class WorkerThread:
     """A thread that runs what it is given, one call after the other, in the order of giving."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:

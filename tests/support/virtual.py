@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 from shared.codec import aligned_buffer
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.transport.stream import duplex
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger
@@ -78,7 +78,7 @@ def run_virtually(main: Callable[[], Awaitable[T]]) -> T:
         return runner.run(call())
 
 
-class InlineWorker(Worker):
+class InlineWorker(WorkerThread):
     """Calls on the loop itself, one after the other in the order of giving, each taking as long as `seconds` says."""
 
     def __init__(self, seconds: Callable[[], float] = lambda: 0.0) -> None:

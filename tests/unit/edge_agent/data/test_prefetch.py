@@ -8,7 +8,7 @@ import torch
 
 from edge_agent.data import Batch, Reading, prefetch
 from edge_agent.data.prefetch import LONG_SECONDS, MOST_READY, MOST_SECONDS, QUICK_SECONDS, TRIED, Prefetcher
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.errors import DataError
 
 BATCHES = 60
@@ -16,7 +16,7 @@ BATCHES = 60
 
 @pytest.fixture(name="loader")
 def loader_thread():
-    worker = Worker("load")
+    worker = WorkerThread("load")
     yield worker
     worker.close()
 

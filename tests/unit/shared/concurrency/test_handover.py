@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from shared.concurrency.handover import Handover
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 
 ITEMS = 500
 
 
 async def test_items_of_a_thread_are_taken_on_the_event_loop_once_and_in_order():
     taken: list[int] = []
-    queue, thread = Handover(taken.append, 8), Worker("thread")
+    queue, thread = Handover(taken.append, 8), WorkerThread("thread")
     queue.open()
 
     def some(first: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.errors import ModelError
 from shared.execution.model_facts import facts_of
 from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
@@ -28,13 +28,13 @@ SAMPLES = 6
 STEPS = 40
 
 
-class CountedWorker(Worker):
+class CountedWorker(WorkerThread):
     """A worker that counts the event loop's requests."""
 
     asked = 0
 
     async def run(self, function, *args, **kwargs):
-        """Run as `Worker` does."""
+        """Run as `WorkerThread` does."""
         self.asked += 1
         return await super().run(function, *args, **kwargs)
 
@@ -78,7 +78,7 @@ def shared(blocks: int) -> Placement:
 
 @asynccontextmanager
 async def computing(
-    module: nn.Module, compute: Worker, heard: Heard, placed: Callable[[int], Placement] = alone
+    module: nn.Module, compute: WorkerThread, heard: Heard, placed: Callable[[int], Placement] = alone
 ) -> AsyncIterator[PlacementExecutor]:
     """Yield the steps of the device's worker."""
     chain = chain_of(module)
@@ -125,7 +125,7 @@ async def test_another_user_gets_the_thread_between_two_pieces():
 
 
 async def test_when_it_has_stopped_nothing_is_computed_any_more():
-    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
         gate.close()
         run.feed(batches(STEPS), STEPS)
@@ -140,7 +140,7 @@ async def test_when_it_has_stopped_nothing_is_computed_any_more():
 
 
 async def test_only_steps_begun_before_the_feeding_ends_are_done():
-    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
         gate.close()
         source = batches(STEPS)
@@ -157,7 +157,7 @@ async def test_only_steps_begun_before_the_feeding_ends_are_done():
 
 
 async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
-    gate, compute, heard = Gate(), Worker("compute"), Heard()
+    gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
         gate.seen, gate.fails_at = 0, 8
         run.feed(batches(STEPS), STEPS)
@@ -178,7 +178,7 @@ async def test_a_defect_of_the_listener_ends_the_run_and_is_raised(step):
                 raise LookupError("a defect of ours")
 
     heard = Defective()
-    async with computing(built("dropping"), Worker("compute"), heard) as run:
+    async with computing(built("dropping"), WorkerThread("compute"), heard) as run:
         run.feed(batches(STEPS), STEPS)
         with pytest.raises(LookupError):
             await run.failure
@@ -209,7 +209,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             self.ready -= 1
             return self.all.take()
 
-    module, compute, heard, source = built("dropping"), Worker("compute"), Heard(), Late()
+    module, compute, heard, source = built("dropping"), WorkerThread("compute"), Heard(), Late()
     async with computing(module, compute, heard) as run:
         run.feed(source, 2)
         for step in range(2):
@@ -265,6 +265,6 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
             return self.read.pop()
 
     heard, source = Hearing(), Reading()
-    async with computing(built("dropping"), Worker("compute"), heard, shared) as run:
+    async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as run:
         run.feed(source, 2)
         assert await asyncio.to_thread(source.waited.wait, 20)

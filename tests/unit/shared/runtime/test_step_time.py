@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.execution.model_facts import facts_of
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
@@ -107,7 +107,7 @@ class Timed:
         done = tuple(moment - begun for moment in session.done_seconds)
         return PlacementRun(done, done, self.step.ahead)
 
-    def _pace(self, worker: str) -> Worker:
+    def _pace(self, worker: str) -> WorkerThread:
         sent_first, whole = segments(StepPlan(self.placement, self.model).program(worker))
         tasks = self.step.workers[worker][bool(sent_first) :]
         return Paced([task.seconds for task, _ in zip(tasks, whole, strict=False)])
@@ -127,7 +127,7 @@ def _finish(steps: StepScheduler, work: Work) -> BatchLoss | None:
     return FINISH(steps, work)
 
 
-class Paced(Worker):
+class Paced(WorkerThread):
     """A worker that computes on the loop. Each segment takes its seconds, after which its results are heard of."""
 
     def __init__(self, seconds: list[float]) -> None:
@@ -139,7 +139,7 @@ class Paced(Worker):
         return True
 
     async def run(self, function):
-        """See `Worker`. To begin a batch takes no time."""
+        """See `WorkerThread`. To begin a batch takes no time."""
         COMPUTED.clear()
         result = function()
         await asyncio.sleep(sum(self._seconds[segment] for segment in COMPUTED))

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.concurrency.threads import Worker
+from shared.concurrency.threads import WorkerThread
 from shared.telemetry import logs
 from shared.telemetry.logs import bind_process_run, bind_run, configure_logs
 
@@ -121,7 +121,7 @@ def test_a_thread_has_what_its_caller_has_and_one_of_nobodys_what_the_process_ha
     async def call_all():
         await asyncio.gather(call("r-1"), call("r-2"))
 
-    worker = Worker("torch")
+    worker = WorkerThread("torch")
     contextvars.Context().run(asyncio.run, call_all())
     worker.close()
     alone = threading.Thread(target=lambda: say("alone"))
