@@ -15,9 +15,9 @@ from edge_agent.sessions.opening import open_session
 from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
 from edge_agent.training.recovery import Recovery
+from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.step_runner import StepRunner
-from edge_agent.training.tally import Tally
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.events import Events
@@ -90,14 +90,14 @@ async def _train(
     watch = _Watch(events)
     session = await open_session({config.only_trainer.name: client}, experiment, threads, Retry(0))
     try:
-        tally = Tally(events.emit, _ignore, boundary)
-        device = await DeviceWorker.made(session.state, tally)
+        aggregator = StepAggregator(events.emit, _ignore, boundary)
+        device = await DeviceWorker.made(session.state, aggregator)
         worker = device.placed
         try:
             await Recovery(session, device).rejoin(is_whole=True)
-            tally.begin(session.state.plan.training, 0)
+            aggregator.begin(session.state.plan.training, 0)
             watch.run = worker.run
-            step_runner = StepRunner(session, worker, tally, boundary)
+            step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
                 Links(session, worker.run, events.emit) as links,
                 step_runner.batches_from(0, stop_step) as batches,

@@ -5,8 +5,8 @@ import asyncio
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
+from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_boundary import StepBoundary
-from edge_agent.training.tally import Tally
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.run_unless_failed import run_unless_failed
 
@@ -15,10 +15,12 @@ class StepRunner:
     """The runner of steps: it brings batches to this device's worker, and waits until all workers have done them. Used
     on the event loop."""
 
-    def __init__(self, session: OpenSession, worker: PlacedWorker, tally: Tally, boundary: StepBoundary) -> None:
+    def __init__(
+        self, session: OpenSession, worker: PlacedWorker, aggregator: StepAggregator, boundary: StepBoundary
+    ) -> None:
         self._session = session
         self._worker = worker
-        self._tally = tally
+        self._aggregator = aggregator
         self._boundary = boundary
         self._batches: Prefetcher | None = None
 
@@ -50,17 +52,17 @@ class StepRunner:
         try:
             with self._boundary.heard_by(run.feed_no_more):
                 await run_unless_failed(
-                    self._reach(stop_step), run.failure, self._tally.failure, links.failure, batches.failure
+                    self._reach(stop_step), run.failure, self._aggregator.failure, links.failure, batches.failure
                 )
         finally:
             run.feed_no_more()
 
     async def _reach(self, stop_step: int) -> None:
-        reached = self._tally.reaching(stop_step)
+        reached = self._aggregator.reaching(stop_step)
         requested = asyncio.create_task(self._boundary.wait_for_request())
         try:
             await asyncio.wait({reached, requested}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             requested.cancel()
         if not reached.done():
-            await self._tally.reaching(self._worker.run.feed_no_more())
+            await self._aggregator.reaching(self._worker.run.feed_no_more())

@@ -35,8 +35,8 @@ from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
-from edge_agent.training.tally import Tally
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit
 from shared.runtime.run_unless_failed import run_unless_failed
@@ -64,19 +64,19 @@ class TrainingLoop:
         pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints store.
         """
         on_nan = session.experiment.config.training.on_nan
-        tally = Tally(emit, LossCheck(on_nan).check, pause.boundary)
-        return cls(session, await DeviceWorker.made(session.state, tally), tally, pause, emit, statistics)
+        aggregator = StepAggregator(emit, LossCheck(on_nan).check, pause.boundary)
+        return cls(session, await DeviceWorker.made(session.state, aggregator), aggregator, pause, emit, statistics)
 
     def __init__(
         self,
         session: OpenSession,
         device: DeviceWorker,
-        tally: Tally,
+        aggregator: StepAggregator,
         pause: Pause,
         emit: Emit,
         statistics: Statistics,
     ) -> None:
-        """device: this device's worker, to which `tally` listens. See `made`."""
+        """device: this device's worker, to which `aggregator` listens. See `made`."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment
@@ -92,11 +92,11 @@ class TrainingLoop:
         """Step of the last attempt to change the placement. Until it is done, no other change stops the run again."""
         self.deployer = Deployer(session, device, boundary, emit, self._may_change)
         self._evaluator = Evaluator(session)
-        self._tally = tally
-        self._tally.begin(session.state.plan.training, session.state.first_step)
-        self.step_runner = StepRunner(session, self._worker, self._tally, boundary)
+        self._aggregator = aggregator
+        self._aggregator.begin(session.state.plan.training, session.state.first_step)
+        self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._failure_budget = FailureBudget()
-        self._liveness = LivenessMonitor(session, lambda: self._tally.done_step, lambda: self._pause.requested)
+        self._liveness = LivenessMonitor(session, lambda: self._aggregator.done_step, lambda: self._pause.requested)
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
         """Steps from one evaluation to the next; 0 if there is none before the end."""
@@ -111,7 +111,7 @@ class TrainingLoop:
     @property
     def step(self) -> int:
         """Return the first step that some worker has not done."""
-        return self._tally.done_step
+        return self._aggregator.done_step
 
     @property
     def attached(self) -> bool:
@@ -191,7 +191,7 @@ class TrainingLoop:
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used. Joining gives others.
             return await self._rejoin(is_whole=True)
-        self._tally.begin(self._session.state.plan.training, self.step)
+        self._aggregator.begin(self._session.state.plan.training, self.step)
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
 
@@ -249,8 +249,8 @@ class TrainingLoop:
     async def _at_boundary(self) -> _End | None:
         """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
         self._boundary.clear_request()  # later requests may need another boundary
-        if self._pause.shutdown.requested or self._tally.trainer_stops:
-            self._tally.trainer_stops = False
+        if self._pause.shutdown.requested or self._aggregator.trainer_stops:
+            self._aggregator.trainer_stops = False
             await self._take_last_checkpoint()
             return _End.STOP
         if self.checkpointer.due(self.step):
@@ -304,7 +304,7 @@ class TrainingLoop:
 
     async def _restart(self, restored: Restored) -> None:
         """Continue from the checkpoint that all workers have restored."""
-        self._tally.begin(self._session.state.plan.training, restored.step)
+        self._aggregator.begin(self._session.state.plan.training, restored.step)
         self.checkpointer.count_from(restored.step)
         if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more

@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.link_pb2 import StepDone
 _log = structlog.get_logger(__name__)
 
 
-class Tally(WorkerListener):
+class StepAggregator(WorkerListener):
     """A listener to this device's worker, through which the reports of all others come. Used on the event loop."""
 
     def __init__(self, emit: Emit, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
