@@ -24,7 +24,7 @@ from shared.planning.engine.decision import Decision, Observation
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import PROFIT, Ledger
-from shared.planning.engine.outcome import Outcome, Tally
+from shared.planning.engine.outcome import Outcome, OutcomeCounter
 from shared.planning.engine.pool import Pool, pool_of
 from shared.planning.engine.ways import Ways
 from shared.planning.layout import Layout
@@ -61,7 +61,7 @@ class Engine:
         self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
-        self._tally = Tally(math.nan)
+        self._outcomes = OutcomeCounter(math.nan)
         self.constrain(space)
 
     def constrain(self, space: SearchSpace) -> None:
@@ -130,7 +130,7 @@ class Engine:
         was, proposal = self.layout, self._proposal
         self.layout, self._proposal = layout, None
         is_proposed = proposal is not None and layout == proposal.layout
-        self._tally = Tally(proposal.seconds_per_step if proposal and is_proposed else math.nan)
+        self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         if layout == was:
             self._ledger.forget()
@@ -149,7 +149,7 @@ class Engine:
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the last change, for the record of predictions; None until a step was done since."""
-        return self._tally.outcome()
+        return self._outcomes.outcome()
 
     def _remaining_steps(self) -> float:
         """Return the steps still to come; as many as were done if that is unknown."""
@@ -166,7 +166,7 @@ class Engine:
         is_at_home = self._proposal is None and self._current == self._ledger.home
         played = self._experts.play(seconds, beliefs.speeds, self._pool.allowed, self._ways.there_now)
         self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
-        self._tally.add(seconds, seconds * float(beliefs.speeds[self._current]), done_steps)
+        self._outcomes.add(seconds, seconds * float(beliefs.speeds[self._current]), done_steps)
 
     def _leave(self) -> None:
         """Propose the best deployment that is allowed. If only K is not, propose the best K with the rest unchanged."""

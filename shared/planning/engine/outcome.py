@@ -15,7 +15,7 @@ class Outcome:
     steps: int
 
 
-class Tally:
+class OutcomeCounter:
     """The counter of the steps with one deployment."""
 
     def __init__(self, predicted_seconds_per_step: float) -> None:
