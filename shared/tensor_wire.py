@@ -61,7 +61,7 @@ def slot_codec(name: str, dtype: torch.dtype) -> Codec:
     return codec_by_name(name if dtype.is_floating_point else "raw")
 
 
-def check_announcement(frame: Frame, codec: Codec, max_bytes: int) -> None:
+def check_encoding(frame: Frame, codec: Codec, max_bytes: int) -> None:
     """Refuse, before memory is taken, a tensor that is not what `codec` makes of its shape or exceeds `max_bytes`.
 
     Both the encoded and the decoded size are bounded. Raises ProtocolError.

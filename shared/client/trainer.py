@@ -22,7 +22,7 @@ from shared.client.stream_call import METHOD, LinkCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
-from shared.tensor_wire import check_announcement
+from shared.tensor_wire import check_encoding
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
 from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
 from shared.version import PROTOCOL_VERSION
@@ -282,7 +282,7 @@ class TrainerClient:
         def accept(frame: Frame) -> None:
             if (key := key_of(frame)) != block_key(block):
                 raise ProtocolError(f"the trainer sends {key}; block {block} was asked for")
-            check_announcement(frame, codec_by_name("raw"), max_bytes)
+            check_encoding(frame, codec_by_name("raw"), max_bytes)
             announced(frame.tensor.encoded_bytes)
 
         assembler = Assembler(accept, aligned_buffer)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shared.codec import codec_by_name
 from shared.errors import OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.tensor_wire import ABSENT, check_announcement, most_bytes, torch_dtype
+from shared.tensor_wire import ABSENT, check_encoding, most_bytes, torch_dtype
 from shared.transport.stream.framing import TensorKey, key_of
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
@@ -62,5 +62,5 @@ def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:
         raise ProtocolError(f"{key} is {tensor.dtype} {tensor.shape}; {wanted} was expected")
     codec = codec_by_name(expected.codec)
     most = most_bytes(tensor, codec)
-    check_announcement(frame, codec, most if expected.max_bytes is None else min(most, expected.max_bytes))
+    check_encoding(frame, codec, most if expected.max_bytes is None else min(most, expected.max_bytes))
     return tensor

@@ -11,7 +11,7 @@ from shared.codec import aligned_buffer, codec_by_name
 from shared.errors import DataError, IsthmusError, ProtocolError
 from shared.model.spec import CROSSING_DTYPES
 from shared.registry import codec_names
-from shared.tensor_wire import check_announcement, from_wire, to_wire, torch_dtype, transmitted_shape, wire_dtype
+from shared.tensor_wire import check_encoding, from_wire, to_wire, torch_dtype, transmitted_shape, wire_dtype
 from shared.transport.stream.framing import Assembler, TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 
@@ -51,7 +51,7 @@ def sent(tensor, codec="raw", chunk_bytes=17, max_bytes=MIB):
         memory.append(size)
         return aligned_buffer(size)
 
-    assembler = Assembler(lambda frame: check_announcement(frame, codec, max_bytes), allocate)
+    assembler = Assembler(lambda frame: check_encoding(frame, codec, max_bytes), allocate)
     for frame, payload in chunks(to_wire(codec.encode(tensor), TensorKey(3, Role.ROLE_FEATURE), 0), chunk_bytes):
         arrived = assembler.add(Frame.FromString(frame.SerializeToString()), bytes(payload))
     assert memory == [arrived.header.encoded_bytes]
@@ -73,7 +73,7 @@ def announced(**fields):
 def refused(frame, codec="raw", max_bytes=MIB):
     """Return the sentence with which an announcement is refused."""
     with pytest.raises(ProtocolError) as caught:
-        check_announcement(frame, codec_by_name(codec), max_bytes)
+        check_encoding(frame, codec_by_name(codec), max_bytes)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -123,13 +123,13 @@ def test_an_expanded_dimension_is_sent_once():
 
 
 def test_a_right_announcement_is_accepted_up_to_its_exact_size():
-    check_announcement(announced(), codec_by_name("raw"), 96)
+    check_encoding(announced(), codec_by_name("raw"), 96)
     assert "96 bytes" in refused(announced(), max_bytes=95)
 
 
 def test_memory_for_an_expanded_tensor_is_counted_in_full():
     expanded = announced(shape=[6, 1000], strides=[1, 0], encoded_bytes=24)
-    check_announcement(expanded, codec_by_name("raw"), 24_000)
+    check_encoding(expanded, codec_by_name("raw"), 24_000)
     assert "24000 bytes" in refused(expanded, max_bytes=23_999)
 
 
@@ -172,7 +172,7 @@ def test_absurd_announcements_are_refused_in_a_short_sentence(fields, says):
 def test_whatever_is_accepted_takes_no_more_than_allowed(shape, strides, encoded_bytes, dtype, codec):
     frame = announced(shape=shape, strides=strides, encoded_bytes=encoded_bytes, dtype=dtype, codec=codec)
     try:
-        check_announcement(frame, codec_by_name(codec), MIB)
+        check_encoding(frame, codec_by_name(codec), MIB)
     except ProtocolError:
         return
     assert_decodes_within(frame, codec, MIB)
@@ -186,7 +186,7 @@ def test_whatever_is_accepted_can_be_decoded_or_is_refused_in_words(shape, data,
     size = codec_by_name(codec).encoded_bytes(transmitted_shape(tuple(shape), tuple(strides)), DTYPES[dtype])
     frame = announced(shape=shape, strides=strides, encoded_bytes=size, dtype=dtype, codec=codec)
     try:
-        check_announcement(frame, codec_by_name(codec), MIB)
+        check_encoding(frame, codec_by_name(codec), MIB)
     except ProtocolError:
         assume(False)
     assert_decodes_within(frame, codec, MIB, content=data.draw(st.binary(min_size=size, max_size=size)))
