@@ -14,7 +14,7 @@ from shared.codec import aligned_buffer, row_of_bytes
 from shared.concurrency.shared_worker import Lane
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
-from shared.runtime import ExpectedTensor, judge
+from shared.runtime import ExpectedTensor, check_announcement
 from shared.tensor_wire import to_wire
 from shared.training import block_state
 from shared.transport.rpc.status import Kind, StatusError
@@ -65,7 +65,7 @@ class BlockReceiver:
         version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
         limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
-        judge(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
+        check_announcement(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
 

@@ -18,7 +18,7 @@ from shared.model.features import Gradients
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement, Route
 from shared.registry import OptimizerConfig, is_lossy
-from shared.runtime.judging import ExpectedTensor
+from shared.runtime.announcements import ExpectedTensor
 from shared.training import block_state
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from shared.errors import ProtocolError
 from shared.execution.step_scheduler import Outgoing
 from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, Window
+from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
-from shared.runtime.judging import judge
 from shared.runtime.load_coder import LoadCoder, raw_bytes
 from shared.runtime.load_queue import Arrived, LoadQueue
 from shared.runtime.outbox import Item, Outbox
@@ -172,7 +172,7 @@ class LinkEnd:
         if samples != whole:
             raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
         slots = self._slots_of[crossing]
-        self._judge(frame, key, crossing, step, slots[count])
+        self._check(frame, key, crossing, step, slots[count])
         if count == 0:
             self._arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
         if count + 1 < len(slots):
@@ -182,12 +182,12 @@ class LinkEnd:
         # Who is at this step has long had what belongs to those that are further behind than any may be.
         self._outbox.forget_before(key.step - self._window.ahead)
 
-    def _judge(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
+    def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
         """Agree to a tensor, at once if it looks as the one before it."""
         looks = frame.batch_samples, frame.tensor
         is_next = (key.step, key.slot) == (step, slot) and frame.placement_version == self._wire.placement.version
         if not is_next or self._agreed.get((crossing, slot)) != looks:
-            judge(frame, self._wire.expected(crossing, step, slot, frame.batch_samples))
+            check_announcement(frame, self._wire.expected(crossing, step, slot, frame.batch_samples))
             self._agreed[crossing, slot] = looks
 
     def _crossing(self, key: TensorKey) -> Crossing:

@@ -1,6 +1,6 @@
-"""The judge of announcements: what a peer may send next, agreed to before memory is taken for it.
+"""The check of announcements: what a peer may send next, agreed to before memory is taken for it.
 
-Whoever receives describes the tensor that is expected; the judge compares, with one set of sentences for both sides. Knows
+Whoever receives describes the tensor that is expected; it is compared, with one set of sentences for both sides. Knows
 nothing of why a tensor is expected.
 """
 
@@ -31,7 +31,7 @@ class ExpectedTensor:
     """True if there may be none in a step."""
 
 
-def judge(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:
+def check_announcement(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:
     """Agree to the tensor that a frame announces, and return its shape and type; the caller counts it as announced.
 
     Returns None where the frame says that there is no error gradient.

@@ -11,7 +11,7 @@ from shared.codec import codec_by_name
 from shared.errors import IsthmusError, OutOfTurnError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.registry import codec_names
-from shared.runtime import ExpectedTensor, judge
+from shared.runtime import ExpectedTensor, check_announcement
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import TensorKey, chunks
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
@@ -34,7 +34,7 @@ def expected_tensor(**changed) -> ExpectedTensor:
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), st.sampled_from(codec_names()))
 def test_an_expected_announcement_is_accepted(shape, codec):
     wanted = expected_tensor(tensor=TensorSpec(shape, torch.float32), codec=codec)
-    assert judge(announced(shape=shape, codec=codec), wanted) == wanted.tensor
+    assert check_announcement(announced(shape=shape, codec=codec), wanted) == wanted.tensor
 
 
 OUT_OF_TURN = [
@@ -60,7 +60,7 @@ WRONG = [
 @pytest.mark.parametrize(("frame", "sentence"), [*OUT_OF_TURN, *WRONG])
 def test_an_unexpected_announcement_is_refused(frame, sentence):
     with pytest.raises(ProtocolError, match=sentence) as refused:
-        judge(frame, expected_tensor())
+        check_announcement(frame, expected_tensor())
     assert isinstance(refused.value, OutOfTurnError) == ((frame, sentence) in OUT_OF_TURN)
 
 
@@ -71,23 +71,23 @@ def absent(**told) -> Frame:
 
 
 def test_an_error_gradient_may_be_absent_and_nothing_else_may():
-    assert judge(absent(), expected_tensor(may_be_absent=True)) is None
+    assert check_announcement(absent(), expected_tensor(may_be_absent=True)) is None
     for frame, expected in (
         (absent(), expected_tensor()),
         (absent(encoded_bytes=1 << 40), expected_tensor(may_be_absent=True)),
         (absent(codec="fp32", shape=(4, 3)), expected_tensor(may_be_absent=True)),
     ):
         with pytest.raises(ProtocolError, match="said to be absent"):
-            judge(frame, expected)
+            check_announcement(frame, expected)
     with pytest.raises(OutOfTurnError):
-        judge(absent(), expected_tensor(may_be_absent=True, key=KEY._replace(step=6)))
+        check_announcement(absent(), expected_tensor(may_be_absent=True, key=KEY._replace(step=6)))
 
 
 @pytest.mark.parametrize("most", [47, 48])
 def test_no_tensor_has_more_bytes_than_the_operator_lets_it_have(most):
     may = nullcontext() if most >= 48 else pytest.raises(ProtocolError)
     with may:
-        judge(announced(), expected_tensor(max_bytes=most))
+        check_announcement(announced(), expected_tensor(max_bytes=most))
 
 
 def test_a_shape_that_the_peer_chooses_needs_permission():
@@ -95,6 +95,6 @@ def test_a_shape_that_the_peer_chooses_needs_permission():
         if tensor.shape[0] > 4:
             raise IsthmusError("too many")
 
-    assert judge(announced(), expected_tensor(tensor=permit)) == FEATURE
+    assert check_announcement(announced(), expected_tensor(tensor=permit)) == FEATURE
     with pytest.raises(IsthmusError, match="too many"):
-        judge(announced(shape=(5, 3)), expected_tensor(tensor=permit))
+        check_announcement(announced(shape=(5, 3)), expected_tensor(tensor=permit))
