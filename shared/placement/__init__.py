@@ -1,6 +1,6 @@
 """Placements: tiles of blocks and samples on workers, their validity, and what follows from them. Numbers and names only."""
 
-from shared.placement.arrivals import Arrivals
+from shared.placement.arrival_window import ArrivalWindow
 from shared.placement.chains import at_cuts, chain_workers, cuts_of
 from shared.placement.changes import BlockMove, moves
 from shared.placement.deployment import Deployment
@@ -41,7 +41,7 @@ from shared.placement.window import Window
 
 __all__ = [
     "AGENT",
-    "Arrivals",
+    "ArrivalWindow",
     "Backward",
     "BlockFacts",
     "BlockMove",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from shared.errors import ProtocolError
 from shared.execution.step_scheduler import Outgoing
-from shared.placement import Arrivals, Cargo, Crossing, Program, Receive, Send, Window
+from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send, Window
 from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.load_coder import LoadCoder, raw_bytes
@@ -36,7 +36,7 @@ class LinkEnd:
         window: Window,
         peer: str,
         coder: LoadCoder,
-        arrivals: Arrivals,
+        arrivals: ArrivalWindow,
         loads: LoadQueue,
         relay: ReportRelay,
         listener: WorkerListener,

@@ -11,7 +11,7 @@ from shared.errors import ProtocolError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.step_scheduler import Outgoing, StepScheduler
-from shared.placement import Arrivals, StepPlan, Window
+from shared.placement import ArrivalWindow, StepPlan, Window
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
@@ -74,7 +74,7 @@ class PlacementExecutor:
         )
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         coder = LoadCoder(wire, crossings, Feedback(blocks.feedback, steps.receives), threads.codecs)
-        arrivals = Arrivals(window)
+        arrivals = ArrivalWindow(window)
         self._relay = relay = ReportRelay(window, listener, changed)
         self.links = {
             peer: LinkEnd(window, peer, coder, arrivals, self._loads, relay, listener) for peer in plan.peers(worker)

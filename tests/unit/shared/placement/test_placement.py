@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, ProtocolError
 from shared.placement import (
-    Arrivals,
+    ArrivalWindow,
     Backward,
     BlockFacts,
     Cargo,
@@ -148,7 +148,7 @@ def test_only_tensors_that_programs_receive_may_arrive(data):
     placement = data.draw(placements(model))
     worker = data.draw(st.sampled_from(WORKERS))
     plan = StepPlan(placement, model)
-    judge = Arrivals(Window(plan, worker, first_step=5))
+    judge = ArrivalWindow(Window(plan, worker, first_step=5))
     received = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
     assert set(judge.expected) == set(received)
     for crossing in received:
@@ -166,7 +166,7 @@ def test_only_tensors_that_programs_receive_may_arrive(data):
 def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
     placement = two_workers("edge", "far", 2, 4, 8, staleness=staleness)
     window = Window(StepPlan(placement, FOUR), "far")
-    judge = Arrivals(window)
+    judge = ArrivalWindow(window)
     for step in range(staleness + 1):
         judge.accept("edge", Cargo.FEATURE, 2, step, 8)
     with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
@@ -178,13 +178,13 @@ def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
 
 def test_all_parts_of_a_step_are_of_one_batch():
     plan = StepPlan(two_workers("edge", "far", 2, 4, 8), FOUR)
-    judge = Arrivals(Window(plan, "far"))
+    judge = ArrivalWindow(Window(plan, "far"))
     judge.accept("edge", Cargo.LABEL, 4, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 8 samples; it has 5"):
         judge.accept("edge", Cargo.FEATURE, 2, 0, 8)
     judge.accept("edge", Cargo.FEATURE, 2, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 9 samples; it has 1 to 8"):
-        Arrivals(Window(plan, "far")).accept("edge", Cargo.LABEL, 4, 0, 9)
+        ArrivalWindow(Window(plan, "far")).accept("edge", Cargo.LABEL, 4, 0, 9)
 
 
 def test_labels_that_stay_are_never_sent():

@@ -11,7 +11,7 @@ from shared.placement.tiles import Cargo
 from shared.placement.window import Window
 
 
-class Arrivals:
+class ArrivalWindow:
     """The judge of one worker under one placement."""
 
     def __init__(self, window: Window) -> None:
