@@ -106,7 +106,7 @@ class PlacedBlocks:
         """Run a stage in evaluation mode."""
         return self._stages[tile].stage.evaluate(inputs)
 
-    def judge(self, outputs: Features, labels: Tensor) -> BatchLoss:
+    def evaluate_loss(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss alone."""
         labels = widened(labels)
         with translate_loss_failures(self.held.recipe.loss, outputs, labels):

@@ -271,7 +271,7 @@ class StepScheduler:
         outputs = features_of(gathered(state.features[self._placement.blocks], rows))
         (labels,) = features_of(gathered(state.labels, rows))
         if not self._training:
-            state.loss = self._blocks.judge(outputs, labels)
+            state.loss = self._blocks.evaluate_loss(outputs, labels)
             return
         state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples)
         state.gradients[self._placement.blocks].append(Piece(rows, gradients))
