@@ -146,10 +146,10 @@ class InProcessSession:
         under_way = deque(self._enter(self._judges, 0, inputs, labels))
         losses: list[BatchLoss] = []
         while True:
-            for judge in self._judges.values():
-                while (work := judge.next_work()) is not None:
+            for steps in self._judges.values():
+                while (work := steps.next_work()) is not None:
                     under_way += work.run()
-                    if (loss := judge.finish(work)) is not None:
+                    if (loss := steps.finish(work)) is not None:
                         losses.append(loss)
             if not under_way:
                 return whole_loss(losses)

@@ -1,4 +1,4 @@
-"""The judge of announcements. The tests of each side test its reaction."""
+"""The check of announcements. The tests of each side test its reaction."""
 
 from contextlib import nullcontext
 
