@@ -1,9 +1,8 @@
 """The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building models.
 
 Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it
-has
-a thread of its own, which subjects share in the same way. Copying and restoring a session's state keeps its place among
-the session's own work and delays no other session's.
+has a thread of its own, which subjects share in the same way. Copying and restoring a session's state keeps its place
+among the session's own work and delays no other session's.
 """
 
 import os

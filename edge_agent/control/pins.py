@@ -73,8 +73,7 @@ class Pinning:
         """Add these pins.
 
         Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not
-        leave;
-        nothing changes then.
+        leave; nothing changes then.
         """
         given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
         self._set(replace(self.now, **given))

@@ -122,8 +122,7 @@ class Deployer:
         request are told.
 
         placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under
-        way
-        after so long, the placement in force stays.
+        way after so long, the placement in force stays.
         """
         base = self._session.placement if self._changing is None else self._changing.placement
         placement, before = replace(placement, version=base.version + 1), self._wish
