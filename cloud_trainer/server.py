@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-# Counting what a model takes of memory needs torch's compiler: 800 modules and a second, in which others train already.
+# Counting a model's memory needs torch's compiler: 800 modules and a second, in which others train already.
 import torch._dynamo  # noqa: F401
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
@@ -39,15 +39,16 @@ from shared.transport.rpc.reflection import reflect
 
 _log = structlog.get_logger(__name__)
 STOP_GRACE_SECONDS = 1.0
-"""The time for calls that are under way when the edges have left, and again for what is being computed."""
+"""Time for calls that are under way when the edges have left, and again for current computations."""
 TIDY_SECONDS = 3600.0
-"""Interval at which the trainer looks for sessions that nobody has resumed (checkpoints.forget_after_days)."""
+"""Interval at which the trainer looks for sessions that were not resumed for too long
+(checkpoints.forget_after_days)."""
 STATUS_SECONDS = 2.0
 """Interval at which a service manager is told the status. The rate in it is taken over the same time."""
 
 
 class TrainerServer:
-    """A running trainer. `address` is what it really listens on, `health_address` where it answers probes besides."""
+    """A running trainer. `address` is the one that it really listens on, `health_address` the one where it answers probes."""
 
     def __init__(self, config: TrainerConfig) -> None:
         prepare_process(config.compute.threads)
@@ -130,7 +131,8 @@ class TrainerServer:
         return ended
 
     async def _say_whether_open(self) -> None:
-        """A trainer that admits nobody new goes on serving those who are there: that is no reason to restart it."""
+        """Set the health of the service: not serving while no new caller is admitted. Present callers are still served,
+        so a restart is not needed."""
         await self._health.say(self._gate.open, SERVICE)
 
     async def _set_health(self, *, serving: bool) -> None:
@@ -151,7 +153,7 @@ def _refusals_of(key: str, address: str) -> Iterator[None]:
 async def serve(config: TrainerConfig, raw_lines: RawLines | None = None) -> None:
     """Run a trainer until SIGTERM or SIGINT. Raises DeviceError when its device has failed for good.
 
-    raw_lines: reads what gRPC writes of handshakes.
+    raw_lines: reads gRPC's lines about handshakes.
     """
     server = TrainerServer(config)
     if raw_lines is not None:
@@ -162,7 +164,8 @@ async def serve(config: TrainerConfig, raw_lines: RawLines | None = None) -> Non
     manager = ServiceManager()
     with serving_metrics(config.metrics.listen, server.metrics.registry):
         await server.start()
-        # What is there now stays. To look through it for garbage would hold up all threads for as long as a check may take.
+        # Present objects stay. A search for garbage among them would hold up all threads for as long as a check may
+        # take.
         gc.freeze()
         try:
             if config.server.address_file is not None:
@@ -182,7 +185,7 @@ async def serve(config: TrainerConfig, raw_lines: RawLines | None = None) -> Non
 
 
 async def _report(manager: ServiceManager, server: TrainerServer) -> None:
-    """Tell the service manager what goes on, until the trainer is to stop."""
+    """Report the state to the service manager, until the trainer stops."""
     before = 0.0
     while not server.stopping.is_set():
         steps = server.counted("isthmus_steps_total")

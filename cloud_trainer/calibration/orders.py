@@ -103,7 +103,7 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
     except ValidationError as cause:
         first = cause.errors(include_url=False)[0]
         raise ConfigError(f"the copy: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
-    except ValueError as cause:  # what FeedbackMode says
+    except ValueError as cause:  # FeedbackMode's own sentence
         raise ConfigError(f"the copy: {cause}") from cause
 
 

@@ -1,6 +1,6 @@
 """The process that trains one copy: `python -m cloud_trainer.calibration.process`, an order on standard input.
 
-It reports on standard output, a JSON object a line. What a model or data set prints goes to standard error instead.
+It reports on standard output, a JSON object a line. Output of a model or data set goes to standard error instead.
 """
 
 import json

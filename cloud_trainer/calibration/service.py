@@ -1,7 +1,7 @@
-"""The call `TrainCopy`: a process trains the copy, and is ended when its time is up or nobody waits for it any more.
+"""The call `TrainCopy`: a process trains the copy, and is ended when its time is up or its caller has gone.
 
-A process of its own, so that sessions share neither the compute thread nor an address space with it, and so that it can be
-ended. One at a time; other callers are told to come back.
+A process of its own, so that sessions share neither the compute thread nor an address space with it, and so that it can
+be ended. One at a time; other callers are told to come back.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ async def _pass_on(process: asyncio.subprocess.Process, context: Context) -> Non
 
 @asynccontextmanager
 async def _process(order: CopyOrder) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that trains what is ordered; ended on the way out."""
+    """Run a process that trains the ordered copy. It is ended on the way out."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "cloud_trainer.calibration.process"),
         stdin=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`cloud-trainer certs` and `cloud-trainer token`: make what the two sides know each other by."""
+"""`cloud-trainer certs` and `cloud-trainer token`: they make the credentials by which the two sides know each other."""
 
 import os
 import socket
@@ -66,12 +66,12 @@ def token(
     if out is not None:
         _write_secret(out, secret)
     try:
-        # Appended, so that the file's owner and mode stay what the operator has made them.
+        # Appended, so that the file keeps the owner and mode that the operator gave it.
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as tokens:
             tokens.write(table)
     except OSError as cause:
         if out is not None:
-            out.unlink()  # nobody would know this token
+            out.unlink()  # otherwise the trainer would not know this token
         raise ConfigError(f"{file} cannot be written: {cause.strerror}") from cause
     if out is None:
         typer.echo(secret)

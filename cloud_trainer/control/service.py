@@ -1,4 +1,4 @@
-"""`TrainerControlService`: what an operator, or a subject of its own sessions, sees of a trainer and does to it."""
+"""`TrainerControlService`: the view and the actions of an operator, or of a subject on its own sessions."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ SERVICE = pb.DESCRIPTOR.services_by_name["TrainerControlService"]
 
 
 class TrainerControl:
-    """The answers. What each promises and refuses is said in protos/isthmus/v1/control.proto."""
+    """The answers. protos/isthmus/v1/control.proto says what each promises and refuses."""
 
     def __init__(
         self,

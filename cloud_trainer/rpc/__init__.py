@@ -1,1 +1,1 @@
-"""The RPCs of the trainer: who may call them, what may arrive, and the way of a batch."""
+"""The RPCs of the trainer: their permitted callers and messages, and the way of a batch."""

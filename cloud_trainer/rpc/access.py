@@ -66,9 +66,9 @@ SCOPES: dict[str, Scope | None] = {
 def build_gate(
     config: TrainerConfig, metrics: TrainerMetrics, connections: Connections, tickets: Mapping[str, FindTicket]
 ) -> Gate:
-    """The gate of this trainer. tickets: who comes with a ticket, by the full name of each method that takes them.
+    """Build the gate of this trainer. tickets: finder of a ticket's caller, by the full name of each method that takes tickets.
 
-    Raises ConfigError when it would be open to others without having been told to be.
+    Raises ConfigError when it would be open to others without an explicit setting.
     """
     tokens = config.auth.tokens
     book = None
@@ -92,7 +92,7 @@ def build_gate(
 
 
 def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics, connections: Connections) -> Gate:
-    """The gate of the port that answers probes alone, and everybody's."""
+    """Build the gate of the port that answers probes alone, those of any caller."""
     server = config.server
 
     def on_refusal(_method: str, _peer: str, error: IsthmusError) -> None:

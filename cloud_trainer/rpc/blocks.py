@@ -78,7 +78,7 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
     session.attachment.check_fence(fence)
     try:
         session.blocks.take(index, block_state.deserialize(bytes(data)), aside=session.attachment.begun)
-    except (RuntimeError, TypeError, OverflowError) as cause:  # what torch makes of a shape that cannot be
+    except (RuntimeError, TypeError, OverflowError) as cause:  # torch's error for an impossible shape
         raise ProtocolError(f"the state of block {index} cannot be loaded: {cause}") from cause
 
 

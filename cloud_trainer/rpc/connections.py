@@ -1,8 +1,8 @@
-"""Connections that come to nothing: a handshake that fails, and what connects and never makes a call.
+"""Connections that come to nothing: failed handshakes, and peers that never make a call.
 
-gRPC tells its server nothing of either. What it writes of handshakes with GRPC_TRACE=handshaker, some lines for each connection
-and none for a call, comes by `shared.telemetry.raw_lines`. A connection that makes no call, because it speaks no HTTP/2 or has
-TLS where this port has none, is noticed by the time that has passed. All are counted, and some are logged.
+gRPC tells its server nothing of either. Its lines about handshakes with GRPC_TRACE=handshaker, some for each connection
+and none for a call, come by `shared.telemetry.raw_lines`. A connection that makes no call, because it speaks no HTTP/2
+or has TLS where this port has none, is noticed by the time that has passed. All are counted, and some are logged.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Connections:
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop
         self._waiting: dict[str, asyncio.TimerHandle] = {}
-        """By the peer, who has made no call yet."""
+        """Timers of peers that have made no call yet, by peer."""
         self._callers: dict[str, None] = {}
         """Peers that have made calls, the latest last: gRPC's word of a handshake may come after the first call."""
         self._logged_of_one = RateLimit(_LOGGED_PER_SECOND, time.monotonic)

@@ -1,4 +1,4 @@
-"""The call `Link`: opens a link of a session and serves it until who dials ends it."""
+"""The call `Link`: it opens a link of a session and serves it until the dialling side ends it."""
 
 from functools import partial
 
@@ -50,7 +50,7 @@ class LinkRpc:
             await session.attachment.end_one(name)
             run = self._run_for(session, opening)
             opened = LinkOpened(next_ticket=_take_ticket(session, opening))
-            # From here on without a pause: what was checked holds until the stream is attached.
+            # There is no pause from here on: the checks hold until the stream is attached.
             await serve_attached(
                 session,
                 name,
@@ -61,9 +61,9 @@ class LinkRpc:
             await session.links.note_ended(opening.evaluation)
 
     def _run_for(self, session: Session, opening: LinkOpening) -> PlacementExecutor:
-        """The steps that the link is for.
+        """Return the steps that the link is for.
 
-        Raises StatusError where there is no such link now, or not for this caller, and what a link behind it has failed with.
+        Raises StatusError if there is no such link now, or not for this caller, and the failure of a link behind it.
         """
         if opening.session_term != session.attachment.term or not session.attachment.begun:
             raise session.attachment.refusal(opening.session_term)
@@ -104,7 +104,7 @@ def _link(session: Session, opening: LinkOpening) -> PeerLink:
 
 
 def _take_ticket(session: Session, opening: LinkOpening) -> str:
-    """The ticket for the same link once more; empty for the agent, who needs none. Raises StatusError."""
+    """Return the next ticket for the same link; empty for the agent, which needs none. Raises StatusError."""
     if (shown := caller().ticket) is None:
         return ""
     following = session.tickets.take(shown, _link(session, opening))

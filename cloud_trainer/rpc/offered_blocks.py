@@ -44,7 +44,7 @@ _SIGN_SECONDS = 0.5
 
 
 class OfferedBlocks:
-    """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
+    """The answers. protos/isthmus/v1/trainer.proto says what each promises and refuses."""
 
     def __init__(
         self, sessions: SessionRegistry, store: SessionStore, threads: TrainerThreads, dialer: PeerDialer
@@ -125,7 +125,7 @@ class OfferedBlocks:
         except StatusError:
             raise  # it is this trainer that refuses
         except IsthmusError as failure:
-            lost = isinstance(failure, DamagedMessageError)  # what came damaged may come whole the next time
+            lost = isinstance(failure, DamagedMessageError)  # a damaged message may arrive whole the next time
             kind = UnreachableError(str(failure)) if lost else failure
             what = f"worker {session.worker.name!r} cannot fetch blocks from {peer.worker[:40]!r}: {failure}"
             raise passed_on(kind, what) from failure

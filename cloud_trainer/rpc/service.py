@@ -1,4 +1,4 @@
-"""The RPCs of `TrainerService`: each finds its session, hands over to what does the work, and turns errors into statuses."""
+"""The RPCs of `TrainerService`: each finds its session, calls the part that does the work, and turns errors into statuses."""
 
 import asyncio
 import time
@@ -91,7 +91,7 @@ class TrainerService:
         return TrainerControl(self.sessions, self._store, self._metrics, self.end_session, stopping, str(self._device))
 
     async def tidy(self) -> None:
-        """Remove what is stored of sessions that nobody has resumed for too long."""
+        """Remove sessions that were not resumed for too long."""
         after_seconds = self._config.checkpoints.forget_after_days * 86_400
         await self._store.forget_abandoned(after_seconds, self._is_live)
 
@@ -122,7 +122,7 @@ class TrainerService:
         return ended
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
-        """Build a session from what the agent asks for."""
+        """Build a session at the agent's request."""
         check_version(request.protocol_version)
         self._shutdown.check_open()
         check_request(request)
@@ -231,7 +231,7 @@ class TrainerService:
             copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
             lane = self._threads.compute_lane(session.id)
             step = await lane.run(measured_step, session, request.first, request.stop, request.repeats)
-            # One call each, so that others get their turn in between, and none is made for a caller who has gone.
+            # One call each, so that others get their turn in between, and none is made for a caller that has gone.
             seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
         return pb.MeasureStageResponse(seconds=seconds)
 
@@ -264,7 +264,7 @@ class TrainerService:
     async def end_session(self, session_id: str, resumable: bool) -> None:
         """Free a session, even one that is attached, and forget it unless it is to be resumable.
 
-        Raises StatusError while it is being opened or built again: what that writes would be removed under it.
+        Raises StatusError while it is being opened or built again: its new files would be removed.
         """
         session = self.sessions.find(session_id)
         if session is not None:
@@ -290,7 +290,7 @@ class TrainerService:
         return False
 
     def _expired(self, session: Session) -> None:
-        with bound_contextvars(run=session.run_id, session=session.id):  # whoever needs its place has another
+        with bound_contextvars(run=session.run_id, session=session.id):  # another session has its place
             _log.warning("session freed: nobody used it", attached_before=session.attachment.begun)
             ending = asyncio.create_task(self._end_expired(session))
         self._ending.add(ending)
@@ -300,7 +300,7 @@ class TrainerService:
         await session.end()
         if session.attachment.begun:
             await self._store.let_go(session.id)
-        else:  # there is no checkpoint, so nobody can come back to it
+        else:  # Without a checkpoint, it cannot be resumed.
             await self._store.forget(session.id)
 
 

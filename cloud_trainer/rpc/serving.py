@@ -45,7 +45,7 @@ class ServedStream:
         link: LinkConfig,
         on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """accept: judges what the peer announces. on_delivered: see `Duplex`."""
+        """accept: judges the peer's announcements. on_delivered: see `Duplex`."""
         self._stall_seconds = link.stall_seconds
         self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
@@ -76,10 +76,10 @@ async def serve_attached(
     sessions: SessionRegistry,
     failure: Callable[[], BaseException | None] = lambda: None,
 ) -> None:
-    """Serve a stream as one of its session, until its peer or somebody else ends it.
+    """Serve a stream as one of its session, until its peer or another party ends it.
 
-    failure: why somebody else has, where something has failed. Raises what `work` raises, and that failure or a StatusError
-    where somebody else has ended it.
+    failure: the reason of another party, after a failure. Raises the error of `work`, and that failure or a StatusError
+    if another party has ended it.
     """
     serving = asyncio.create_task(work)
     session.attachment.attach(serving, name)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SessionCalls:
-    """The answers. What each promises and refuses is said in protos/isthmus/v1/trainer.proto."""
+    """The answers. protos/isthmus/v1/trainer.proto says what each promises and refuses."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Carries out a worker's program of a placement, step by step. Knows nothing of networks: who drives it moves what crosses."""
+"""The execution of a worker's program of a placement, step by step. Knows nothing of networks: its caller moves the tensors."""

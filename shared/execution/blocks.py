@@ -62,7 +62,7 @@ class PlacedBlocks:
             self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
 
     def forward(self, step: int, tile: Tile, inputs: Features) -> Features:
-        """Run a stage; what its backward needs is kept."""
+        """Run a stage, and keep what its backward needs."""
         return self._stages[tile].policy.forward(step, inputs)
 
     def backward(self, step: int, tile: Tile, gradients: Gradients) -> tuple[Gradients, dict[int, BlockGradients]]:
@@ -122,7 +122,7 @@ class PlacedBlocks:
             return summed(self.held.chain.blocks[block], parts)
 
     def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
-        """Update blocks by the gradients that were taken, or where `taken` has none, by what `learn` has left in them."""
+        """Update blocks by these gradients, or where `taken` has none, by those that `learn` has left in them."""
         self.held.put_back(taken)
         self.held.update(blocks, step)
 
@@ -131,5 +131,5 @@ class PlacedBlocks:
         return weights_of(self.held.chain.blocks[block])
 
     def take_weights(self, block: int, tensors: block_state.BlockTensors) -> None:
-        """Go on with what a block's owner has sent."""
+        """Continue with the weights from a block's owner."""
         self.held.take_weights(block, tensors)

@@ -1,7 +1,7 @@
 """One copy of a model, trained for a calibration with both halves in one process, then judged.
 
-Accuracy depends on the order of updates and on what codecs leave of a feature, not on the link, so the link is left out.
-Knows nothing of where batches come from, nor of who asks.
+Accuracy depends on the order of updates and on the loss of codecs, not on the link, so the link is left out. Knows
+nothing of the source of batches, nor of the caller.
 """
 
 import itertools
@@ -43,7 +43,7 @@ class Timing:
         return self.start_seconds + computing
 
     def started_within(self, seconds: float) -> "Timing":
-        """The same with what was left of the time that the timing took as a whole."""
+        """Return the same with the rest of the time that the timing took as a whole."""
         judged = min(TIMED_STEPS, self.judged_batches) * self.seconds_per_judged_batch
         timed = (WARM_UP_STEPS + TIMED_STEPS) * self.seconds_per_step + judged
         return replace(self, start_seconds=max(seconds - timed, 0.0))

@@ -1,4 +1,4 @@
-"""Translates what a user's model or loss raises into errors of ours, with sentences that the user of the edge can read."""
+"""A translation of errors in a user's model or loss into ours, with sentences that the user of the edge can read."""
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ _IGNORED_CLASS = -100
 
 
 def translate_failures(what: str, device: torch.device) -> foreign_code:
-    """Raise ModelError, beginning with `what`, where the body raises something that is not an IsthmusError.
+    """Raise ModelError, beginning with `what`, if the body raises another error than an IsthmusError.
 
-    device: what the body computes on. Raises DeviceError where the device can compute nothing more afterwards.
+    device: the body's device. Raises DeviceError if the device can no longer compute.
     """
     return foreign_code(lambda cause: _failure(what, device, cause))
 

@@ -1,4 +1,4 @@
-"""Codecs on what crosses between two workers, and the error feedback of who sent it (paper 000, Alg. 1)."""
+"""Codecs on the tensors between two workers, and the sender's error feedback (paper 000, Alg. 1)."""
 
 from torch import Tensor
 

@@ -88,7 +88,7 @@ class InProcessSession:
         return self._taken_losses()
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
-        """Steps in the order of a real run: that of the workers that are named; the others compute what comes as it comes."""
+        """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""
         turns = list(turns)
         named = {turn.worker for turn in turns}
         _move(self._windows, min(turn.step for turn in turns))

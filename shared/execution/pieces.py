@@ -18,10 +18,9 @@ class Piece(NamedTuple):
 
 
 def gathered(pieces: Sequence[Piece], rows: Rows) -> Gradients:
-    """These rows out of pieces that hold them all once, in the order of the samples.
+    """Join these rows of pieces that hold each once, in the order of the samples.
 
-    What is one piece already is not copied. Where some rows of a slot have an error gradient and others have none, theirs is
-    zero.
+    A single piece is not copied. If some rows of a slot have an error gradient and others have none, theirs is zero.
     """
     if len(pieces) == 1 and pieces[0].rows == rows:
         return pieces[0].tensors
@@ -33,10 +32,10 @@ def gathered(pieces: Sequence[Piece], rows: Rows) -> Gradients:
 
 
 def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
-    """Some samples of a tensor that begins with sample 0.
+    """Return some samples of a tensor that begins with sample 0.
 
-    A copy, where it is not all: alignment chooses kernels and kernels choose bits, and what another worker receives begins
-    where its memory does.
+    A part is a copy: alignment chooses kernels and kernels choose bits, and a tensor that another worker receives
+    begins at the start of its memory.
     """
     return tensor if rows == Rows(0, len(tensor)) else tensor[rows.begin : rows.end].clone()
 

@@ -43,7 +43,7 @@ class PlannedSegment:
     """The work that a worker does in one go."""
 
     computed: tuple[Operation | Learning | Updates, ...]
-    """All but what is received and sent."""
+    """Operations except receiving and sending."""
     receives: tuple[Crossing, ...]
     sends: tuple[Crossing, ...]
     name: str

@@ -1,8 +1,8 @@
-"""The steps of one worker that are under way: how far each has come in the worker's program, and what may be computed next.
+"""The steps under way at one worker: the progress of each in the worker's program, and the next work.
 
-A program falls into segments: what has to have come, what is computed of it in one go, and what is sent then. Each segment does
-its steps in their order, so that whoever follows the same order of segments and steps computes the same. Knows nothing of
-threads and links: whoever drives it brings what has come, runs one piece of work at a time, and sends what it gave.
+A program falls into segments: arrivals, their computation in one go, and sends. Each segment does its steps in their
+order, so the order of segments and steps decides every bit. Knows nothing of threads and links: its caller brings
+arrivals, runs one piece of work at a time, and sends the results.
 """
 
 from collections import defaultdict
@@ -84,7 +84,8 @@ class Work(NamedTuple):
 
 
 class StepScheduler:
-    """The steps under way at one worker under one placement. Belongs to one thread, but for what is said to be fixed."""
+    """The steps under way at one worker under one placement. Belongs to one thread, except for members that are said to
+    be fixed."""
 
     def __init__(self, window: Window, blocks: PlacedBlocks) -> None:
         """window: counts the steps.
@@ -129,7 +130,7 @@ class StepScheduler:
         return tuple(segment.receives for segment in self._segments)
 
     def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:
-        """A batch begins, of which these samples are this worker's; returns what can be sent before anything is computed.
+        """Begin a batch with this worker's samples. Returns the sends that need no computation.
 
         samples: of the whole batch. inputs, labels: the rows of this worker's source.
         """
@@ -153,9 +154,9 @@ class StepScheduler:
         """Choose the next work, if there is any: first work that receives nothing, as an update; then another segment
         than the last.
 
-        Of several steps the newest. So what goes up and what goes down take turns, and neither links nor other workers stand
-        still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a third
-        longer; newest first alone, up to a seventh. An update that is put off holds up the batch that begins after it.
+        Of several steps it takes the newest. So sends up and down take turns, and neither links nor other workers stand
+        still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a
+        third longer; newest first alone, up to a seventh. An update that is put off holds up the batch that begins after it.
         """
         chosen: StepInFlight | None = None
         rank = (False, False)

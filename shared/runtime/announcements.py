@@ -1,7 +1,7 @@
-"""The check of announcements: what a peer may send next, agreed to before memory is taken for it.
+"""The check of announcements: a peer's next tensor is accepted before memory is taken for it.
 
-Whoever receives describes the tensor that is expected; it is compared, with one set of sentences for both sides. Knows
-nothing of why a tensor is expected.
+The receiver describes the expected tensor. Both sides compare with one set of sentences. Knows nothing of why a tensor
+is expected.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class ExpectedTensor:
     """The version of the placement that it comes under."""
     codec: str
     tensor: TensorSpec | Callable[[TensorSpec], None]
-    """Its shape and type, batch first; or, where the peer chooses them, what refuses those that are not permitted."""
+    """Its shape and type, batch first; or a function that refuses forbidden ones, where the peer chooses them."""
     max_bytes: int | None = None
     """The most that any tensor may have, where an operator limits it."""
     may_be_absent: bool = False
@@ -36,7 +36,7 @@ def check_announcement(frame: Frame, expected: ExpectedTensor) -> TensorSpec | N
 
     Returns None where the frame says that there is no error gradient.
     Raises OutOfTurnError for a tensor of another step or placement, ProtocolError for
-    one of another kind, shape, type, codec or size, and whatever `expected.tensor` refuses with.
+    one of another kind, shape, type, codec or size, and the error of `expected.tensor`.
     """
     key = key_of(frame)
     if frame.placement_version != expected.placement_version:

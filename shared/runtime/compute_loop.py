@@ -1,8 +1,8 @@
 """The computation of one worker: the batches that begin at it, their arrivals, and pieces of work, one after the other.
 
-The steps belong to the compute thread. Loads come to it by one queue, and what is done goes to the event loop by another.
-The event loop only begins a turn of the thread. A turn goes on with everything that can be computed, a batch that may begin
-included, until nothing is left or others want the thread. So no work waits for the event loop needlessly.
+The steps belong to the compute thread. Loads come to it by one queue, and finished work goes to the event loop by
+another. The event loop only begins a turn of the thread. A turn computes all work that is ready, a new batch included,
+until none is left or others want the thread. So no work waits for the event loop needlessly.
 """
 
 import asyncio
@@ -118,12 +118,12 @@ class ComputeLoop:
         self._device = device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
-        """True if others wait for what is done, so that it is to be heard of at once."""
+        """True if others wait for finished work, so that the event loop must hear of it at once."""
         self._loop: asyncio.AbstractEventLoop
         self._unheard_since = math.inf
         """Time at which the first unreported piece was done. The compute thread's own."""
         self._feeding = threading.Lock()
-        """Held while a batch begins, so that whoever ends the feeding knows which have."""
+        """Lock held while a batch begins, so that the end of feeding knows the batches that have begun."""
         self._source: BatchSource | None = None
         self._stop_step = window.begun
         self._is_computing = False
@@ -145,13 +145,13 @@ class ComputeLoop:
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""
-        if not self._is_computing:  # whoever is computing looks for itself
+        if not self._is_computing:  # the computing thread looks for itself
             self._loop.call_soon_threadsafe(self._changed.set)
 
     def start(self) -> "asyncio.Task[None]":
-        """Compute whatever can be computed, until the task is ended.
+        """Compute all work that is ready, until the task is ended.
 
-        It fails with what work, or taking a result, fails with.
+        It fails with the error of work, or of taking a result.
         """
         self._loop = asyncio.get_running_loop()
         self._results.open()
@@ -188,7 +188,7 @@ class ComputeLoop:
     # The rest runs on the compute thread.
 
     def _turn(self) -> bool:
-        """Begin batches and compute for as long as nobody else wants the thread; returns whether more can be computed."""
+        """Begin batches and compute until another user wants the thread. Returns whether more can be computed."""
         self._unheard_since = math.inf
         self._take_loads()
         if self._begin_batches() and self._is_over:
@@ -248,7 +248,7 @@ class ComputeLoop:
         return self._window.begun > first
 
     def _make_ready(self, source: BatchSource) -> bool:
-        """See `BatchSource`. What others wait for is heard of before anything is read for long."""
+        """Prepare as `BatchSource` says. Awaited results are reported before a long read."""
         if self._is_awaited and source.reads_long:
             self._tell_at_once()
         return source.make_ready()
@@ -263,7 +263,7 @@ class ComputeLoop:
             self._results.put(Begun(step, outgoing, ends_step))
 
     def _tell(self, done: Computed) -> None:
-        """Have the event loop hear what is new, unless that can wait one piece more."""
+        """Report finished work to the event loop, unless that can wait one piece more."""
         self._unheard_since = min(self._unheard_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
         if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:

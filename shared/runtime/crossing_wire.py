@@ -1,6 +1,6 @@
 """Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
-A feature or an error gradient is a tensor for each slot that crosses; labels are one; what concerns a shared block is one
+A feature or an error gradient is a tensor for each slot that crosses; labels are one; the load of a shared block is one
 safetensors file.
 """
 
@@ -112,7 +112,7 @@ class CrossingWire:
         return None if tensor is None else codec_by_name(self.codec(crossing, tensor.dtype)).encode(tensor.cpu())
 
     def decode(self, crossing: Crossing, encoded: EncodedSlots) -> Load:
-        """The load that came by slot. Computes. Raises ProtocolError for what no peer could have encoded."""
+        """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""
         values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}
         if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
             return block_state.deserialize(values[0].numpy().tobytes())

@@ -1,7 +1,7 @@
-"""One worker's end of a link: what it has to send to another worker of the session, and what comes from there.
+"""One worker's end of a link: its sends to another worker of the session, and its arrivals from there.
 
-Streams come and go; what the peer lacks of the last one is sent again on the next. Everything that comes is judged by the
-placement before memory is taken for it, and delivered to the steps of this worker once it is whole.
+Streams come and go. Tensors that the peer lacks of the last one are sent again on the next. Every arrival is judged by
+the placement before memory is taken for it, and delivered to the steps of this worker once it is whole.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class LinkEnd:
         relay: ReportRelay,
         listener: WorkerListener,
     ) -> None:
-        """window: of this worker, with nothing under way. loads: get what comes. relay: gets the reports that come."""
+        """window: of this worker, with nothing under way. loads: gets the arrivals. relay: gets the arriving reports."""
         self.peer = peer
         self._window = window
         self._coder = coder
@@ -125,17 +125,17 @@ class LinkEnd:
         self._is_ending = False
 
     def end(self) -> None:
-        """Send what there is to send, and end the stream then. Who dials ends a link, with nothing under way."""
+        """Send the rest, and then end the stream. The worker that dialled ends a link, with nothing under way."""
         self._is_ending = True
         self.reports.hurry()
         self._more_to_send.set()
 
     async def run(self, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Exchange positions, and then what crosses, until the stream is ended. Raises the IsthmusError that ends it early.
+        """Exchange positions, and then tensors, until the stream is ended. Raises the IsthmusError that ends it early.
 
-        end_writing: tells the peer that no more comes, after `end`; who is dialled has none.
+        end_writing: tells the peer that no more comes, after `end`; None on the dialled side.
         """
-        # At once: what a peer says that refuses the stream is heard by reading alone, also after a write that failed for it.
+        # At once: the reason of a refused stream is heard by reading alone, also after a write that failed for it.
         _, first = await asyncio.gather(stream.write(LinkMessage(position=self.position)), stream.receive())
         if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
@@ -151,7 +151,7 @@ class LinkEnd:
                 await end_writing()
                 await receiving  # it must not be cancelled while it reads, which would end the stream as a failure
             elif end_writing is None and receiving in done:
-                # What is on its way goes on to its end: gRPC cannot end a call of which a write was cancelled.
+                # A write under way is finished: gRPC cannot end a call of which a write was cancelled.
                 self._peer_has_ended = True
                 self.reports.hurry()
                 self._more_to_send.set()
@@ -164,7 +164,7 @@ class LinkEnd:
     def accept(self, frame: Frame) -> None:
         """Agree to a tensor that the peer announces, before memory is taken for it; the assembler of every stream asks this.
 
-        Raises ProtocolError, and what the loss refuses labels with.
+        Raises ProtocolError, and the error of a loss that refuses labels.
         """
         key, samples = key_of(frame), frame.batch_samples
         crossing = self._crossing(key)
@@ -179,7 +179,7 @@ class LinkEnd:
             self._announced[crossing] = step, samples, count + 1
         else:
             self._announced.pop(crossing, None)
-        # Who is at this step has long had what belongs to those that are further behind than any may be.
+        # A peer at this step has long had the tensors of the workers that are furthest behind.
         self._outbox.forget_before(key.step - self._window.ahead)
 
     def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
@@ -266,7 +266,7 @@ class LinkEnd:
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:
-    """The feature that a peer gets of this worker's own samples, before this worker has waited for anybody."""
+    """Return the feature that a peer gets of this worker's own samples, before this worker has waited for any other."""
     for one in itertools.takewhile(lambda one: not isinstance(one, Receive), operations):
         if isinstance(one, Send) and one.crossing.receiver == peer and one.crossing.cargo is Cargo.FEATURE:
             return one.crossing

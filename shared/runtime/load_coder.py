@@ -42,9 +42,9 @@ class LoadCoder:
         return self.wire.encode(item.crossing, item.load)
 
     async def decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:
-        """Return the load that came by slot. It may have to come again, until `note_taken`.
+        """Return the load of these slots. It may have to come again, until `note_taken`.
 
-        Raises ProtocolError for what no peer could have encoded.
+        Raises ProtocolError for bytes that no peer could have encoded.
         """
         takes_time = self._feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
         if not takes_time and crossing in self._as_they_lie:

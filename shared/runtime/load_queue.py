@@ -22,8 +22,8 @@ class Arrived(NamedTuple):
 class LoadQueue:
     """The loads by the segment that needs them: the thread gets those of one segment together, once all have come.
 
-    So nobody wakes the thread for a load with which nothing can be computed. The window of the worker bounds the queue: no
-    load is agreed to that comes too early. Used on the event loop, but for `take`.
+    So no load wakes the thread before it can be computed with. The window of the worker bounds the queue: a load that
+    comes too early is refused. Used on the event loop, but for `take`.
     """
 
     def __init__(self, arriving: Sequence[Sequence[Crossing]], changed: asyncio.Event) -> None:

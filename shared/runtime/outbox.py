@@ -72,7 +72,7 @@ class Outbox:
         """Return the items to send next, together: of those that wait, the first kind in order; labels with their feature."""
         for rank in self._ready:
             if (item := self._waiting(self._ordered[rank])) is None:
-                continue  # the peer has waited again for what it had, and that is forgotten since
+                continue  # The peer again waits for a tensor that it had, and that is forgotten.
             if not item.waits or self._labelled is None:
                 return (item,)
             feature = self._waiting(self._labelled)

@@ -29,7 +29,7 @@ class WorkerSetup(NamedTuple):
 class PlacedWorker:
     """The steps of one worker under the placement in force. Used on the event loop.
 
-    Who holds it moves the blocks: when `place` is called, the blocks of the placement are held.
+    The caller must move the blocks before `place`.
     """
 
     def __init__(self, setup: WorkerSetup, plan: PlacementPlan, first_step: int = 0) -> None:
@@ -54,7 +54,7 @@ class PlacedWorker:
         self.run.start()
 
     async def place(self, plan: PlacementPlan, first_step: int) -> None:
-        """Go on under another placement from this step on. What was under way is dropped."""
+        """Continue under another placement from this step on. Work under way is dropped."""
         await self.run.stop()
         compute, listener = self._setup.threads.compute, self._setup.listener
         self.run = await compute.aside(self._made, plan.training, listener, first_step)
@@ -72,7 +72,7 @@ class PlacedWorker:
         await self.run.stop()
 
     async def evaluation(self, listener: WorkerListener) -> PlacementExecutor:
-        """Steps that evaluate batches from 0 on with the weights of now; who asks has to stop them."""
+        """Return steps that evaluate batches from 0 on with the present weights. The caller has to stop them."""
         run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, listener, 0)
         run.start()
         return run

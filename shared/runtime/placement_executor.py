@@ -45,7 +45,7 @@ class _Cost:
 class PlacementExecutor:
     """Steps of one worker from the first to the last that is begun. Made on any thread, and used on the event loop.
 
-    To make it takes time that grows with what crosses at this worker in a step.
+    Making it takes time that grows with the crossings at this worker in a step.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PlacementExecutor:
         first_step: int = 0,
         step_log: StepLog | None = None,
     ) -> None:
-        """step_log: gets every step that is done here, with what has come for it."""
+        """step_log: gets every step that is done here, with its arrivals."""
         self.worker = worker = blocks.worker
         self.window = window = Window(plan, worker, first_step)
         """Counts of the steps that are under way here."""
@@ -114,7 +114,7 @@ class PlacementExecutor:
             self.window.move_to(step)
 
     def start(self) -> None:
-        """Begin to compute whatever can be computed, until `stop`."""
+        """Begin to compute all work that is ready, until `stop`."""
         self._task = self._compute_loop.start()
 
     async def stop(self) -> None:
@@ -126,7 +126,7 @@ class PlacementExecutor:
     ) -> None:
         """Serve a stream of the link to a peer, until it is ended; see `LinkEnd.run`. Computing must have been started.
 
-        Raises ProtocolError where there is no such link, the IsthmusError that ends the stream, and what computing fails with.
+        Raises ProtocolError where there is no such link, the IsthmusError that ends the stream, and the failure of computing.
         """
         assert self._task is not None, "start comes first"
         if (end := self.links.get(peer)) is None:
@@ -154,12 +154,12 @@ class PlacementExecutor:
 
     @property
     def failure(self) -> "asyncio.Task[None]":
-        """Ends with what computing fails with, if it fails. Computing must have been started."""
+        """Return the task that ends with the failure of computing, if it fails. Computing must have been started."""
         assert self._task is not None, "start comes first"
         return self._task
 
     def say_stopping(self) -> None:
-        """Tell the agent, through whoever passes reports on, that this worker is about to stop."""
+        """Tell the agent, through the workers that pass reports on, that this worker is about to stop."""
         self._relay.tell_stopping(self.worker)
 
     def feed(self, source: BatchSource, stop_step: int) -> None:

@@ -20,7 +20,7 @@ class ReportRelay:
         self._listener = listener
         self._changed = changed
         self._heard = ReportsHeard(window)
-        # Reports wait for something to go with, unless a batch begins somewhere only when it is heard what others have done.
+        # Reports wait for other messages, unless some worker begins a batch only when it has heard of the others.
         self.queues = {peer: Reports(may_wait=not plan.unaware) for peer in plan.peers(worker)}
         """The reports that go to each peer."""
         self._told = {peer: plan.reports_heard(peer).get(worker, frozenset()) for peer in self.queues}
@@ -38,7 +38,7 @@ class ReportRelay:
         self._pass_on(done, self._unshown)
 
     def hear(self, done: StepDone, peer: str) -> None:
-        """Count what a peer says a worker has done. Raises ProtocolError for what cannot be."""
+        """Count a peer's report about a worker. Raises ProtocolError for an impossible one."""
         if self._heard.take(done, peer):
             self._listener.step_done(done)
             self._pass_on(done, frozenset())
@@ -62,8 +62,8 @@ class ReportRelay:
     def _pass_on(self, done: StepDone, unshown: frozenset[str]) -> None:
         """Tell those that hear it by this worker, and `unshown`.
 
-        Loss and other figures go on the way to the first worker alone: they tell of labels and outputs, and whoever only counts
-        steps may have neither.
+        Loss and other figures go towards the first worker alone. They reveal labels and outputs, which a worker that
+        only counts steps may not have.
         """
         bare = StepDone(worker=done.worker, step=done.step)
         for peer, queue in self.queues.items():

@@ -1,4 +1,4 @@
-"""Reports of steps that are done, on their way to the peer of a link: kept until it has them, sent with what else goes."""
+"""Reports of finished steps, on their way to the peer of a link: kept until it has them, sent with other messages."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 MOST_KEPT = 1024
 """Reports that are kept to be sent again: many more than can be under way, and small."""
 MOST_TAKEN = 16
-"""Reports that go in one message; with the frames they stay below what a reader takes."""
+"""Number of reports in one message. With the frames they stay below a reader's limit."""
 DELAY_SECONDS, MORE_COMES_SECONDS = 0.02, 0.2
 """Longest waits of a report for a message that can carry it, where no batch waits for it: the first if nothing else is
 under way here, the second if something is, which will have to be sent."""
@@ -19,9 +19,9 @@ class Reports:
     """The queue to one peer: `MOST_KEPT` reports at most, and workers that are about to stop. Used on the event loop."""
 
     def __init__(self, *, may_wait: bool) -> None:
-        """may_wait: whether no batch begins only when it is heard what others have done."""
+        """may_wait: True if no worker begins a batch only when it has heard of the others."""
         self.due = asyncio.Event()
-        """Set when something is to go, even alone; whoever sends clears it."""
+        """Event that is set when a report must go, even alone. The sender clears it."""
         self._kept: ResendBuffer[StepDone] = ResendBuffer(MOST_KEPT)
         self._count = self._sent = 0
         self._stopping: list[str] = []
@@ -58,7 +58,7 @@ class Reports:
         return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._sent < self._count)
 
     def take(self) -> LinkMessage:
-        """Make a message of what goes with the next items, or alone."""
+        """Make a message of the reports that go with the next items, or alone."""
         message = LinkMessage()
         if self._stopping_sent < len(self._stopping):
             message.stopping.worker = self._stopping[self._stopping_sent]

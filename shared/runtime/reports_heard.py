@@ -1,7 +1,7 @@
-"""The judge of reports: what a peer may say that workers have done, agreed to before it counts, is shown or is passed on.
+"""The judge of a peer's reports: each is accepted before it counts, is shown or is passed on.
 
-A report is of the step that is next of its worker, and that has begun; its figures are such as that worker can have under the
-placement. A loss may be any number, because that it is none is how a divergence shows.
+A report must be about the next step of its worker, which must have begun. Its figures must be possible for that worker
+under the placement. A loss may also be NaN or infinite, because a divergence shows so.
 """
 
 from shared.bounds import MOST_CLOCK_NANOSECONDS, is_duration, is_rate
@@ -17,7 +17,7 @@ class ReportsHeard:
     """The reports that one worker hears of the others. Used on the event loop."""
 
     def __init__(self, window: Window) -> None:
-        """window: of this worker. It counts what is heard."""
+        """window: of this worker. It counts the reports."""
         self._window = window
         plan = window.plan
         self._heard = plan.reports_heard(window.worker)

@@ -1,6 +1,6 @@
-"""Items that were made for the peer and may have to be sent again after a lost link, by step.
+"""Items for the peer that may have to be sent again after a lost link, by step.
 
-Each side keeps what it has sent until the peer is known to have it; on the next stream the peer says where it stands.
+Each side keeps its sent items until the peer is known to have them. On the next stream the peer tells its position.
 """
 
 from typing import Generic, TypeVar
@@ -26,13 +26,13 @@ class ResendBuffer(Generic[T]):
         return tuple(self._items)
 
     def keep(self, step: int, item: T) -> None:
-        """Remember what belongs to a step, which is later than all that are here."""
+        """Keep an item of a step that is later than all kept ones."""
         self._items[step] = item
         if self._limit is not None:
             self._items.pop(step - self._limit, None)
 
     def forget_before(self, before: int) -> None:
-        """The peer has what belongs to every step before this one: forget it."""
+        """Forget the items of every step before this one, because the peer has them."""
         while self._items and (oldest := next(iter(self._items))) < before:
             del self._items[oldest]
 

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def run_unless_failed(work: Coroutine[Any, Any, T], *failures: "asyncio.Future[None]") -> T:
-    """Do `work`, unless one of `failures` ends: then the work is cancelled, and what that one failed with is raised."""
+    """Do `work`, unless one of `failures` ends: then the work is cancelled, and the error of that one is raised."""
     task = asyncio.create_task(work)
     try:
         ends: set[asyncio.Future[Any]] = {task, *failures}

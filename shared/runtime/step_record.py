@@ -24,9 +24,9 @@ class StepRecord:
             self._noted[step][what] = [element_bytes(tensor) for tensor in tensors if tensor is not None]
 
     def note_load(self, step: int, crossing: Crossing, load: Load) -> None:
-        """The same for what another worker has sent."""
+        """Record the same for a load of another worker."""
         if self._log is not None:
-            # What came as a file has its tensors in any order.
+            # The tensors of a file come in any order.
             tensors = [load[name] for name in sorted(load)] if isinstance(load, dict) else load
             self.note(step, str(crossing), tensors)
 

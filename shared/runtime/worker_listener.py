@@ -12,7 +12,7 @@ class WorkerListener:
     """
 
     def computed(self, step: int, what: str, start_seconds: float, end_seconds: float, /) -> None:
-        """This worker has computed a segment of a step: `what` names what it did, as "forward" or "backward, update"."""
+        """This worker has computed a segment of a step: `what` names the work, as "forward" or "backward, update"."""
 
     def encoded(self, peer: str, step: int, start_seconds: float, end_seconds: float, /) -> None:
         """A load for a peer has been encoded."""
