@@ -228,6 +228,6 @@ _MAX_SENTENCE_BYTES = 2000
 
 
 def one_line(text: str) -> str:
-    """`text` as a status can carry it and a terminal may show it, whatever a peer or a user's code has put into it."""
+    """Return `text` as a status can carry it and a terminal may show it, even if it comes from a peer or a user's code."""
     printable = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return printable.encode()[:_MAX_SENTENCE_BYTES].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Folders of files that are each there whole or not at all, whatever they lie on. Knows nothing of what the files hold."""
+"""Folders of files that are each there whole or not at all, whatever they lie on. Knows nothing of the files' content."""
 
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class Held(Protocol):
     """A folder that this process is shown to use."""
 
     def renew(self) -> None:
-        """Show it again: each HELD_SECONDS / 3, where nobody notices that a process ends. Raises StorageError."""
+        """Show it again: each HELD_SECONDS / 3, where the end of a process goes unnoticed. Raises StorageError."""
 
     def let_go(self) -> None:
         """Show it no more. Raises StorageError."""

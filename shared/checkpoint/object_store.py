@@ -131,7 +131,7 @@ class _Lease:
 
 @contextmanager
 def _storage_failures(what: str, done: str) -> Iterator[None]:
-    """Turn whatever a file system's driver raises into a StorageError of one sentence."""
+    """Turn any error of a file system's driver into a StorageError of one sentence."""
     try:
         yield
     except Exception as cause:

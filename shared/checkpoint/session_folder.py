@@ -38,7 +38,7 @@ class SessionFolder:
         return max(self._terms(), default=0)
 
     def take_term(self, term: int) -> bool:
-        """Take a term, for good; whether nobody has taken it or a higher one. Lower ones are forgotten.
+        """Take a term, for good. Returns False if it or a higher one was taken before. Lower ones are forgotten.
 
         Raises StorageError where that cannot be written.
         """

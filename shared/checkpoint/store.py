@@ -1,9 +1,10 @@
 """Checkpoints by name: saved whole, verified before they are believed, pruned.
 
 Of a checkpoint a side has its own part, and the replicas that it keeps of single blocks of other parts. Each is two files:
-`checkpoint-LINEAGE-STEP.safetensors`, or `checkpoint-LINEAGE-STEP.block-BLOCK.safetensors` for a replica, and beside it its
-manifest, `.json`, which is written after it. The manifest holds the length and checksum of the first file, the owner's facts,
-and a checksum of its own. Knows nothing of what the bytes mean.
+`checkpoint-LINEAGE-STEP.safetensors`, or `checkpoint-LINEAGE-STEP.block-BLOCK.safetensors` for a replica, and beside it
+its manifest, `.json`, which is written after it. The manifest holds the length and checksum of the first file, the
+owner's facts,
+and a checksum of its own. Knows nothing of the meaning of the bytes.
 """
 
 import re
@@ -42,7 +43,7 @@ class CheckpointName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A part or a replica as it was saved. facts: what the owner remembers with it, as JSON. data: the bytes of its file."""
+    """A part or a replica as it was saved. facts: the owner's data for it, as JSON. data: the bytes of its file."""
 
     name: CheckpointName
     facts: dict[str, Any]

@@ -1,7 +1,7 @@
-"""The judge of what a trainer answers: nothing of an answer is used before its form and its bounds are known here.
+"""The judge of a trainer's answers: no part of an answer is used before its form and bounds are checked here.
 
-Each method returns what it was given, or raises ProtocolError that names the trainer, the call and the field. What a field
-means to a session, as the digests of its blocks, is judged where that is known; tensors are judged by `shared.tensor_wire`.
+Each method returns its argument, or raises ProtocolError that names the trainer, the call and the field. The meaning of
+a field to a session, as the digests of its blocks, is judged elsewhere; tensors are judged by `shared.tensor_wire`.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _SHOWN = 40
 
 
 class AnswerJudge:
-    """Judges what the trainer at one address answers."""
+    """The judge of the answers of the trainer at one address."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -24,7 +24,7 @@ from shared.transport.stream.packets import Damaged, message_deserializer, undam
 
 _log = structlog.get_logger(__name__)
 _UNTRUSTED = ("handshake failed", "Hostname Verification")
-"""gRPC's words for a TLS handshake that failed, and for a certificate of somebody else."""
+"""gRPC's words for a failed TLS handshake, and for another host's certificate."""
 _CONNECTION_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of calls that end because the connection itself has failed, or because the trainer has a defect."""
 
@@ -62,7 +62,7 @@ class TrainerConnection:
         self.tensors = self._access.channel(self.address, self._options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of a call, which says who calls."""
+        """The metadata of a call, with the caller's credentials."""
         return self._access.metadata()
 
     async def open(self) -> None:
@@ -77,7 +77,7 @@ class TrainerConnection:
         except BaseException:
             await self.close()
             raise
-        # Nobody waits for it. A trainer reports connections on which no call comes, and this one may be for later.
+        # The call does not wait for it. A trainer reports connections without a call, and this one may be for later.
         greet: Any = self.control.unary_unary(HEALTH)
         self._greeting = greet(b"")
 
@@ -127,8 +127,8 @@ class TrainerConnection:
     async def check_serving(self) -> None:
         """Ask the trainer whether it serves. The question tells the trainer nothing and changes nothing.
 
-        Raises UnreachableError or BusyError, or ProtocolError where the connection has gone wrong. Whatever else is wrong shows
-        in the call that follows.
+        Raises UnreachableError or BusyError, or ProtocolError if the connection has gone wrong. Other errors show in
+        the next call.
         """
         check = self.tensors.unary_unary(
             HEALTH,
@@ -138,7 +138,7 @@ class TrainerConnection:
         try:
             answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
         except grpc.aio.AioRpcError as failure:
-            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and attaching shows what it is
+            if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and the next call shows the error
                 return
             error = self.handle_failure(failure)
             if isinstance(error, UnreachableError | BusyError | ProtocolError):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from shared.errors import UnreachableError
 
 MOST_SECONDS_OF_WORK = 24 * 3600.0
-"""The longest that a trainer may say that it is at something: above what any blocks take on their way, or a copy to train."""
+"""Longest time that a trainer may report work: above the time of any transfer of blocks, or of training a copy."""
 
 
 class IdleTimeout:
@@ -21,7 +21,7 @@ class IdleTimeout:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether the block has taken all the time that it may, whatever progress there was."""
+        """Tell whether the block has taken its whole time, with or without progress."""
         return asyncio.get_running_loop().time() >= self._deadline
 
     def renew(self) -> None:
@@ -29,7 +29,7 @@ class IdleTimeout:
         self._limit.reschedule(min(asyncio.get_running_loop().time() + self._seconds, self._deadline))
 
     def pause(self) -> None:
-        """Nobody waits for the trainer: until `renew` there is no limit."""
+        """Pause the timeout: until `renew` there is no limit."""
         self._limit.reschedule(None)
 
 

@@ -16,7 +16,8 @@ _log = structlog.get_logger(__name__)
 
 
 class KeptLink(ABC):
-    """A link of a worker's run. Who dials says how, and what dialling again may mend. Used on the event loop."""
+    """A link of a worker's run. The dialling side says how to dial, and which failures dialling again may mend. Used on
+    the event loop."""
 
     def __init__(self, run: PlacementExecutor, peer: str, session_id: str, session_term: int, evaluation: int) -> None:
         """peer: the worker there, to which the run has a link. session_id: of the session there. evaluation: 0 for training."""
@@ -44,12 +45,12 @@ class KeptLink(ABC):
 
     @abstractmethod
     def check_passing(self, failure: IsthmusError) -> None:
-        """Raise what ends the link, where dialling again cannot mend a failure."""
+        """Raise the error that ends the link, if dialling again cannot mend a failure."""
 
     async def keep_up(self) -> None:
         """Dial, serve and dial again until the link is ended from here, or this is cancelled.
 
-        Raises what computing fails with, and what `check_passing` raises.
+        Raises the failure of computing, and the error of `check_passing`.
         """
         spacing, is_logged = Spacing(), False
         while True:

@@ -1,8 +1,9 @@
 """Measures the link to a trainer, its rates and its round trip, by a few small calls and then ever larger ones.
 
-This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it. The
-downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: what other
-traffic takes of it is missing in the rates.
+This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it.
+The
+downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: other
+traffic lowers the rates.
 """
 
 import asyncio

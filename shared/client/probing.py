@@ -38,7 +38,7 @@ class ProbeCalls:
         call_seconds: float = CALL_SECONDS,
         ticket: str | None = None,
     ) -> None:
-        """call_seconds: the deadline of each call. ticket: what a trainer shows in the place of an agent's token."""
+        """call_seconds: the deadline of each call. ticket: a trainer's credential in the place of an agent's token."""
         self._metadata = access.metadata if ticket is None else lambda: ticket_metadata(ticket)
         self._call_seconds = call_seconds
         options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)

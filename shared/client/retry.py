@@ -64,10 +64,10 @@ class Retry:
         return tuple(dict.fromkeys(self._reasons.values()))
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` again for as long as it raises UnreachableError or BusyError, and return what it returns.
+        """Call `attempt` again for as long as it raises UnreachableError or BusyError, and return its result.
 
-        A trainer that says when to come again is left alone for so long. Where the next attempt would come after
-        `give_up_seconds`, raises what `attempt` raised last; raises any other error at once. `attempt` must be safe to repeat.
+        A trainer that says when to come again is left alone for so long. If the next attempt would come after
+        `give_up_seconds`, raises the last error of `attempt`; raises any other error at once. `attempt` must be safe to repeat.
         """
         began, backoff, call = time.monotonic(), new_backoff(), object()
         try:
@@ -90,7 +90,7 @@ class Retry:
 
     def _note_waiting(self, call: object, reason: str) -> None:
         if call not in self._reasons:
-            self._reasons[call] = reason  # the first: what follows says mostly less
+            self._reasons[call] = reason  # the first: later ones mostly say less
             _log.warning("trainer away; trying again", reason=reason)
             self._emit(TrainersAwaited(self.reasons))
 

@@ -33,9 +33,9 @@ METHOD = "Link"
 class StreamListener:
     """The callbacks that a stream uses while it runs.
 
-    accept: judges what the trainer announces, before memory is taken for it. owed: the oldest step that the trainer has
-    still to answer; a trainer that owes one and is silent for too long is given up. delivered: told of every tensor that the
-    trainer has acknowledged, with the seconds that it took, and the nanosecond of the trainer's clock at which it arrived.
+    accept: judges the trainer's announcements, before memory is taken for them. owed: the oldest step that the trainer
+    has still to answer; a trainer that owes one and is silent for too long is given up. delivered: receives every
+    tensor that the trainer has acknowledged, with its seconds, and the nanosecond of the trainer's clock at which it arrived.
     """
 
     accept: Callable[[Frame], None]
@@ -127,7 +127,7 @@ class LinkCall:
             watch.stop()
 
     async def _read(self) -> Packet[LinkMessage] | Damaged | None:
-        # Not by call.read(): after a failed write it raises at once, and what came before the end stays unread.
+        # Not by call.read(): after a failed write it raises at once, and messages before the end stay unread.
         try:
             packet = await anext(self._packets)
         except (StopAsyncIteration, grpc.aio.AioRpcError):

@@ -141,7 +141,7 @@ class TrainerClient:
     ) -> tuple[LinkCall, str]:
         """Dial a link, and return it with the ticket with which a trainer may dial it once more. See `TrainerService.Link`.
 
-        ticket: what lets a trainer dial, in the place of an agent's token.
+        ticket: a trainer's credential, in the place of an agent's token.
         """
         await self._connection.close_retired()
         method: Any = self._connection.tensors.stream_stream(
@@ -211,7 +211,7 @@ class TrainerClient:
         try:
             async with self._connection.idle_timeout(name, most_seconds=most_seconds) as idle_timeout:
                 while (message := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
-                    idle_timeout.pause()  # what takes time now is the caller's
+                    idle_timeout.pause()  # the rest of the time is the caller's
                     yield message
                     idle_timeout.renew()
         finally:
@@ -269,9 +269,9 @@ class TrainerClient:
     ) -> memoryview:
         """The state of a block that the trainer holds. Raises ProtocolError where it has more than `max_bytes`.
 
-        checkpoint: the one on the trainer's disk that has the state; None asks for the state in memory. ticket: what lets a
-        trainer download, in the place of an agent's token. announced: told how many bytes will come, before memory is taken for
-        them; what it raises ends the call.
+        checkpoint: the one on the trainer's disk that has the state; None asks for the state in memory. ticket: a
+        trainer's credential, in the place of an agent's token. announced: gets the number of bytes before memory is
+        taken for them; its error ends the call.
         """
         method: Any = self._connection.tensors.unary_stream(
             method_path("DownloadBlock"),
@@ -298,5 +298,5 @@ class TrainerClient:
         raise ProtocolError(f"the stream of block {block} ended before it was whole")
 
     def _shown(self, ticket: str | None) -> tuple[tuple[str, str], ...]:
-        """The metadata that says who calls: by a ticket, or else as every call does."""
+        """The caller's credentials as metadata: a ticket, or else the usual ones."""
         return self._connection.metadata() if ticket is None else ticket_metadata(ticket)

@@ -1,4 +1,4 @@
-"""Codecs turn tensors into bytes and back; error feedback corrects a gradient for what a lossy codec changed."""
+"""Codecs turn tensors into bytes and back. Error feedback corrects a gradient for the loss of a codec."""
 
 from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import aligned_buffer

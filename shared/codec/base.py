@@ -16,7 +16,7 @@ from shared.registry import CodecSpec
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One tensor as bytes, with what is needed to build it again."""
+    """One tensor as bytes, and the data to build it again."""
 
     codec: str
     """Name by which `codec_by_name` finds the decoder."""
@@ -56,7 +56,7 @@ class Codec(ABC):
     def decode(self, encoded: Encoded) -> Tensor:
         """A CPU tensor of the dtype, shape and strides that `encoded` names.
 
-        It may lie in the payload's own memory, which may be the memory of what was encoded, so nobody writes to it.
+        It may lie in the payload's own memory, which may be the encoded tensor's, so it must not be written to.
 
         ProtocolError when the payload and its description do not fit each other.
         """
@@ -66,5 +66,5 @@ class Codec(ABC):
         """Payload bytes of a tensor of `shape` whose elements are all sent, heads and tables included.
 
         Exact: a receiver refuses a payload of any other size before it takes memory for it. A dimension of stride 0 is
-        sent once, so the caller names its size as 1 to learn what such a tensor takes.
+        sent once, so the caller names its size as 1 to learn the bytes of such a tensor.
         """

@@ -1,6 +1,6 @@
 """Error feedback: the edge corrects an error gradient that was taken at the compressed feature.
 
-Pure functions over tensors; who keeps the error of which batch, and when, is not known here.
+Pure functions over tensors. The caller keeps the error of each batch.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Codecs that send the elements as they are or as a narrower float: raw, fp32, fp16, bf16.
 
-What is already of the codec's dtype is neither copied nor changed, in either direction, to the last bit. Narrowing
+A tensor of the codec's dtype is neither copied nor changed, in either direction, to the last bit. Narrowing
 rounds to nearest; a finite value beyond the narrow range becomes the largest finite one there, so that one large
 activation does not turn into an infinity; NaN and infinities stay.
 """
@@ -69,7 +69,7 @@ class Cast(Codec):
 
 
 def _read_run(encoded: Encoded, sent_as: torch.dtype) -> Tensor:
-    """The elements in the payload. ProtocolError when their number, or a boolean's value, is not what it must be."""
+    """The elements in the payload. ProtocolError when their number, or a boolean's value, is wrong."""
     check_bytes(encoded, distinct_count(encoded.shape, encoded.strides) * sent_as.itemsize)
     elements = tensor_over(encoded.payload)
     if sent_as is torch.bool and bool((elements > 1).any()):

@@ -65,7 +65,7 @@ def check_layout(shape: tuple[int, ...], strides: tuple[int, ...], max_bytes: in
         )
     if not all(0 <= number <= _MAX_INT64 for number in (*shape, *strides)):
         raise ProtocolError(f"{claim}: sizes and strides must be from 0 to 2^63 - 1")
-    sizes = tuple(max(1, size) for size in shape)  # an empty tensor takes nothing, but what is computed from it might
+    sizes = tuple(max(1, size) for size in shape)  # empty tensors take nothing, their sizes may
     layout = _layout(sizes, strides)
     if layout.overlaps:
         raise ProtocolError(f"{claim}: elements lie on top of each other; only stride 0 may repeat an element")

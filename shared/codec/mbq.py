@@ -35,7 +35,7 @@ from shared.registry import CodecSpec
 
 _ALL_NAN = 1
 _TILE = 65536
-"""Elements that are compared at a time: with what is compared, they stay in a core's cache."""
+"""Elements that are compared at a time. With the numbers that they are compared with, they stay in a core's cache."""
 
 
 class Mbq(Codec):

@@ -16,7 +16,7 @@ Floats32 = NDArray[np.float32]
 N = TypeVar("N", bound=np.generic)
 
 SAMPLE = 65536
-"""Numbers that a fit looks at: what it finds in a million errs at most 2 % more than a fit to all of them (a test holds it)."""
+"""Numbers that a fit looks at. The fit in a million errs at most 2 % more than a fit to all of them (a test holds it)."""
 _FEW = 16384
 """Count of numbers up to which sorting is quicker than counting in bins."""
 _COLUMNS = 16384

@@ -77,7 +77,7 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
 
 
 def dequantize(levels_OCI: Tensor, low_C: Floats, high_C: Floats, bits: int, out_OCI: Tensor) -> None:
-    """Write what each level stands for into `out_OCI` (float32, contiguous). levels_OCI: uint8, uint16 for 16 bits."""
+    """Write the value of each level into `out_OCI` (float32, contiguous). levels_OCI: uint8, uint16 for 16 bits."""
     levels = 2**bits - 1
     if not _is_plain(low_C, high_C):
         low, high = _in_float64(low_C, high_C)
@@ -152,7 +152,7 @@ def _finite_extremes(values_OCI: Tensor, low_C: Floats) -> tuple[Floats, Floats]
 def _extremes(values_OCI: Tensor) -> tuple[Floats, Floats]:
     """Smallest and largest value of each channel; NaN where there is one.
 
-    Two passes over what the cache holds: faster than torch.aminmax, which is not vectorised as well.
+    Two passes over cached memory: faster than torch.aminmax, which is not vectorised as well.
     """
     outer, channels, inner = values_OCI.shape
     elements = _READ_TILES * _tile_elements()

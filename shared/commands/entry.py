@@ -34,7 +34,7 @@ def add_version(name: str, app: typer.Typer) -> None:
 
 
 def add_config(app: typer.Typer, kind: type[Config]) -> None:
-    """Give an application the command `config`. kind: what it is configured by."""
+    """Give an application the command `config`. kind: its configuration."""
 
     @app.command("config")
     def show_config(

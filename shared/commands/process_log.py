@@ -1,4 +1,4 @@
-"""The log of a process of ours, and whatever else it writes to standard error."""
+"""The log of a process of ours, and all other lines on its standard error."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _format: str | None = None
 def ends_in_log() -> bool:
     """Tell whether the last sentence of this process is for its log, because its reader was promised JSON.
 
-    By default, where the format follows from where the log goes, it is for whoever runs the command.
+    By default, with a format that depends on the log's place, it is for the user of the command.
     """
     return _format == "json"
 

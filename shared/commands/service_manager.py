@@ -28,7 +28,7 @@ class ServiceManager:
         self._beating: asyncio.Task[None] | None = None
 
     def ready(self) -> None:
-        """The service does now what it is for; from here on it must show that it is alive.
+        """Report that the service is ready. From here on it must show that it is alive.
 
         Not before: a beat arms the manager's watchdog, and importing and building a model may take any time.
         """

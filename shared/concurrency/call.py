@@ -1,4 +1,4 @@
-"""Calls that run on a thread: one whose result somebody on an event loop waits for, and one that nobody waits for."""
+"""Calls that run on a thread: one whose result an event loop waits for, and one without a result."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,23 +26,23 @@ class Call(Generic[T]):
         self.done: asyncio.Future[T] = self._loop.create_future()
 
     def run(self) -> None:
-        """On the thread: call the function, and have the event loop hear what it has returned or failed with."""
+        """Call the function on the thread, and report its result or error to the event loop."""
         if self.done.cancelled():
             return
         try:
             result = self._context.run(self._function)
-        except BaseException as failure:  # whatever it is, it belongs to the caller
+        except BaseException as failure:  # any error belongs to the caller
             self._tell(self.done.set_exception, failure)
         else:
             self._tell(self.done.set_result, result)
 
     def drop(self) -> None:
         """Have the waiter be cancelled: the call will not run. On any thread."""
-        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self.done.cancel)
 
     def _tell(self, settle: Callable[[V], None], what: V) -> None:
-        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._settle, settle, what)
 
     def _settle(self, settle: Callable[[V], None], what: V) -> None:
@@ -51,7 +51,7 @@ class Call(Generic[T]):
 
 
 class FireAndForget:
-    """A call that nobody waits for, and that does not fail. It has the context variables of whoever made it."""
+    """A call without a result, which does not fail. It has the context variables of its maker."""
 
     __slots__ = ("run",)
 

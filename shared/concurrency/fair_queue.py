@@ -36,7 +36,7 @@ class _Account(Generic[T]):
     ended: float | None = None
     """Time at which its last job ended."""
     usual_job: float = 0.0
-    """Recent seconds of its jobs; 0 while none is known, and then nobody waits for its sake."""
+    """Recent seconds of its jobs; 0 while unknown, and then no job waits for it."""
     usual_absence: float = math.inf
     """Recent seconds from the end of its last job to its asking again."""
 
@@ -51,7 +51,7 @@ class FairQueue(Generic[T]):
     def __init__(self) -> None:
         self._accounts: dict[str, _Account[T]] = {}
         self._clock = 0.0
-        """The virtual clock: what the caller that was served last had used at that time."""
+        """Virtual clock: the used time of the caller that was served last."""
         self._waiting: tuple[_Account[T], float] | None = None
         """Account that the queue waits for, and the time up to which that wait was counted."""
 
@@ -142,6 +142,6 @@ class FairQueue(Generic[T]):
 
 
 def _blend(usual: float, latest: float) -> float:
-    """An average that follows the latest. No sample counts as more than what is never waited for."""
+    """An average that follows the latest. A sample counts at most as the longest job that others wait for."""
     latest = min(latest, 2 * MOST_WAIT_SECONDS)
     return latest if math.isinf(usual) else usual + _LATEST_SHARE * (latest - usual)

@@ -1,4 +1,4 @@
-"""A queue with a bound, by which a thread hands over what it has made to the event loop."""
+"""A queue with a bound, by which a thread hands its results to the event loop."""
 
 import asyncio
 from collections import deque
@@ -51,14 +51,14 @@ class Handover(Generic[T]):
         self._items.append(item)
 
     def announce(self) -> None:
-        """Have the event loop take what waits, while the thread goes on. On the thread."""
+        """Have the event loop take the waiting items, while the thread continues. On the thread."""
         if self._items and not self._is_announced:
             self._is_announced = True
             self._loop.call_soon_threadsafe(self._take_announced)
 
     def take_all(self) -> None:
-        """Take what waits. On the event loop."""
-        self._is_announced = False  # first: what comes from here on is announced again
+        """Take the waiting items. On the event loop."""
+        self._is_announced = False  # first: later items are announced again
         while self._items and not self.is_stopped:
             self._take(self._items.popleft())
 

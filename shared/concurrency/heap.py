@@ -2,11 +2,10 @@
 
 A gRPC message of a megabyte is allocated several times on its way, and by default every one of those allocations is a
 pair of system calls and a page fault a page. With the thresholds raised, plain protobuf messages moved 3 to 4 times as
-fast on loopback (`python -m benchmarks.overhead` measures the whole). A block whose activations take megabytes needs up to
-twice as long without, so whoever measures blocks calls this as much as whoever trains them. What it costs is resident memory:
-what is freed stays with the process. So that it stays once, and not once a thread, all threads share one heap. A heap of a
-thread's own could not keep a large tensor either: it holds 64 MiB at most, and what is larger would be page faults in every
-step.
+fast on loopback (`python -m benchmarks.overhead` measures the whole). A block whose activations take megabytes needs up
+to twice as long without, so a process that measures blocks calls this, too. The cost is resident memory: freed memory
+stays with the process. So that it stays once, and not once a thread, all threads share one heap. A heap of a thread's
+own could not keep a large tensor either: it holds 64 MiB at most, and a larger tensor would cause page faults in every step.
 """
 
 import ctypes

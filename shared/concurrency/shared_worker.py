@@ -105,7 +105,7 @@ class SharedWorker:
             run = partial(self._run, account, job)
             if not (job.aside and self._start_aside(run)):
                 run()
-            del taken, job, run  # or what it held would be kept until the next comes
+            del taken, job, run  # otherwise its objects would stay until the next call
 
     def _next(self) -> tuple[str, _Job] | None:
         """The next job; None when the worker is closed."""
@@ -141,7 +141,7 @@ class Lane:
         return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=False)
 
     async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same on another thread: for what computes nothing that others have to wait for."""
+        """Run the same on another thread, for work that others do not wait for."""
         return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=True)
 
     @property

@@ -21,7 +21,7 @@ async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
 
 
 async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """Run all, and return what they return, in order; the first to fail cancels the others, and its own error is raised."""
+    """Run all, and return their results, in order. The first failure cancels the others, and its error is raised."""
     tasks: list[asyncio.Task[T]] = []
     try:
         async with asyncio.TaskGroup() as group:
@@ -33,7 +33,7 @@ async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do some work while the body runs, and end it then. What it raises is raised at the end of the body."""
+    """Do some work while the body runs, and end it then. Its error is raised at the end of the body."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -47,7 +47,7 @@ async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def repeat(what: str, work: Callable[[], Awaitable[None]], every_seconds: float) -> None:
     """Do some work again and again, for as long as this is awaited.
 
-    What it raises is a defect, which must not keep it from being done the next time: it is logged, once in a row.
+    An error of it is a defect, which must not prevent the next time. It is logged, once in a row.
     """
     failed = False
     while True:

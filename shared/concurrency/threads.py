@@ -22,7 +22,7 @@ class Runner(Protocol):
         """Call `function` and wait for its result. A call that has not begun when the caller goes away never begins."""
 
     async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same in the same order, but so that others who share the thread do not wait for it."""
+        """Run the same in the same order, but so that other users of the thread do not wait for it."""
 
     @property
     def is_wanted(self) -> bool:
@@ -30,13 +30,13 @@ class Runner(Protocol):
 
 
 class WorkerThread:
-    """A thread that runs what it is given, one call after the other, in the order of giving."""
+    """A thread that runs the given calls, one after the other, in their order."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         """prepare: called on the thread before anything else."""
         self._calls: SimpleQueue[Call[Any] | FireAndForget | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
-        # A process that ends early, before whoever closes this is there, must not wait for it.
+        # The end of a process must not wait for the thread if the process ends before closing it.
         self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name, daemon=True)
         self._thread.start()
 
@@ -47,7 +47,7 @@ class WorkerThread:
         return await call.done
 
     async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `Runner`; nobody shares this thread."""
+        """Run as `Runner` says; this thread has no other user."""
         return await self.run(function, *args, **kwargs)
 
     def send(self, function: Callable[[], None]) -> None:
@@ -74,4 +74,4 @@ class WorkerThread:
             prepare()
         while (call := self._calls.get()) is not None:
             call.run()
-            del call  # or what it held would be kept until the next comes
+            del call  # otherwise its objects would stay until the next call

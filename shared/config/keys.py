@@ -1,4 +1,4 @@
-"""Every key of a configuration with what it means, what it may be and what it is when nobody says: read from the types."""
+"""Every key of a configuration with its meaning, its allowed values and its default: read from the types."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One section: its path from the root, what it is for, and its own keys."""
+    """One section: its path from the root, its purpose, and its own keys."""
 
     path: tuple[str, ...]
     description: str

@@ -46,7 +46,7 @@ def level_now() -> LogLevel.ValueType:
 
 
 def set_level(level: LogLevel.ValueType) -> LogLevel.ValueType:
-    """Log this from now on; returns what was logged before. Raises StatusError for no level."""
+    """Log this level from now on. Returns the previous one. Raises StatusError for no level."""
     if level not in _LEVELS:
         raise StatusError(
             grpc.StatusCode.INVALID_ARGUMENT, f"the level must be one of {', '.join(LogLevel.keys()[1:])}"

@@ -11,14 +11,14 @@ from shared.errors import IsthmusError, ProtocolError, RefusedError, Unreachable
 
 CONNECT_SECONDS = 5.0
 S = TypeVar("S")
-_OPTIONS = [("grpc.enable_http_proxy", 0)]  # what is called is this machine
+_OPTIONS = [("grpc.enable_http_proxy", 0)]  # the called process is on this machine
 
 
 @contextmanager
 def calling(target: str, who: str, stub: Callable[[grpc.Channel], S]) -> Iterator[S]:
     """A stub of the service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
 
-    who: "agent" or "trainer", for the sentence. Raises UnreachableError when nobody listens, RefusedError for a refusal.
+    who: "agent" or "trainer", for the sentence. Raises UnreachableError when no process listens, RefusedError for a refusal.
     """
     _knock(target, who)
     with grpc.insecure_channel(target, options=_OPTIONS) as channel:
@@ -29,7 +29,7 @@ def calling(target: str, who: str, stub: Callable[[grpc.Channel], S]) -> Iterato
 
 
 def _knock(target: str, who: str) -> None:
-    """Find out with the system's own words whether somebody listens."""
+    """Find out, with the system's own words, whether a process listens."""
     try:
         if target.startswith("unix:"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:

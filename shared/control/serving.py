@@ -41,7 +41,7 @@ class Health:
 
     @property
     def check_alone(self) -> grpc.GenericRpcHandler:
-        """Check without Watch: for a port that asks nobody who they are and lets nobody hold a call open."""
+        """Check without Watch: for a port without authentication, on which no call may stay open."""
         return grpc.method_handlers_generic_handler(
             health.SERVICE_NAME,
             {

@@ -11,12 +11,12 @@ class Event:
 
 
 Emit = Callable[[Event], None]
-"""Tells an event, on the event loop. Whoever emits does not know who reads."""
+"""A sender of an event, on the event loop. It does not know the readers."""
 E = TypeVar("E", bound=Event)
 
 
 def ignore(_event: Event) -> None:
-    """Emit to nobody."""
+    """Drop the event."""
 
 
 class Events:

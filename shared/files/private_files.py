@@ -1,6 +1,6 @@
 """Files and folders that only their user can open, whatever umask the process has: 0600 and 0700. And the place for state.
 
-What is kept of a session is weights, and weights tell of the data that they were trained on.
+Stored sessions contain weights, and weights reveal the data that they were trained on.
 """
 
 import os
@@ -13,7 +13,7 @@ _UMASK = 0o077
 
 
 def close_new_files() -> None:
-    """Let whatever this process makes from now on be closed to other users. For a process of our own only."""
+    """Close all files that this process makes from now on to other users. For a process of our own only."""
     os.umask(_UMASK)
 
 

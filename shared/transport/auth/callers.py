@@ -40,7 +40,7 @@ class PeerLink(NamedTuple):
 
 
 class PeerTicket(NamedTuple):
-    """A ticket that somebody has shown and nobody has used yet."""
+    """A ticket that a caller has shown and that is not used yet."""
 
     link: PeerLink
     digest: bytes
@@ -62,8 +62,8 @@ class BlockOffer(NamedTuple):
 class Caller:
     """The source of a call, with its rights. Sessions that a caller opens belong to its subject.
 
-    ticket, offer: what it came in for, with a ticket in the place of a token: a link, or blocks. Then its subject is that of
-    the agent whose session it concerns.
+    ticket, offer: with a ticket in the place of a token, the link or the blocks that it is for. Then the subject is
+    that of the session's agent.
     """
 
     subject: str
@@ -77,7 +77,7 @@ FindTicket = Callable[[str], Caller | None]
 
 
 ANYONE = Caller("")
-"""The caller on a port that asks nobody who they are."""
+"""The caller on a port without authentication."""
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
 
@@ -88,7 +88,7 @@ def caller() -> Caller:
 
 
 def set_caller(who: Caller) -> None:
-    """Set the caller for the rest of this task; whatever lets a call in calls this once."""
+    """Set the caller for the rest of this task. The code that admits a call calls this once."""
     _caller.set(who)
 
 
@@ -115,7 +115,7 @@ class Authenticator:
         return self._tokens.failure
 
     def judge(self) -> Callable[[Caller, Scope], bool]:
-        """Return a test of whether an admitted caller may still use a scope; during a `failure` it passes everybody."""
+        """Return a test of whether an admitted caller may still use a scope; during a `failure` it passes every caller."""
         if self._tokens is None or self.failure is not None:
             return lambda _who, _scope: True
         book = self._tokens.get()

@@ -1,6 +1,6 @@
 """A certificate authority for development and small fleets: it signs the trainer's certificate and the agents'.
 
-A larger fleet has an authority already; what is needed from it is what `Identity` says. Keys are ECDSA on P-256.
+A larger fleet has an authority already; `Identity` says what is needed from it. Keys are ECDSA on P-256.
 """
 
 import datetime
@@ -93,7 +93,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     try:
         scratch.unlink(missing_ok=True)
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            os.fchmod(file.fileno(), mode)  # a certificate is for everybody, whatever the umask
+            os.fchmod(file.fileno(), mode)  # A certificate is public, whatever the umask.
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""The gate that every call of a server passes before its first message is read: who calls, whether they may, how often.
+"""The gate that every call of a server passes before its first message is read: the caller's identity, rights and rate.
 
-One table says which scope a method needs; a method that is not in it is closed to everybody. A caller who was let in is turned
-out when their token is withdrawn. Knows nothing of what the methods do.
+One table says which scope a method needs; a method that is not in it is closed. The calls of an admitted caller end
+when its token is withdrawn. Knows nothing of the methods' work.
 """
 
 import asyncio
@@ -28,8 +28,7 @@ _CLOSED_RETRY_SECONDS = 5.0
 """Delay before a caller may try again while the operator has to repair a file."""
 LOOK_SECONDS = 0.25
 """Interval between two judgements of calls under way. A call ends when two judgements in a row find it withdrawn,
-because a file that is being written may lack a token for a moment. So a subject that is removed is out within half a
-second."""
+because a file that is being written may lack a token for a moment. So a subject that is removed is out within half a second."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 """The handler of a method; None where the server has no such method."""
@@ -47,7 +46,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class GateLimits:
-    """Limits on the calls of one caller: a subject, or a host on a port that identifies nobody. The wrong credentials
+    """Limits on the calls of one caller: a subject, or a host on a port without authentication. The wrong credentials
     of a host have the same limits."""
 
     calls_per_second: float
@@ -220,7 +219,7 @@ async def _only(context: Context) -> Any:
 
 
 async def _answer(answering: Any, context: Context) -> None:
-    """Send what a handler gives: one message, many, or what it has written by itself."""
+    """Send a handler's answer: one message, many, or messages that it has written by itself."""
     if inspect.isasyncgen(answering):
         async for response in answering:
             await context.write(response)

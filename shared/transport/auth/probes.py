@@ -1,7 +1,8 @@
-"""Places for calls that everybody may make at any time, such as the probe of a load balancer.
+"""Places for calls without authentication, such as the probe of a load balancer.
 
-A caller who holds such a call open without a message must not keep others out. So a call has a few seconds, and where all
-places are taken the newest call gets the place of the oldest: a real probe sends its message at once and is never the oldest.
+A caller that holds such a call open without a message must not keep others out. So a call has a few seconds, and where
+all places are taken the newest call gets the place of the oldest: a real probe sends its message at once and is never
+the oldest.
 """
 
 import asyncio

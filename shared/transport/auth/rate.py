@@ -32,7 +32,7 @@ class RateLimit:
         return 0.0 if admitted else (1 - level) / self._per_second
 
     def wait_seconds(self, key: str) -> float:
-        """Return what `take` would return now; count nothing."""
+        """Return what `take` would return now, and count nothing."""
         return max(0.0, 1 - self._level(key)) / self._per_second
 
     def _level(self, key: str) -> float:

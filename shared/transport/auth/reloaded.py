@@ -1,6 +1,6 @@
 """The content of files, read again when they change: so certificates are rotated and tokens withdrawn without a restart.
 
-Knows nothing of what is in them. Nothing polls: a caller that needs the value asks for it, and asking costs a stat a file.
+Knows nothing of their content. Nothing polls: a caller that needs the value asks for it, and asking costs a stat a file.
 """
 
 import threading
@@ -36,7 +36,7 @@ class Reloaded(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """first: the value to begin with where the files cannot be read. Without one, the constructor raises ConfigError.
-        meanwhile: what the log says of the time until a change that cannot be read is repaired.
+        meanwhile: the log's text about the time until an unreadable change is repaired.
         """
         self._paths = tuple(paths)
         self._read = read
@@ -66,7 +66,7 @@ class Reloaded(Generic[T]):
         due = self.failure is not None and self._clock() - self._tried_seconds >= RETRY_SECONDS
         if stamps == self._stamps and not due:
             return
-        self._stamps = stamps  # before reading: what changes meanwhile is another change
+        self._stamps = stamps  # before reading: a change meanwhile is another change
         self._tried_seconds = self._clock()
         try:
             self._value = self._read()

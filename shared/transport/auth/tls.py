@@ -1,4 +1,4 @@
-"""TLS for both ends, from PEM files. What a file must be is checked here, in words; gRPC would only say that it failed."""
+"""TLS for both ends, from PEM files. The files are checked here, with sentences; gRPC would only say that it failed."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,8 @@ SETTLING_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The PEM files of one end: its own certificate (itself first, then the chain) and key, and whom it trusts."""
+    """The PEM files of one end: its own certificate (itself first, then the chain) and key, and the authority that it
+    trusts."""
 
     certificate: Path | None
     key: Path | None
@@ -39,8 +40,8 @@ class TlsMaterial:
 
 
 def read_material(files: TlsFiles) -> TlsMaterial:
-    """Read and check. Raises ConfigError for what is missing, is no PEM, has expired, or does not belong together."""
-    from shared.transport.auth import pem  # 8 MB, which only who has files of TLS needs
+    """Read and check. Raises ConfigError for files that are missing, no PEM, expired, or of different pairs."""
+    from shared.transport.auth import pem  # 8 MB, needed only with files of TLS
 
     own = None
     if files.certificate is not None and files.key is not None:
@@ -83,8 +84,9 @@ def _channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
 class _News:
     """The configuration that gRPC asks for before each handshake, one at a time; None while nothing has changed.
 
-    With each answer but None gRPC frees what it had, even where another handshake has asked already and is about to take it
-    (grpc/grpc#36693). So nothing is said twice, and a change only once those that asked before it have what they asked for.
+    With each answer but None gRPC frees what it had, even where another handshake has asked already and is about to
+    take it (grpc/grpc#36693). So nothing is said twice, and a change is told only after earlier requests have their
+    answers.
     """
 
     def __init__(self, configuration: Reloaded[grpc.ServerCertificateConfiguration]) -> None:

@@ -1,7 +1,7 @@
-"""Bearer tokens: who may do what, from a file that holds their hashes only.
+"""Bearer tokens and their rights, from a file that holds their hashes only.
 
-A token is 32 random bytes, so a plain SHA-256 of it cannot be turned back, and a stolen file lets nobody in. The file is
-TOML, one table a token:
+A token is 32 random bytes, so a plain SHA-256 of it cannot be turned back, and a stolen file gives no access. The file
+is TOML, one table a token:
 
     [[token]]
     subject = "pi-7"
@@ -33,13 +33,13 @@ class Scope(StrEnum):
     """The rights of a token. Every call needs exactly one of them."""
 
     TRAIN = "train"
-    """Open sessions and move tensors: what computes, and what holds memory."""
+    """Scope of an agent: open sessions and move tensors, with computing time and memory."""
     CONTROL = "control"
     """Change or end a session."""
     READ = "read"
     """Look at sessions, at the health of services and at the contract."""
     OPERATE = "operate"
-    """See and end everybody's sessions, and stop the trainer. No agent needs it."""
+    """Scope of an operator: see and end all sessions, and stop the trainer. No agent needs it."""
 
 
 AN_AGENTS = (Scope.TRAIN, Scope.CONTROL, Scope.READ)

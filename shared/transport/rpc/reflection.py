@@ -1,4 +1,4 @@
-"""Server reflection that gives the contract's comments away too: what `grpcurl describe` prints is the manual.
+"""Server reflection that includes the contract's comments: `grpcurl describe` prints the manual.
 
 The code that protoc makes for Python holds no comments; `shared/wire/contract.binpb` does.
 """

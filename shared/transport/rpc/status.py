@@ -67,10 +67,10 @@ _MAX_RETRY_SECONDS = 3600.0
 
 
 class StatusError(IsthmusError):
-    """Raised inside a call that this process serves, to end it with one status and one sentence.
+    """An error that ends a call that this process serves, with one status and one sentence.
 
-    retry_after_seconds: when the same call may be answered; None where waiting does not help. wanted: the caller has asked
-    for it to learn something (`shared.version`), so that nothing is wrong. kind: what the code alone does not say.
+    retry_after_seconds: time until the same call may be answered; None if waiting does not help. wanted: True if the
+    caller asks for this error to learn something (`shared.version`). kind: the detail that the code alone lacks.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             sentence = f"the trainer at {trainer} cannot be reached: {details}"
             return UnreachableError(sentence, retry_after_seconds(failure) or 0.0)
-        case grpc.StatusCode.CANCELLED:  # by the trainer: nobody asks how a call of ours ended that we cancelled
+        case grpc.StatusCode.CANCELLED:  # by the trainer: calls that we cancelled are not asked for their end
             return UnreachableError(f"the trainer at {trainer} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(

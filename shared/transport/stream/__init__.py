@@ -1,1 +1,1 @@
-"""One stream of tensors: messages, chunks, credits, and what is learnt of the link from acks."""
+"""One stream of tensors: messages, chunks, credits, and the link's rate learnt from acks."""

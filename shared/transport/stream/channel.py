@@ -39,7 +39,7 @@ class LoopbackChannel(PacketChannel[Out, In]):
 def loopback() -> tuple[LoopbackChannel[M, N], LoopbackChannel[N, M]]:
     """Both ends of a channel within this process, for training without a network and for tests.
 
-    What one end writes, the other reads, in the same order. Payloads are copied, as a socket would do. Used on one event loop.
+    Each end reads the other's messages in their order. Payloads are copied, as a socket would do. Used on one event loop.
     """
     there: asyncio.Queue[Packet[M] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)
     back: asyncio.Queue[Packet[N] | None] = asyncio.Queue(MOST_UNREAD_PACKETS)

@@ -26,14 +26,14 @@ class SendCredits:
     """The sender's side: waits until the receiver and the link have room."""
 
     def __init__(self, window_bytes: int) -> None:
-        """window_bytes: how much may be under way. The owner changes it, and the pace, as it learns what the link carries."""
+        """window_bytes: limit of the bytes under way. The owner changes it, and the pace, as it learns the link's rate."""
         self.sent_bytes = 0
         self.acknowledged_bytes = 0
         self.window_bytes = window_bytes
         self.pace_bits_per_second = float("inf")
         self._next_seconds = 0.0
         self._receiver_nanoseconds = 0
-        """By the peer's clock, when it had what it acknowledged last."""
+        """Time of the last acknowledged arrival, by the peer's clock."""
         self._granted_bytes = window_bytes
         self._changed = asyncio.Event()
 
@@ -88,7 +88,7 @@ class SendCredits:
 
 
 class ReceiveLedger:
-    """The receiver's side: counts what arrives, and makes an ack for each chunk.
+    """The receiver's side: it counts arrivals, and makes an ack for each chunk.
 
     An ack covers all bytes before it, so the receiver may leave out an ack that another follows soon.
     """

@@ -55,7 +55,7 @@ class Frames(Protocol):
 
 
 class Envelope(Protocol):
-    """A protobuf message that can carry frames and an ack, whatever else it can say."""
+    """A protobuf message that can carry frames and an ack, besides its other fields."""
 
     def __init__(self, *, frames: Iterable[Frame] | None = None) -> None: ...
     @property
@@ -74,9 +74,10 @@ In = TypeVar("In", bound=Envelope)
 class Duplex(Generic[Out, In]):
     """One end of a stream.
 
-    outgoing: the type of message that carries this end's frames and acks. on_delivered: told of every tensor that the peer has
-    acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's clock at which
-    that one arrived. largest_chunk_bytes: on a slow link chunks are smaller. window_bytes: what the peer may have under way.
+    outgoing: the type of message that carries this end's frames and acks. on_delivered: receives every tensor that the
+    peer has acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's
+    clock at which that one arrived. largest_chunk_bytes: on a slow link chunks are smaller. window_bytes: limit of the
+    peer's bytes under way.
     """
 
     def __init__(
@@ -131,9 +132,9 @@ class Duplex(Generic[Out, In]):
             await self._channel.write(Packet(message, payload[0] if payload else b"", payload[1:]))
 
     async def send(self, *tensors: WireTensor, message: Out | None = None) -> None:
-        """Send tensors, chunk by chunk, as credits allow; what is small goes in one message. One call at a time.
+        """Send tensors, chunk by chunk, as credits allow. Small ones go in one message. One call at a time.
 
-        message: what else goes with the first chunk.
+        message: goes with the first chunk.
         """
         first, *others = tensors
         if self.round_trip.is_due(len(first.payload), time.monotonic()):
@@ -161,7 +162,7 @@ class Duplex(Generic[Out, In]):
                 self._quiet_since = time.monotonic()
             frames, payload = zip(*parts, strict=True)
             count = sum(map(len, payload))
-            # Where the link is what holds this up, whether it carries more by now is to be known soon.
+            # If the link limits this, a higher rate should show soon.
             held_up = await self._credits.take(count)
             more_follows = self._credits.sent_bytes < ends
             frames[-1].wants_ack = measures or held_up or self._waits_for_ack(count, more_follows=more_follows)
@@ -183,9 +184,10 @@ class Duplex(Generic[Out, In]):
         return is_long or makes_room or self.link.draining or room < LONGEST_CHUNK * self._chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
-        """The next message that says more than acks and chunks or completes tensors, and these tensors; None at the end.
+        """Return the next message with more than acks and chunks, or that completes tensors, and these tensors; None at
+        the end.
 
-        Raises ProtocolError for what the contract forbids, also for an end in the middle of a tensor.
+        Raises ProtocolError for a breach of the contract, also for an end in the middle of a tensor.
         """
         while True:
             packet = await self._channel.read()
@@ -233,7 +235,7 @@ class Duplex(Generic[Out, In]):
                 await self.write(self._outgoing())
 
     def _take_ack(self, ack: Ack) -> None:
-        """The peer has acknowledged what it has: learn what the link carries, and report the tensors that are delivered."""
+        """Take an ack of the peer: learn the link's rate from it, and report the delivered tensors."""
         now, written, chunk_bytes = time.monotonic(), None, 0
         self._credits.acknowledge(ack)
         while self._chunks_under_way and self._chunks_under_way[0][0] <= ack.received_bytes:
@@ -267,7 +269,7 @@ class Duplex(Generic[Out, In]):
     def _allow(self, received_bytes: int) -> None:
         allowed = allowance(self.link, self._largest_chunk_bytes)
         if allowed is None:
-            # What has arrived is what the link can carry at least.
+            # The link carries at least what has arrived.
             self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes
         else:
             self._chunk_bytes = allowed.chunk_bytes

@@ -11,13 +11,13 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 MAX_DIMENSIONS = 8
 """The most dimensions of a tensor (see `TensorHeader.shape`). The check comes before any code loops over a million of them."""
 MOST_FRAMES = 16
-"""The most frames of a message that is sent; with what else it says they stay below what a reader takes (`packets`)."""
+"""Largest number of frames of a sent message. With its other fields they stay below a reader's limit (`packets`)."""
 MOST_TENSORS = 8
 """The most tensors under way on one stream at one time (see `Frame`). The judge of announcements bounds their bytes."""
 
 
 class TensorKey(NamedTuple):
-    """Names one tensor of a stream; the contract says what each number means (`Frame`)."""
+    """The name of one tensor of a stream. The contract explains each number (`Frame`)."""
 
     step: int
     role: Role.ValueType
@@ -159,7 +159,7 @@ class Assembler:
     def add(self, frame: Frame, payload: memoryview | bytes) -> WireTensor | None:
         """Take one chunk; return the tensor where this was its last chunk.
 
-        Raises ProtocolError for a chunk that does not follow the one before it or exceeds what was announced.
+        Raises ProtocolError for a chunk out of order or beyond the announced size.
         """
         key = key_of(frame)
         partial = self._under_way.get(key)
@@ -202,7 +202,7 @@ class Assembler:
 
 
 def _check_fit(key: TensorKey, first: Frame, begin: int, count: int) -> None:
-    """Refuse a chunk that is longer than what is left of the tensor, and an empty one, which would never end."""
+    """Refuse a chunk that is longer than the rest of the tensor, and an empty one, which would never end."""
     announced = first.tensor.encoded_bytes
     if begin + count > announced or (count == 0 and announced > 0):
         raise ProtocolError(

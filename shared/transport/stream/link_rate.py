@@ -69,7 +69,7 @@ class LinkRate:
     ) -> None:
         """Take an ack.
 
-        received_bytes: what had arrived by receiver_nanoseconds. written_seconds: when the last of these bytes were written.
+        received_bytes: bytes that had arrived by receiver_nanoseconds. written_seconds: time of writing the last of them.
         """
         self._measure_queue(receiver_nanoseconds, written_seconds, now_seconds)
         self._loops.append(now_seconds - written_seconds - self.queue_seconds)

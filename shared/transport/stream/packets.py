@@ -1,8 +1,8 @@
 """Streamed messages to bytes and back: one header message, one payload, one checksum.
 
-The bytes are what protobuf would write, with one copy of the payload instead of three: the header's fields, then the payload
-as field 14, then XXH3-64 of all that as field 15. Any protobuf library can read them, and write them: it serialises the rest
-and appends the checksum.
+The bytes are those that protobuf would write, with one copy of the payload instead of three: the header's fields, then
+the payload as field 14, then XXH3-64 of all that as field 15. Any protobuf library can read them, and write them: it
+serialises the rest and appends the checksum.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def serialize(packet: Packet[M]) -> bytes:
 def deserializer(message_type: type[M]) -> Callable[[bytes], Packet[M] | Damaged]:
     """A function from received bytes to a packet whose payload is a view of them.
 
-    It returns what is wrong instead of raising, because gRPC would turn an exception into a failure without a reason.
+    It returns the error instead of raising it, because gRPC would turn an exception into a failure without a reason.
     """
 
     def deserialize(data: bytes) -> Packet[M] | Damaged:

@@ -11,7 +11,7 @@ MEMORY_SECONDS = 10.0
 RENEWED_SECONDS = 1.0
 """Interval at which a small chunk is sent by itself for this measurement, where it could go with others."""
 LARGEST_SHARE = 0.1
-"""The share of an ack's time that its chunk may take on the link: with more, the time says what the link carries."""
+"""Share of an ack's time that its chunk may take on the link. With a larger share, the time shows the rate."""
 SHORT_SECONDS = 0.001
 """Time that a chunk may take on the link whatever its share: reading a chunk takes longer."""
 SMALL_BYTES = 4096
@@ -38,7 +38,7 @@ class RoundTrip:
     def observe(self, seconds: float, chunk_bytes: int, bits_per_second: float | None, now_seconds: float) -> None:
         """A chunk was acknowledged `seconds` after it was written, without its time in the queue.
 
-        bits_per_second: what the link carries; while that is not known (None), only small chunks count.
+        bits_per_second: the link's rate; while it is unknown (None), only small chunks count.
         """
         if bits_per_second is None:
             is_short = chunk_bytes <= SMALL_BYTES

@@ -1,7 +1,7 @@
 """Pace of sending over a measured link: the size of a chunk, the bytes under way, the rate of writing.
 
-The sender keeps a queue of a few chunks in front of the link. While the sender is late the link lives on this queue, and all
-other traffic of the link waits behind it. Pure: from what was measured to what is allowed.
+The sender keeps a queue of a few chunks in front of the link. While the sender is late the link lives on this queue,
+and all other traffic of the link waits behind it. Pure: from measurements to limits.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LEAST_GAIN, MOST_GAIN = 0.9, 1.5
 """Bounds on the sender's rate, as factors of the link's. The first bounds how soon a queue shrinks, the second
 how soon a faster link is noticed."""
 DRAINED = 0.5
-"""While the queue runs dry, this share of what the link carries in one round trip is under way."""
+"""Share of the link's bytes in one round trip that is under way while the queue runs dry."""
 
 
 @dataclass(frozen=True, slots=True)
