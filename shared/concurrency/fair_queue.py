@@ -142,6 +142,6 @@ class FairQueue(Generic[T]):
 
 
 def _blend(usual: float, latest: float) -> float:
-    """An average that follows the latest. A sample counts at most as the longest job that others wait for."""
+    """An average that follows the latest. A sample counts as twice the longest wait at most."""
     latest = min(latest, 2 * MOST_WAIT_SECONDS)
     return latest if math.isinf(usual) else usual + _LATEST_SHARE * (latest - usual)

@@ -1,9 +1,9 @@
-"""Fingerprints of blocks: a few numbers for what each computes, by which two machines can tell whether they run the same code.
+"""Fingerprints of blocks: a few numbers of each computation, by which two machines can tell whether they run the same code.
 
-Every block runs on made-up inputs with made-up weights, which are the same on every machine to the last bit; its own weights
-may differ until the edge has brought them. Numbers and not digests are compared, within a tolerance: processors of
-different kinds round differently, so bits of equal code may differ where an activation or a missing layer changes every number
-by far more. Rates of dropout layers are compared as they are, because generators of processors differ too.
+Every block runs on made-up inputs with made-up weights, which are the same on every machine to the last bit; its own
+weights may differ until the edge has brought them. Numbers and not digests are compared, within a tolerance: processors
+of different kinds round differently, so bits of equal code may differ where an activation or a missing layer changes
+every number by far more. Rates of dropout layers are compared directly, because generators of processors differ too.
 """
 
 import math

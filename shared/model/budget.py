@@ -1,6 +1,6 @@
-"""A bound on what building a model may take, held while foreign code builds it: modules, bytes and seconds.
+"""A bound on building a model, held while foreign code builds it: modules, bytes and seconds.
 
-What is asked for is counted before it is given, so a factory whose arguments come from a peer cannot take memory or time
+A request is counted before it is granted, so a factory whose arguments come from a peer cannot take memory or time
 first and be judged afterwards. What a factory allocates past torch (a list of numbers, an array of numpy) is not seen.
 """
 

@@ -1,4 +1,4 @@
-"""From the name of a model to its chain: what both sides do at the beginning of a session, with the same result."""
+"""The way from a model's name to its chain, which both sides go at the beginning of a session, with the same result."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -90,10 +90,10 @@ def _freeze(module: nn.Module, frozen: Sequence[str]) -> list[str]:
 
 
 def check_cut(cut: int, chain: Chain) -> None:
-    """Refuse a cut that cannot be. Raises ModelError.
+    """Refuse an impossible cut. Raises ModelError.
 
-    A cut of 0 would send raw inputs, and one among the first blocks sends as much where they can be read off what these make.
-    At a cut of L nothing crosses.
+    A cut of 0 would send raw inputs, and one among the first blocks sends as much if inputs can be read off their
+    outputs. At a cut of L nothing crosses.
     """
     check_range(cut, chain)
     first = min(chain.first_boundary, len(chain.blocks))
@@ -105,7 +105,7 @@ def check_cut(cut: int, chain: Chain) -> None:
 
 
 def check_range(cut: int, chain: Chain) -> None:
-    """Refuse a cut that the model has not, whatever would cross it. Raises ModelError."""
+    """Refuse a cut that the model lacks. Raises ModelError."""
     if not 1 <= cut <= len(chain.blocks):
         names = ", ".join(block.name for block in chain.blocks)
         raise ModelError(

@@ -1,8 +1,9 @@
-"""A model as a chain of blocks: what is placed, trained and moved block by block.
+"""A model as a chain of blocks, which are placed, trained and moved one by one.
 
-A module says itself what its blocks are (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
-(`tracing.py`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules, parameters
-and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module (`verify.py`).
+A module declares its blocks (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
+(`tracing.py`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
+parameters and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module
+(`verify.py`).
 """
 
 import inspect
@@ -83,10 +84,10 @@ class Chain:
     module: nn.Module
     blocks: tuple[Block, ...]
     features: tuple[FeatureSpecs, ...]
-    """L + 1 of them, for the batch of the example: features[b] is what enters block b; [0] is the input and [L] the output."""
+    """L + 1 of them, for the batch of the example: features[b] enters block b; [0] is the input and [L] the output."""
     readable: tuple[float, ...]
-    """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that counts as raw
-    samples: a notable share, or what blocks without parameters make, because everybody can compute that."""
+    """Share of a sample's numbers that can be read off behind each of the first blocks, as long as these count as raw
+    samples: a notable share, or outputs of blocks without parameters, because anybody can compute those."""
     inputs_may_cross: bool
     """Permission for raw samples to leave the edge."""
     behaviours: tuple[Behaviour, ...]
@@ -99,7 +100,7 @@ class Chain:
 
     @property
     def why_raw(self) -> tuple[str, ...]:
-        """In words, for each of the first blocks, why what it passes on counts as raw samples; only as long as it does."""
+        """Return in words, for each of the first blocks, why its outputs count as raw samples; only as long as they do."""
         return tuple(why_raw(block.name, share) for block, share in zip(self.blocks, self.readable, strict=False))
 
     @property
@@ -138,7 +139,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         named_modules = declared_blocks(module) or _traced_blocks(module, example)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
-    assign_state(module, named_modules)  # before anything is made of the blocks, for what it refuses it names
+    assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
     with unchanged(module):
         observed = verification.check(named_modules)
         if observed.not_batch_first:
@@ -169,7 +170,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
 
 
 def with_measured(chain: Chain, batch: Tensor) -> Chain:
-    """The chain, where what can be read off is also measured on a batch of inputs with the weights that it has now."""
+    """Return the chain, with the readable shares also measured on a batch of inputs with the present weights."""
     modules = [block.module for block in chain.blocks]
     with unchanged(chain.module):
         measured = readable_shares(modules, measured_trials(batch))

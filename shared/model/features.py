@@ -22,7 +22,7 @@ def specs_bytes(specs: FeatureSpecs) -> int:
 
 
 def call_module(module: nn.Module, features: Features, values: dict[str, Tensor] | None = None) -> Features:
-    """Run a module on features. Raises whatever the module raises.
+    """Run a module on features. Raises the module's errors.
 
     values: parameters and buffers by name, to run with in place of the module's own.
     """

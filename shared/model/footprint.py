@@ -46,8 +46,8 @@ def estimate_training_bytes(
     """Bytes that a step over a batch like `example` takes; None where the meta device cannot tell.
 
     limits: of modules and seconds. Raises ModelError for a factory
-    that is not there, or not allowed, TooLargeError beyond the limits; what else fails inside it fails again, in words, when
-    the model is built in earnest.
+    that is not there, or not allowed, TooLargeError beyond the limits; other failures inside it occur again, in words,
+    when the model is built.
     """
     load_factory(factory, allowed=allowed)  # its module is imported before meta is the default
     try:

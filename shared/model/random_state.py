@@ -1,7 +1,7 @@
 """Random state that follows the work and not the machine.
 
 A block's dropout must be the same wherever and whenever the block runs: on either side, in the forward and in its
-replay, before a restart and after. So its random state is a function of what it belongs to (seed, step, block), and
+replay, before a restart and after. So its random state is a function of seed, step and block, and
 this file knows only that function and how to put it in force.
 """
 

@@ -21,8 +21,8 @@ from shared.model.features import Features, FeatureSpecs, call_module
 from shared.model.random_state import random_state
 
 NOTABLE_SHARE = 0.2
-"""From this share of a sample's numbers on, what can be read off counts as the raw sample. Above what the ends of a sequence
-are: a recurrent layer has seen nothing else there yet."""
+"""Share of a sample's numbers from which the readable ones count as the raw sample. It is above the share of a
+sequence's ends: a recurrent layer has seen nothing else there yet."""
 _OTHERS_CHANGED_LITTLE = 0.25
 """The most that small changes of all other numbers may change one that tells, in relation to the number that it tells."""
 _OTHERS_EXCHANGED = 1e-3
@@ -30,7 +30,7 @@ _OTHERS_EXCHANGED = 1e-3
 _NOTICEABLE = 1e-6
 """A share of the largest number of a feature; a smaller change is rounding."""
 _TRAINED_SAMPLES = 4
-"""Samples of a batch in train mode, so that what layers normalise over samples is as in training."""
+"""Samples of a batch in train mode, so that normalisation over samples is as in training."""
 _COLOURS = 4
 """Largest number of channels that count as the colours of a picture: a pixel is then one number, because the colours of
 a pixel mixed still show the picture."""
@@ -45,7 +45,7 @@ class Trial:
     """One way in which samples are changed and blocks are run."""
 
     samples: Features
-    """Inputs of one sample or more; what becomes of the first is looked at."""
+    """Inputs of one sample or more. The first one is examined."""
     changed: Features
     """The same with other numbers, of which only some are put in place at a time."""
     run: Callable[[nn.Module, Features], Features]
@@ -56,7 +56,7 @@ class Trial:
 def readable_shares(blocks: Sequence[nn.Module], trials: Iterable[Trial]) -> tuple[float, ...]:
     """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that is notable.
 
-    Behind blocks without parameters the features count as well, with whatever share there is: everybody can compute them.
+    Behind blocks without parameters the features count with any share: anybody can compute them.
     Blocks are run on copies of buffers; the caller keeps modes. The last block is left out: nothing crosses behind it.
     """
     inner = blocks[:-1]
@@ -110,7 +110,7 @@ def measured_trials(batch: Tensor) -> list[Trial]:
     others = samples.clone()
     for place in range(1, len(batch)):  # a number of another sample at the same place, where there is one that differs
         others = torch.where(others == samples, batch[place : place + 1], others)
-    # Numbers that are measured are changed a little only: exchanging them shows what made-up weights have shown already.
+    # Measured numbers are changed a little only: exchanging them shows the same as made-up weights.
     return [
         _trials((samples[:1],), (others[:1],), run_in(training=False))[-1],
         _trials((samples,), (others,), run_in(training=True))[-1],
@@ -125,7 +125,8 @@ def _run(block: nn.Module, features: Features, values: dict[str, Tensor]) -> Fea
 
 
 def _trials(samples: Features, others: Features, run: Callable[[nn.Module, Features], Features]) -> list[Trial]:
-    """Numbers exchanged for others, which rounding cannot hide; measured ones changed a little, which shows what is selected.
+    """Exchange numbers for others, which rounding cannot hide. Measured ones are changed a little, which shows the
+    selected ones.
 
     others: valid numbers in the place of integers; measured ones are drawn.
     """
@@ -231,14 +232,14 @@ class _Readings:
         self._codes = self._telling = self._change = torch.empty(0)
 
     def add(self, bit: int, others: float, plain: Tensor, half: Tensor, other_half: Tensor) -> int:
-        """Take in what two halves have changed; how many numbers may still tell one of the sample's."""
+        """Count the changes of two halves, and return how many numbers may still reveal one of the sample's."""
         one, other = (half - plain).abs(), (other_half - plain).abs()
         larger, smaller = torch.maximum(one, other), torch.minimum(one, other)
         if not bit:
             self._codes = torch.zeros(plain.shape, dtype=torch.int64)
             self._telling = larger > _NOTICEABLE * plain.abs().max()
             self._change = larger
-        # What follows one number alone changes as much every time.
+        # A number that depends on one number alone changes by the same amount every time.
         self._telling &= torch.maximum(smaller, (larger - self._change).abs()) <= others * self._change
         self._codes |= (one > other).long() << bit
         return int(self._telling.sum())

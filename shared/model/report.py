@@ -20,7 +20,7 @@ from shared.model.tracing import trace
 
 @dataclass(frozen=True)
 class BlockRow:
-    """One block, and what it hands on."""
+    """One block, and its outputs."""
 
     block: int
     """Its number in placements, from 0."""
@@ -39,7 +39,7 @@ class BlockRow:
 
 
 def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockRow]:
-    """One row a block, in order. optimizer_bytes: what the optimizer keeps for given parameters."""
+    """Describe the blocks, one row each, in order. optimizer_bytes: bytes of the optimizer for given parameters."""
     rows = []
     for block, specs in zip(chain.blocks, chain.features[1:], strict=True):
         parameters = block.named_parameters().values()
@@ -59,7 +59,7 @@ def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockR
 
 
 def explain(chain: Chain) -> list[Seam]:
-    """Every two layers with weights that follow one another in one block, with what is in the way of a cut between them."""
+    """List every two consecutive layers with weights in one block, with the obstacle to a cut between them."""
     module = chain.module
     declared = declared_blocks(module)
     if declared is not None:
@@ -91,7 +91,7 @@ def _inside(block: nn.Module, module: nn.Module) -> list[Seam]:
 
 
 def _joined(names: Sequence[str], kept: set[str]) -> list[Seam]:
-    """The pieces that became one block because of what passes between them."""
+    """List the pieces that became one block because of the tensors between them."""
     reason = (
         "what passes between them does not have the batch as its first dimension; use batch_first=True, or keep the batch in "
         "front"

@@ -1,8 +1,8 @@
 """Division of a traced forward into blocks: the possible places, and the chosen ones.
 
 A forward can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a
-whole block, and only in front of weights, so that what a block hands on comes from an activation or a normalisation where
-there is a choice (paper 000, 4.5). Graph work only: nothing is run or built here.
+whole block, and only in front of weights, so that a block's output comes from an activation or a normalisation if there
+is a choice (paper 000, 4.5). Graph work only: nothing is run or built here.
 """
 
 import operator
@@ -50,7 +50,7 @@ def find_pieces(trace: TracedForward) -> list[Segment]:
             crossing.pop(position, None)
     segments = pairwise([1, *sorted(crossing), end])
     weighted = [start for start, stop in segments if first_weights(trace, start, stop) is not None]
-    inner_starts = set(weighted[1:])  # what comes before the first weights belongs to the first block
+    inner_starts = set(weighted[1:])  # Operations before the first weights belong to the first block.
     for first, last in state_spans(trace, positions):
         inner_starts -= set(range(first + 1, last + 1))
     crossing |= {1: trace.nodes[0], end: trace.nodes[end].all_input_nodes[0]}
@@ -66,10 +66,10 @@ def positions_of(trace: TracedForward) -> dict[fx.Node, int]:
 
 
 def single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
-    """The tensor that crosses, for each position that one value crosses and that value is a tensor.
+    """Return the tensor that crosses each position with a single crossing value, if that value is a tensor.
 
-    What is read from the module crosses nothing: it is there wherever it is used. Nor does the batch size, if the tensor that
-    crosses has it.
+    Values read from the module do not cross: they are there wherever they are used. Nor does the batch size, if the
+    tensor that crosses has it.
     """
     singles = {}
     for position, values in waiting(trace, positions):

@@ -1,6 +1,6 @@
 """The shape and element type of a tensor, without its values, and examples made from that.
 
-Knows shapes, element types and bytes; knows nothing of what the tensor means.
+Knows shapes, element types and bytes, but not the meaning of the tensor.
 """
 
 import math

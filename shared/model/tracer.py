@@ -66,7 +66,8 @@ class Leaves:
     def __contains__(self, module: nn.Module) -> bool:
         if type(module) in self._classes or module in self._modules:
             return True
-        # Also what the user derives from a layer of torch.nn: its forward reads flags and buffers as the layer's does.
+        # Classes that the user derives from a layer of torch.nn count, too: their forward reads flags and buffers as
+        # the layer's does.
         return any(
             base.__module__.startswith(("torch.nn.", "torch.ao.nn.")) and base not in _CONTAINERS
             for base in type(module).__mro__
@@ -154,7 +155,7 @@ def trace_in_mode(root: nn.Module, leaves: Leaves, *, training: bool) -> Tracer:
 
 
 def tensor_shapes(tracer: Tracer, example: Tensor) -> list[torch.Size | None]:
-    """The shape of the value of each node of the graph, None for what is no tensor. Raises OpaqueError.
+    """Return the shape of the value of each node of the graph, None for other values than tensors. Raises OpaqueError.
 
     The caller keeps buffers, and has put the module in the mode in which it was traced.
     """

@@ -1,8 +1,8 @@
 """A module's forward as a graph, by torch.fx: which operation follows which, and inside which submodule's call.
 
-What cannot be traced becomes a leaf, as long as it is a submodule. Knows nothing of blocks. torch.fx bakes the mode
-(train or eval) that it meets into what it records; so each module is traced in both, and where the two graphs differ in
-a flag, the flag is marked to be read when the graph runs.
+A submodule that cannot be traced becomes a leaf. Knows nothing of blocks. torch.fx writes the present mode (train or
+eval) into its record; so each module is traced in both, and where the two graphs differ in a flag, the flag is marked
+to be read when the graph runs.
 """
 
 import operator

@@ -1,7 +1,7 @@
-"""Holds a chain of blocks against the module that it was made of, on an example.
+"""The comparison of a chain of blocks with its module, on an example.
 
-Runs things and compares them bit for bit; knows nothing of how the blocks were found. What it finds out on the way, it
-hands on. The module is left as it was.
+It runs both and compares them bit for bit. It knows nothing of the search for blocks, and hands on its findings. The
+module is left unchanged.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Verification:
         self._expected = [self._run([(self._name, module)], case) for case in self._passes]
 
     def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:
-        """Raises ModelError unless the named blocks, one after another, do in each pass what the module does."""
+        """Check that the named blocks, one after another, do in each pass the same as the module. Raises ModelError."""
         results = []
         for case, expected in zip(self._passes, self._expected, strict=True):
             result = self._run([(f"block {name!r} of {self._name}", block) for name, block in blocks], case)
@@ -105,7 +105,7 @@ class Verification:
                 draws.append(not all(map(torch.equal, generators, generator_states())))
                 features.append((TensorSpec.of(output),))
                 value = output
-        for index in reversed(range(len(titled) - 1)):  # what a block hands on may be written to by a block behind it
+        for index in reversed(range(len(titled) - 1)):  # A block behind may write to the outputs of this one.
             modifies[index] |= hands_on[index] and modifies[index + 1]
         return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
 

@@ -1,4 +1,4 @@
-"""Placements: tiles of blocks and samples on workers, their validity, and what follows from them. Numbers and names only."""
+"""Placements: tiles of blocks and samples on workers, their validity, and their consequences. Numbers and names only."""
 
 from shared.placement.arrival_window import ArrivalWindow
 from shared.placement.chains import at_cuts, chain_workers, cuts_of

@@ -1,7 +1,7 @@
 """The judge of arrivals at a worker: every announcement is judged here before memory is taken for it.
 
 Each crossing brings its steps one after the other, and no step may come that would be more than K + 1 in flight at this
-worker. Derived from the programs, so that whatever may be placed may be judged.
+worker. Derived from the programs, so that it can judge every possible placement.
 """
 
 from shared.errors import ProtocolError
@@ -30,9 +30,9 @@ class ArrivalWindow:
         return tuple(self._next_steps)
 
     def accept(self, sender: str, cargo: Cargo, index: int, step: int, samples: int) -> Crossing:
-        """The crossing that `sender` announces, and count it as come.
+        """Return the crossing that `sender` announces, and count it as arrived.
 
-        samples: how many the whole batch of this step has. Raises ProtocolError, and counts nothing, for what may not come.
+        samples: of the whole batch of this step. Raises ProtocolError, and counts nothing, for a forbidden one.
         """
         crossing = self._crossing(sender, cargo, index)
         next_step = self._next_steps[crossing]

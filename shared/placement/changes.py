@@ -11,7 +11,7 @@ class BlockMove(NamedTuple):
 
     block: int
     sender: str
-    """Its owner until now: nobody else has what its optimizer keeps."""
+    """Owner until now: no other worker has the state of its optimizer."""
     receiver: str
     whole: bool
     """True if the state of its optimizer moves along: the receiver owns the block from now on."""

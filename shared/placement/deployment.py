@@ -1,4 +1,4 @@
-"""A placement in few numbers: for figures, and for those who choose among two workers."""
+"""A placement in few numbers: for figures, and for choosers among two workers."""
 
 from dataclasses import dataclass
 

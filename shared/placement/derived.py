@@ -32,7 +32,7 @@ class Crossing:
         object.__setattr__(self, "_hash", hash((self.sender, self.receiver, self.cargo, self.index, self.rows)))
 
     def __hash__(self) -> int:
-        """Worked out once: what crosses is looked up many times a step."""
+        """Return the hash, computed once: crossings are looked up many times a step."""
         return self._hash
 
 
@@ -174,13 +174,12 @@ def first_worker(placement: Placement) -> str:
 
 
 def links_of(placement: Placement, flow: Flow) -> tuple[Link, ...]:
-    """Pairs of workers that need a stream for what crosses.
+    """Return the pairs of workers that need a stream.
 
-    Who has fewer links between itself and the first worker dials, and of two with equally many the earlier one: so whoever
-    dials has been dialled, and can tell what becomes of its link. Sorted by who dials, and then by who is dialled.
-
-    Who exchanges nothing with anybody else, as with all blocks on samples of its own, is linked with the first worker, to
-    report.
+    The worker with fewer links between itself and the first worker dials, and of two with equally many the earlier one.
+    So a worker that dials was dialled itself, and can report the state of its link. Sorted by the dialling worker, and
+    then by the other. A worker with no crossings, for example with all blocks on samples of its own, gets a link to the
+    first worker, to report.
     """
     pairs = {(one.sender, one.receiver) for one in flow.everything}
     first = first_worker(placement)

@@ -1,6 +1,6 @@
-"""A placement as a JSON document (schema `isthmus.placement/v1`): read with a sentence for what is wrong, and written.
+"""A placement as a JSON document (schema `isthmus.placement/v1`): read with a sentence for each error, and written.
 
-The document says nothing of the model: how many blocks it has and how large a batch is comes from who reads it.
+The document says nothing of the model: the reader gives the number of blocks and the batch size.
 """
 
 import json
@@ -26,7 +26,7 @@ def load_placement(path: Path, blocks: int, batch_size: int, staleness: int = 0)
 
 
 def parse_placement(document: object, where: str, blocks: int, batch_size: int, staleness: int = 0) -> Placement:
-    """The placement in a decoded document; `where` begins every complaint. `validity.check` judges what it says.
+    """The placement in a decoded document; `where` begins every error. `validity.check` judges the content.
 
     staleness: K, where the document leaves it out.
     """
@@ -73,13 +73,13 @@ def document_of(placement: Placement) -> dict[str, Any]:
 
 
 class _Reader:
-    """Takes values out of a document; what is of another kind than it should be is refused by its name."""
+    """A reader of values in a document. A value of a wrong kind is refused by its name."""
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def wrong(self, what: str, value: object, right: str) -> ConfigError:
-        """An error that says what `what` is and what would be right."""
+        """Build an error that names `what`, its value and a right one."""
         return ConfigError(f"{self._where}: {what} is {json.dumps(value, default=str)[:80]}; it must be {right}")
 
     def mapping(self, value: object, what: str, keys: set[str]) -> Mapping[str, Any]:

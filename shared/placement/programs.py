@@ -24,14 +24,14 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send what the crossing says; nobody waits for it."""
+    """Send a crossing. No worker waits for it."""
 
     crossing: Crossing
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait until what the crossing says has come."""
+    """Wait until a crossing has arrived."""
 
     crossing: Crossing
 
@@ -89,7 +89,7 @@ def programs_of(placement: Placement, model: ModelFacts, flow: Flow, *, training
 
 
 class _Writer:
-    """Writes the programs of one placement; what crosses is sorted once, by who has to do with it and at which block."""
+    """A writer of one placement's programs. Crossings are sorted once, by their workers and their block."""
 
     def __init__(self, placement: Placement, model: ModelFacts, flow: Flow) -> None:
         self._placement = placement

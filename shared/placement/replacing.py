@@ -1,4 +1,4 @@
-"""A placement in which one worker does what another one did. Pure."""
+"""A placement in which one worker takes over another's work. Pure."""
 
 from dataclasses import replace
 

@@ -35,7 +35,7 @@ class Fetches(NamedTuple):
     """The blocks to bring before all workers can restore a checkpoint."""
 
     between: dict[tuple[str, str], list[int]]
-    """The blocks, by who has them and who lacks them."""
+    """Blocks by the worker that has them and the worker that lacks them."""
     nowhere: list[int]
     """The blocks that no worker has to give."""
 
@@ -43,8 +43,8 @@ class Fetches(NamedTuple):
 def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]) -> Fetches:
     """List the blocks that workers lack on disk for `after`, of a checkpoint that was taken under `before`.
 
-    on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them. Trainers
-    fetch from each other where they can, and else the agent brings them what it has.
+    on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them.
+    Trainers fetch from each other if they can. Otherwise the agent brings them its blocks.
     """
     between: dict[tuple[str, str], list[int]] = {}
     nowhere = set[int]()
@@ -62,7 +62,7 @@ def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], 
 
 
 def _has(worker: str, block: int, before: Placement, after: Placement, on_disk: Mapping[str, OnDisk]) -> bool:
-    """Tell whether a worker has what it needs of a block: a worker that only shares it needs no optimizer state."""
+    """Tell whether a worker has the state that it needs of a block: a worker that only shares it needs no optimizer state."""
     if _gives(worker, block, before, on_disk):
         return True
     held = worker in on_disk and on_disk[worker].part and block in held_blocks(before, worker)

@@ -18,10 +18,10 @@ def report_parents(first: str, links: Sequence[Link]) -> dict[str, str]:
 
 
 def reports_heard(parents: dict[str, str], worker: str, to_hear: Collection[str]) -> dict[str, frozenset[str]]:
-    """By peer, the workers whose reports of steps that are done `worker` hears from there.
+    """Return by peer the workers whose reports of finished steps `worker` gets from there.
 
-    parents: see `report_parents`; reports go along that tree. to_hear: to whom they go: the first worker, and whoever begins
-    steps and would not otherwise know how far the others are.
+    parents: see `report_parents`; reports go along that tree. to_hear: the receivers: the first worker, and every
+    worker that begins steps and would not otherwise know the progress of the others.
     """
     peers = [child for child, parent in parents.items() if parent == worker]
     peers += [parents[worker]] if worker in parents else []

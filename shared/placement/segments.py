@@ -1,4 +1,4 @@
-"""The segments of a program: what a worker does in one go, from what has to have come to what is sent then. Pure.
+"""The segments of a program: arrivals, their computation in one go, and sends. Pure.
 
 The runtime computes a segment at a time and goes to another step in between; the cost model and the simulator count the same.
 """
@@ -26,9 +26,10 @@ def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
 
 
 def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
-    """After how many of its segments another step may come to a worker: it has used its tensors then, and others can go on.
+    """Return the number of its segments after which another step may come to a worker: it has then used its tensors,
+    and others can continue.
 
-    An update may still be under way, and its weights too: those who need them wait for these.
+    An update may still be under way, and its weights too: workers that need the weights wait for them.
     """
     answering = [number for number, one in enumerate(segments_of_worker, 1) if any(map(_uses_tensors, one))]
     return answering[-1] if answering else len(segments_of_worker)
@@ -38,7 +39,7 @@ class Waiting:
     """The segments of all workers that a worker has waited for when it has done a step."""
 
     def __init__(self, of_workers: Mapping[str, tuple[Program, ...]]) -> None:
-        """of_workers: the segments of each, without what is sent first."""
+        """of_workers: the segments of each, without the first sends."""
         self._of_workers = of_workers
         makes = {
             one.crossing: (name, index)
@@ -51,10 +52,10 @@ class Waiting:
         """Last segment of each other worker that a segment waits for, by segment."""
 
     def is_for_all(self, worker: str) -> bool:
-        """Tell whether a worker that has done a step has waited for an answer of every other, through whatever it received.
+        """Tell whether a worker that has done a step has waited for an answer of every other, through any of its arrivals.
 
-        Where samples enter and this is so, it needs no reports of the others: with K others under way here, no more
-        than that are anywhere.
+        Where samples enter and this is so, it needs no reports of the others: with K others under way here, no other
+        worker has more.
         """
         reached = dict.fromkeys(self._of_workers, -1)
         """Last segment of each worker that has been waited for; all before it have been, too."""

@@ -25,7 +25,7 @@ class StepPlan:
         self.training = training
         flow = flow_of(placement, model, training=training)
         self.crossings = flow.everything
-        """All that crosses in a step: forward, then error gradients, then what concerns shared blocks."""
+        """Crossings of a step: forward, then error gradients, then those of shared blocks."""
         self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)

@@ -1,8 +1,8 @@
 """A placement: which worker runs which blocks on which samples of a batch, as data.
 
-A step computes L blocks (rows of the plan) on the B samples of a batch (columns). A tile is a rectangle of that grid on one
-worker. This file holds the description alone; whether it is valid is `validity`, what follows from it is `derived` and
-`programs`.
+A step computes L blocks (rows of the plan) on the B samples of a batch (columns). A tile is a rectangle of that grid on
+one worker. This file holds the description alone. `validity` judges it; `derived` and `programs` compute its
+consequences.
 """
 
 from collections import defaultdict
@@ -110,7 +110,7 @@ class Placement:
     staleness: int = 0
     """K: step t computes on weights of version t - K or newer."""
     codecs: Mapping[Route, str] = field(default_factory=dict)
-    """Codec of each route; what is not named is sent as it is."""
+    """Codec of each route. On other routes tensors travel unchanged."""
 
     def tiles_of(self, worker: str) -> tuple[Tile, ...]:
         """The tiles of a worker, first blocks first."""
@@ -149,7 +149,8 @@ class Placement:
         return self.owners.get(block) or self.holders(block)[0].worker
 
     def shared_blocks(self) -> Iterator[int]:
-        """The blocks that anybody but their owner holds: their gradients are pushed and their weights pulled."""
+        """Yield the blocks that another worker than their owner holds, too: their gradients are pushed and their
+        weights pulled."""
         for block in range(self.blocks):
             if any(tile.worker != self.owner(block) for tile in self.holders(block)):
                 yield block

@@ -9,11 +9,11 @@ from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.tiles import Cargo, Placement, Rows
 
 MAX_SHARED_PARTS = 4096
-"""The most parts that a placement may have beyond one a block. What follows from it takes time and memory for each part."""
+"""Largest number of parts of a placement beyond one a block. Its consequences take time and memory for each part."""
 
 
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
-    """Raises ConfigError with the first rule that the placement breaks, and what would be right."""
+    """Check a placement. Raises ConfigError with the first rule that it breaks, and a right value."""
     check_size(placement)
     for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes, _types):
         for sentence in rule(placement, model):

@@ -1,4 +1,4 @@
-"""The window of steps under way at one worker: how far it and the others are, and what may come next. Pure.
+"""The window of steps under way at one worker: its progress and that of the others, and the next permitted steps. Pure.
 
 A step begins at a worker, is answered once the worker has made all that others wait for, and is done after its last segment.
 Each count rises by one step at a time and belongs to one thread; any thread may read it. So a reader sees the state of
@@ -19,7 +19,7 @@ class Window:
     """
 
     def __init__(self, plan: StepPlan, worker: str, first_step: int = 0) -> None:
-        """first_step: the step that everybody begins with under this placement."""
+        """first_step: the first step of all workers under this placement."""
         self.plan = plan
         self.worker = worker
         self.ahead = plan.ahead
@@ -69,7 +69,7 @@ class Window:
         """Return the first step that another worker is not known to have done."""
         return self._others.get(worker, self._first_step)
 
-    # What is under way.
+    # The steps under way.
 
     @property
     def under_way(self) -> range:

@@ -20,7 +20,7 @@ _RIDGE = 1e-10
 """Ridge of the normal equations, so that layers that always run together share their time."""
 FEWEST_DEVICES = 2
 MOST_CELLS = 20_000_000
-"""Sub-models times devices, or times layers: what a predictor may take of memory."""
+"""Limit of a predictor's memory: sub-models times devices, or times layers."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class KnownDevices:
 
 
 def known_devices(tables: dict[str, LatencyTable]) -> KnownDevices:
-    """Bring tables together; the keys name them in what is refused.
+    """Join tables. The keys name them in refusals.
 
-    A sub-model that one table has twice counts with the mean. Raises PlanError for fewer than two devices, tables of other
-    models, batch sizes or lengths, and more than there is memory for.
+    A sub-model that one table has twice counts with the mean. Raises PlanError for fewer than two devices, tables of
+    other models, batch sizes or lengths, and more than memory holds.
     """
     if len(tables) < FEWEST_DEVICES:
         raise PlanError(f"a predictor learns from {FEWEST_DEVICES} devices or more; {len(tables)} table is given")
@@ -77,8 +77,8 @@ def _log_seconds(table: LatencyTable, rows: dict[Layers, int]) -> Floats:
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """Seconds of a device as a constant and a sum over its layers, none of them below 0: what a time would be if layers
-    did not disturb each other."""
+    """Seconds of a device as a constant and a sum over its layers, none of them below 0: the time if layers did not
+    disturb each other."""
 
     constant_D: Floats
     costs_DL: Floats
@@ -115,5 +115,5 @@ def _fit(rows_MP: Floats, log_seconds_M: Floats) -> Floats:
 
 
 def filled(devices: KnownDevices, costs: LayerCosts) -> Floats:
-    """D x M log seconds: measured where they are, and what the layers say where they are not."""
+    """Return D x M log seconds: measured ones, and the layers' sums where no measurement exists."""
     return np.where(np.isfinite(devices.log_seconds_DM), devices.log_seconds_DM, costs.log_seconds(devices.layers_ML))

@@ -41,7 +41,7 @@ class Trial:
 
     device: NewDevice
     told: Measured
-    """Its reference, and what was asked for beside it."""
+    """Its reference, and the times that were requested beside it."""
     held_back: Measured
     """All its other times."""
 

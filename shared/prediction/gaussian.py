@@ -1,8 +1,8 @@
 """Times of a new device, derived from those of known ones and a few of its own: a mixture of Gaussian processes.
 
-Every hypothesis is a Gaussian process on log seconds: around one centre (the mean of the known devices, or one of them), with
-one strength of how far the device goes ways that known devices went, and one amount of noise. Under each, one of the
-device's own measurements may be an accident. The hypotheses are weighed by how likely they make what was measured, so a
+Every hypothesis is a Gaussian process on log seconds: around one centre (the mean of the known devices, or one of
+them), with one strength of the known devices' variation, and one amount of noise. Under each, one of the device's own
+measurements may be an accident. The hypotheses are weighed by the likelihood of the measurements under each, so a
 device that is another one's twin is predicted as such, one of a kind of its own by the mean, and a noisy one is not
 believed too much. Nothing is fitted by search, so it takes milliseconds and gives the same each time.
 
@@ -147,7 +147,7 @@ def _weigh(kernel_NN: Floats, residual_CN: Floats, log_seconds_N: Floats) -> _Po
     everything[offset_H < 1.0, 0] = -np.inf  # the mean of all devices has no speed of its own
     shares = np.exp(everything - everything.max())
     shares /= shares.sum()
-    # Under an accident at n the weights lose what the inverse has of it.
+    # Under an accident at n the weights lose its share of the inverse.
     lost_HCN = shares[:, :, 1:] * weights_HCN / accident_HN[:, None, :]
     mean_HN = np.einsum("hc,hcn->hn", shares.sum(axis=2), weights_HCN)
     mean_HN -= np.einsum("hn,hni->hi", lost_HCN.sum(axis=1), inverse_HNN)

@@ -1,9 +1,9 @@
-"""A device that has changed since it was measured: which of its times to take anew, and what the others are then.
+"""A device that has changed since it was measured: the choice of the times to measure again, and the others computed from them.
 
-A time is a constant and what its layers take, and a change multiplies each of these by a number of its own. Most are alike, so
-each is believed to be near to one common number, of which nothing is known beforehand. What layers save or cost each other is
-believed to stay as it was. Few new times then tell all others (Bayesian linear regression), and which of them tell most does
-not depend on what they turn out to be.
+A time is a constant plus the seconds of its layers, and a change multiplies each of these by a number of its own. Most
+are alike, so each is assumed to be near one common number, which is unknown beforehand. The savings and costs between
+layers are assumed to stay. Few new times then determine all others (Bayesian linear regression), and the best choice of
+them does not depend on their results.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ChangedDevice:
     """M sub-models of L layers on one device, measured when it was another."""
 
     def __init__(self, layers_ML: NDArray[np.uint8], seconds_M: Floats) -> None:
-        """seconds_M: what they took; all above 0."""
+        """seconds_M: their measured seconds; all above 0."""
         costs = layer_costs(layers_ML, np.log(seconds_M)[None])
         parts_MP = np.hstack([np.ones((len(layers_ML), 1)), layers_ML]) * np.append(costs.constant_D, costs.costs_DL)
         self._before_M = seconds_M

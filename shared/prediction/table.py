@@ -1,7 +1,7 @@
-"""Latency tables: what sub-models of one model take on one device, as data and as the file that others can write.
+"""Latency tables: the seconds of one model's sub-models on one device, as data and as a file that others can write.
 
-One JSON object (schema `isthmus.latency/v1`). A sub-model is a vector of 0 and 1, one a layer: contiguous blocks of a chain
-where we measure, any choice of layers where others do.
+One JSON object (schema `isthmus.latency/v1`). A sub-model is a vector of 0 and 1, one a layer: contiguous blocks of a
+chain where we measure, any choice of layers where others do.
 """
 
 import json
@@ -38,7 +38,7 @@ Layers = tuple[Annotated[int, Field(ge=0, le=1)], ...]
 
 
 class _Part(BaseModel):
-    """Strict about the keys it knows; further ones are left to whoever wrote them."""
+    """A section that is strict about the keys it knows. It ignores others."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -67,7 +67,7 @@ class LatencyTable(_Part):
     """Indices of the samples that are measured on every device."""
     samples: Annotated[tuple[Sample, ...], Field(max_length=MOST_SAMPLES)]
     flops: tuple[NonNegativeFloat, ...] | None = None
-    """Multiplications and additions of each layer's forward. None where nobody has counted them."""
+    """Multiplications and additions of each layer's forward pass. None if unknown."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

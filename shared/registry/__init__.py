@@ -1,7 +1,7 @@
 """The names that a configuration, a recipe or a peer may use: codecs, losses, optimizers and backward policies.
 
-Here stands what is known of each without running it, and where its code lies, as `package.module:name`. So a configuration is
-judged, and a plan is made, without torch.
+This folder knows the facts of each that need no run, and the place of its code, as `package.module:name`. So a
+configuration is judged, and a plan is made, without torch.
 """
 
 from shared.registry.codecs import (

@@ -1,4 +1,4 @@
-"""The codecs by name, and what is known of each without running it.
+"""The codecs by name, with the facts of each that need no run.
 
 A new codec is a file in `shared/codec/` and its line here.
 """
@@ -17,7 +17,7 @@ class CodecSpec:
     family: str
     """Codecs of one family differ in their bits alone, so the engine may exchange one for another."""
     bits: int
-    """Bits of one element of a float32 tensor, heads and tables not counted: what planning computes with."""
+    """Bits of one element of a float32 tensor, heads and tables not counted. Planning uses this number."""
     implementation: str
     """The class of the codec, as `package.module:name`; it takes this spec."""
     lossy: bool

@@ -1,7 +1,7 @@
 """Logs: one line an event, for a person at a terminal or as strict JSON for a machine.
 
 Every module logs through `structlog.get_logger(__name__)` or the standard `logging`; both end here and look the same.
-What is bound stands on every line of the same task, and of what it has run on other threads.
+Bound values stand on every line of the same task, and of its calls on other threads.
 """
 
 import json
@@ -93,12 +93,13 @@ def log_level() -> Level:
 
 
 def set_log_level(level: Level) -> None:
-    """Write this level and what is more severe from now on."""
+    """Write this level and more severe ones from now on."""
     logging.getLogger().setLevel(level.upper())
 
 
 def bind_run(run_id: str, session_id: str | None = None) -> None:
-    """Put the run's id, and a trainer's own id of its session, on every further line of this task and of what it begins."""
+    """Put the run's id, and a trainer's own id of its session, on every further line of this task and of tasks that it
+    begins."""
     structlog.contextvars.bind_contextvars(run=run_id, **({} if session_id is None else {"session": session_id}))
 
 

@@ -21,7 +21,7 @@ SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 
 
 class TrainingMetrics:
-    """One process's metrics; each side fills in what it can see."""
+    """The metrics of one process. Each side fills in those that it can see."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

@@ -1,9 +1,9 @@
-"""Standard error as a part of the log: what libraries write there by themselves becomes events.
+"""Standard error as a part of the log: lines that libraries write there become events.
 
-gRPC, torch and the interpreter write to file descriptor 2, past every logger, so it is a pipe here, which a thread reads. The
-log itself goes on to where standard error was. gRPC may write with its locks held while the reader needs Python's
-interpreter, so writing never waits: what a full pipe cannot take is dropped. What is written in the instant in which the
-process crashes is lost; where it was then, Python's fault handler says at the place of the log.
+gRPC, torch and the interpreter write to file descriptor 2, past every logger, so it is a pipe here, which a thread
+reads. The log itself goes on to where standard error was. gRPC may write with its locks held while the reader needs
+Python's interpreter, so writing never waits: lines beyond a full pipe are dropped. Lines written at the moment of a
+crash are lost. Python's fault handler then writes the place of the crash to the log's place.
 """
 
 import faulthandler
@@ -29,7 +29,7 @@ _MOST_TOGETHER = 1 << 18
 """Characters that are kept until a pause comes."""
 _LONGEST_CHARACTERS = 4000
 _BURST, _PER_SECOND = 100.0, 1.0
-"""Events that may come at once and in the long run: a stranger whom gRPC writes about must not fill the disk."""
+"""Events that may come at once and in the long run: gRPC's lines about a stranger must not fill the disk."""
 _END = "\x00 the end of what is read \x00"
 _ENTRY = re.compile(r"^([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+)\] ?", re.ASCII | re.MULTILINE)
 """The beginning of gRPC's entries."""
@@ -49,7 +49,7 @@ class RawLines:
         self._left_out = 0
 
     def take(self, text: str) -> None:
-        """Make events of what was written together."""
+        """Make events of text that was written together."""
         begins = [found.start() for found in _ENTRY.finditer(text)]
         for begin, end in zip([0, *begins], [*begins, len(text)], strict=True):
             if entry := text[begin:end].strip():
@@ -83,7 +83,7 @@ def raw_lines() -> Iterator[RawLines]:
     """
     sys.stderr.flush()
     place = os.dup(2)
-    # Never closed: what is logged after this goes there, too.
+    # Never closed: later lines go there, too.
     stream = open(place, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     reader, writer = os.pipe()
     with suppress(OSError, AttributeError):  # one user's pipes have a limit, and only Linux can

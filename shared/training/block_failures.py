@@ -1,4 +1,4 @@
-"""Turns what a user's block raises into a ModelError that names the block."""
+"""Errors of a user's block, turned into a ModelError that names the block."""
 
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
@@ -6,9 +6,9 @@ from shared.model.chain import Block
 
 
 def failures_of(what: str, *blocks: Block) -> foreign_code:
-    """Run the body, which calls these blocks. A user's block may raise anything; this raises ModelError that quotes it.
+    """Run the body, which calls these blocks. A user's block may raise anything; this raises a ModelError that quotes it.
 
-    What it returns may be used again and again.
+    The result may be used again and again.
     """
     return foreign_code(lambda cause: block_failure(what, cause, *blocks))
 

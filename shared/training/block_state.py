@@ -43,7 +43,7 @@ def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTenso
 
 
 def without_optimizer(tensors: Mapping[str, Tensor]) -> BlockTensors:
-    """The state of a block for who runs it and does not update it."""
+    """Return the state of a block for a worker that runs it without updating it."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
 
 
@@ -149,7 +149,7 @@ def deserialize(data: bytes) -> BlockTensors:
 
 
 def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
-    """The most that the state of this block can take as a file: what a receiver allows before it has seen it.
+    """Return the largest size of this block's state as a file, which a receiver allows before it has seen the file.
 
     Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """

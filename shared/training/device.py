@@ -12,7 +12,7 @@ _CUBLAS_WORKSPACE = ":4096:8"
 
 
 def prepare_process(threads: int) -> None:
-    """Have this process compute as all of ours do: what is freed stays here, and an operation of torch has so many threads.
+    """Have this process compute as all of ours do: it keeps freed memory, and an operation of torch has so many threads.
 
     Call it before the first thread begins. threads: 0 leaves the choice to torch.
     """
@@ -50,7 +50,7 @@ def prepare_device(device: torch.device, *, deterministic: bool) -> None:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has computed what it was given; a CPU always has. Raises RuntimeError where that failed."""
+    """Wait until the device has finished its work; a CPU always has. Raises RuntimeError where that failed."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

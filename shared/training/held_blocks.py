@@ -91,7 +91,7 @@ class HeldBlocks:
             raise ModelError(f"there is no room here for the blocks {_named(new)}: {cause}") from cause
 
     def let_go(self) -> None:
-        """Give up what was taken in."""
+        """Give up the new states."""
         for index in self._taken_in:
             self._release(index)
         self._taken_in = ()

@@ -1,7 +1,7 @@
 """The state of all blocks that a worker holds, as data: its part of a checkpoint, copied at a step boundary and put back.
 
-Blocks without trainable parameters and buffers are left out: training does not change them, and whoever builds the model
-again has them again. Random states are left out, too: they follow from seed, step and block (`random_state`).
+Blocks without trainable parameters and buffers are left out: training does not change them, and a rebuilt model has
+them again. Random states are left out, too: they follow from seed, step and block (`random_state`).
 """
 
 from collections.abc import Iterable, Mapping

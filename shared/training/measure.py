@@ -28,7 +28,7 @@ def measure_stage(
 ) -> list[float]:
     """Seconds of each of `repeats` steps, forward, backward and update on made-up inputs, after one that is not counted.
 
-    input_gradient: whether the error gradients at the inputs are wanted, as in the cloud. policy: what the stage does between
+    input_gradient: whether the error gradients at the inputs are wanted, as in the cloud. policy: the work between
     forward and backward, as a replay (paper 000, 4.4).
     """
     return timed(stage_step(stage, inputs, policy, input_gradient=input_gradient), repeats)

@@ -1,6 +1,6 @@
 """The recipe: how weights are updated, told to both sides so that neither has to ask during training.
 
-It travels as JSON and is judged by these types on arrival. What the numbers do is `optimizers/` and `schedule.py`.
+It travels as JSON and is judged by these types on arrival. `optimizers/` and `schedule.py` use the numbers.
 """
 
 from itertools import pairwise

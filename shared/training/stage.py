@@ -1,7 +1,7 @@
-"""A stage: what one side runs, a contiguous run of blocks, which may be none: forward, backward and update.
+"""A stage: a contiguous run of blocks on one side, possibly none: forward, backward and update.
 
-It does not know whether it is first or last, nor where its inputs come from or its outputs go. A block computes the same
-wherever it runs: its random state is derived from (seed, step, block). Called from one thread.
+It does not know whether it is first or last, nor where its inputs come from or its outputs go. A block computes the
+same wherever it runs: its random state is derived from (seed, step, block). Called from one thread.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from shared.training.recipe import Recipe
 
 @dataclass(slots=True)
 class Graph:
-    """One forward with the graph that its backward needs; nobody writes to `outputs`."""
+    """One forward pass with the graph that its backward needs. `outputs` must not be written to."""
 
     outputs: Features
     input_gradients: list[Tensor | None]
-    """Slot by slot what the backward has found so far."""
+    """Results of the backward pass so far, by slot."""
 
 
 Weights = dict[int, dict[str, Tensor]]
@@ -61,7 +61,7 @@ class Stage:
     def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
 
-        inputs: what crosses into the first block, batch first. input_gradient: whether `backward` returns the error gradients
+        inputs: those of the first block, batch first. input_gradient: whether `backward` returns the error gradients
         at those of `inputs` that are floats. weights: a copy to run on instead of the stage's own. Buffers (batch-norm
         statistics) are updated.
         """
@@ -106,7 +106,7 @@ class Stage:
         return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:
-        """Update every block by what backwards have left, and drop that."""
+        """Update every block by the gradients of its backward passes, and drop these."""
         self.held.update(range(self.first, self.stop), step)
 
     def forward_only(self, step: int, inputs: Features) -> Features:
@@ -177,8 +177,9 @@ def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torc
 
 
 def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """`torch.autograd.backward` of tensors with gradients of their own, without its look at what it is given.
+    """`torch.autograd.backward` of tensors with gradients of their own, without its check of the arguments.
 
-    That look takes as long as a small layer, and imports sympy, 34 MB of every process. The engine refuses wrong shapes itself.
+    That check takes as long as a small layer, and imports sympy, 34 MB of every process. The engine refuses wrong
+    shapes itself.
     """
     _engine_run_backward(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)

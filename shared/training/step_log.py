@@ -1,8 +1,9 @@
 """The log of the steps that one side has applied, with hashes, and the check that no step is missing or applied twice.
 
-A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Steps in which
-a side has no part are one line: `passed FIRST STOP`. A process that is killed between an update and its line loses the update,
-too. The log knows nothing of what is hashed.
+A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Steps
+in which a side has no part are one line: `passed FIRST STOP`. A process that is killed between an update and its line
+loses the update,
+too. The log knows nothing of the hashed data.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Optimizers by name: their settings, and what each keeps for a parameter."""
+"""Optimizers by name: their settings, and their state for a parameter."""
 
 from shared.registry.optimizers.config import OptimizerConfig, settings_of
 from shared.registry.optimizers.registry import OPTIMIZERS

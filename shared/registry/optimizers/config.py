@@ -31,7 +31,7 @@ class _Chosen(Section):
 
 
 def _fields() -> dict[str, Any]:
-    """The section's fields: name, what every optimizer has, the clipping that is the stage's, and what some have."""
+    """Build the section's fields: name, those of every optimizer, the stage's clipping, and those of some optimizers."""
     name = Field(next(iter(OPTIMIZERS)), description="The optimizer.")
     clip_norm = Field(
         None,
@@ -81,7 +81,7 @@ else:
 
 
 def settings_of(config: _Chosen) -> OptimizerSettings:
-    """The settings of the optimizer that was chosen; what is left out is at the optimizer's own default."""
+    """Return the settings of the chosen optimizer. Omitted ones are at its own default."""
     settings: type[OptimizerSettings] = OPTIMIZERS[config.name].settings
     given: dict[str, Any] = {key: getattr(config, key) for key in settings.model_fields}
     return settings(**{key: value for key, value in given.items() if value is not None})

@@ -1,4 +1,4 @@
-"""The loss at the end of the chain: what it says about a batch, and the labels that it takes."""
+"""The loss at the end of the chain: its value for a batch, and the labels that it accepts."""
 
 from shared.training.losses.head import BatchLoss, LossHead, whole_loss
 from shared.training.losses.labels import check_label_shape, check_labels, narrowed, widened

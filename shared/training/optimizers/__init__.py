@@ -1,4 +1,4 @@
-"""Optimizers: how one is built from its configuration, and what it keeps for each parameter."""
+"""Optimizers: their building from a configuration, and their state for each parameter."""
 
 from shared.training.optimizers.building import (
     StateLayout,

@@ -50,11 +50,11 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """The same optimizer, which does not import torch's compiler, and has no hooks.
 
-    torch wraps these methods so that `torch.compile` may trace them. Nobody compiles them here, and the compiler takes 68 MB
-    and a second of every process that builds one. What they compute is the same: no gradients are recorded in a step.
+    torch wraps these methods so that `torch.compile` may trace them. We never compile them, and the compiler takes 68
+    MB and a second of every process that builds one. Their results are the same: no gradients are recorded in a step.
     """
     step = torch.no_grad()(unwrap(kind.step))
-    step.hooked = True  # or torch wraps it again, for hooks and a profiler that nobody has here
+    step.hooked = True  # otherwise torch wraps it again, for hooks and a profiler that we do not use
     return type(kind.__name__, (kind,), {"step": step, "add_param_group": unwrap(kind.add_param_group)})
 
 

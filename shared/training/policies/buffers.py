@@ -22,7 +22,7 @@ def unchanged_buffers(stage: Stage) -> Iterator[None]:
 def renew_buffers(stage: Stage) -> list[tuple[nn.Module, dict[str, Tensor | None]]]:
     """Put copies in the place of the stage's buffers, and return each module with those that it had.
 
-    A graph in flight may hold the ones that were there, and a forward writes to what it finds.
+    A graph in flight may hold the former ones, and a forward pass writes to the present ones.
     """
     before = [(module, dict(module._buffers)) for block in stage.blocks for module in block.module.modules()]
     copies: dict[int, Tensor] = {}  # a buffer with two names stays one

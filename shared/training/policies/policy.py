@@ -18,14 +18,14 @@ class BackwardPolicy(Protocol):
     """True if activations, and the weights that made them, are held for every batch in flight; otherwise its input alone."""
 
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
-        """input_gradient: whether the error gradients at the stage's inputs are of use to anybody."""
+        """input_gradient: True if the error gradients at the stage's inputs are needed."""
 
     def forward(self, step: int, inputs: Features) -> Features:
-        """The features of a batch, detached; whatever their backward needs is kept."""
+        """Compute the features of a batch, detached, and keep what their backward needs."""
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """Take the error gradients of the oldest batch in flight, which is `step`, back to the stage's parameters and inputs.
 
-        gradients: at the features that `forward` returned, same shapes. Returns those at the inputs, None at each where they
-        are of no use. The update follows, by `Stage.update` or whoever else owns a block.
+        gradients: at the features that `forward` returned, same shapes. Returns those at the inputs, None at each where
+        they are of no use. The update follows, by `Stage.update` or another owner of a block.
         """
