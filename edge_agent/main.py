@@ -1,6 +1,6 @@
 """`edge-agent`: parses, builds, runs and closes.
 
-A command imports what it runs when it is called: most of them, and every --help, have no use for torch.
+A command imports its code when it is called: most of them, and every --help, do not need torch.
 """
 
 import os
@@ -163,9 +163,10 @@ add_config(app, EdgeConfig)
 def _gone_on_with(
     loaded: EdgeConfig, config: Path | None, flags: list[str], session: str | None
 ) -> tuple[EdgeConfig, str | None]:
-    """The configuration to train under, and the stored session to resume; without a file its record is in the file's place.
+    """Return the configuration to train under, and the stored session to resume.
 
-    loaded: what holds without a session to go on with. session: the only one that is meant, if one is named.
+    Without a file the session's record takes its place.
+    loaded: the configuration without a session to continue. session: the id of the only candidate, if one is named.
     """
     from edge_agent.sessions.resuming import choose_session
     from edge_agent.sessions.session_record import SessionRecord

@@ -169,7 +169,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
 async def _train_or_deliver(
     prepared: _Prepared, events: Events, write_result: Callable[[TrainingResult], object], shutdown: Shutdown
 ) -> TrainingResult:
-    """Train, or deliver what was trained before. The sentence of a failure says which command goes on."""
+    """Train, or deliver an earlier training's result. The sentence of a failure names the command that continues."""
     experiment, stored = prepared.experiment, prepared.stored
     newest = _Newest(stored)
     try:
@@ -294,7 +294,7 @@ class _Runs:
                     raise gone.__cause__ from None  # the trainer fails at it, and would again
                 if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0):
                     raise
-                # Nothing was on both sides yet, so the beginning is what both share.
+                # No checkpoint was on both sides yet, so both share the beginning.
                 _log.warning("the run begins again", reason=str(gone))
                 self._emit(BeganAgain())
                 began_again, stored = True, None

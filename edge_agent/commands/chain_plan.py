@@ -13,7 +13,7 @@ from shared.planning.chain import ChainPlan, plan_any_order, plan_chain_accurate
 def print_chain_plan(
     chain: Profile, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool
 ) -> None:
-    """Plan and print. PlanError for what cannot be planned."""
+    """Plan and print. PlanError if that is impossible."""
     ordered = chain.ordered(plan_any_order(chain, bits, staleness).order) if order == ANY else chain
     chosen = plan_chain_accurately(ordered, bits, staleness)
     notes = notes_on(chain, chosen)

@@ -1,4 +1,4 @@
-"""`edge-agent forget`: removes what this device keeps of a session, for one that nobody will resume."""
+"""`edge-agent forget`: removes a session's files from this device, if it will not be resumed."""
 
 from typing import Annotated
 

@@ -1,6 +1,7 @@
 """`edge-agent plan --profile`: the planners for two workers and the link between them.
 
-A plan does not say by itself what it costs that nobody measured, nor why something that looks faster was not taken; this does.
+A plan alone does not name costs that were not measured, nor the reason against a layout that looks faster. This module
+adds both.
 """
 
 import json
@@ -106,7 +107,7 @@ def print_link_plan(
     *,
     as_json: bool,
 ) -> None:
-    """Plan and print. PlanError for what cannot be planned."""
+    """Plan and print. PlanError if that is impossible."""
     chosen = choose(planner, profile, rates, space, horizon_steps, from_cut)
     notes = uncalibrated(profile, chosen)
     if planner == ACCURATE:
@@ -136,7 +137,7 @@ def choose(
 
 
 def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
-    """A plan as its JSON object, with what there is to say of it."""
+    """Return a plan as its JSON object, with its notes."""
     return {
         **layout_fields(chosen.layout),
         "seconds_per_step": chosen.seconds_per_step,
@@ -148,7 +149,7 @@ def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
 
 
 def describe_plan(chosen: Plan, notes: list[str], profile: Profile) -> str:
-    """A plan in words, and what there is to say of it."""
+    """Describe a plan in words, with its notes."""
     cut = chosen.layout.tiles[0].stop
     where = "edge-only" if cut == len(profile) else f"blocks [0, {cut}) of {len(profile)} on the edge"
     phases = zip(PHASES, chosen.phase_seconds, strict=True)

@@ -16,7 +16,7 @@ ADVICE = (
 
 
 def render_table(rows: Sequence[BlockRow]) -> Table:
-    """One line a block, with what it hands on."""
+    """Return a table with one line a block and its output."""
     table = Table(
         title=f"{len(rows)} blocks; KiB of parameters, of the optimizer's state and of the example batch's feature"
     )

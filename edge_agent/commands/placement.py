@@ -1,4 +1,4 @@
-"""`edge-agent placement`: what runs where, what crosses, what it takes of memory, and who sees what."""
+"""`edge-agent placement`: the blocks and memory of each worker, the crossings, and the data that each worker sees."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 """`edge-agent plan`: the planners on the command line.
 
-Parse, call, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
+Parse, call, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The options that `edge-agent plan` and `edge-agent simulate` share, and what is made of them."""
+"""The options that `edge-agent plan` and `edge-agent simulate` share, and their evaluation."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -55,8 +55,7 @@ def read_profile(profile: Path | None, stages: Path | None) -> "Profile":
 
 
 def is_pair(profile: "Profile") -> bool:
-    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is
-    known."""
+    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is known."""
     return len(profile.workers) == 2 and profile.max_staleness is not None
 
 

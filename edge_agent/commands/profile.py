@@ -1,4 +1,4 @@
-"""`edge-agent profile`: what a model costs on a pair of workers, or on a chain of them, measured."""
+"""`edge-agent profile`: the measured costs of a model on a pair of workers, or on a chain of them."""
 
 import sys
 from pathlib import Path

@@ -33,14 +33,14 @@ def results_folders(output: OutputConfig) -> Iterator[None]:
             yield
     except BaseException:
         for folder in sorted(made, key=lambda each: len(each.parts), reverse=True):
-            with suppress(OSError):  # it holds what the run has left, or was never made
+            with suppress(OSError):  # it holds files of the run, or was never made
                 folder.rmdir()
         raise
 
 
 @contextmanager
 def _alone_in(folder: Path | None) -> Iterator[None]:
-    """Lock the folder itself, so that no file is left in it. A file system without locks lets everybody in."""
+    """Lock the folder itself, so that no file is left in it. A file system without locks admits every process."""
     if folder is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A run as a service: the service manager knows when its session is open and what it does, and SIGTERM ends it in order."""
+"""A run as a service: the service manager knows the state of its session, and SIGTERM ends it in order."""
 
 import time
 from collections.abc import Callable
@@ -23,8 +23,8 @@ async def run_service(
 ) -> TrainingResult:
     """`run_training` on the main thread of a process of its own, which leaves its result in output.directory.
 
-    show: shows the user how far it is. resume_command: what goes on with this run. Raises StoppedError when SIGTERM or SIGINT
-    has ended it: at a step boundary and with a checkpoint, or at once while there is no step yet.
+    show: shows the user the progress. resume_command: the command that continues this run. Raises StoppedError when
+    SIGTERM or SIGINT has ended it: at a step boundary and with a checkpoint, or at once while there is no step yet.
     """
     manager = ServiceManager()
     shutdown = Shutdown(resume_command)
@@ -42,7 +42,7 @@ async def run_service(
 
 
 SHOWN_SECONDS = 0.1
-"""While steps follow one another, what is shown is this old at most: nobody reads faster, and quick steps would feel it."""
+"""Longest age of the shown figures while steps follow one another. Readers are no faster, and quick steps would be slowed."""
 
 
 class _Shown:

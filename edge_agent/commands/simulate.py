@@ -1,6 +1,6 @@
 """`edge-agent simulate`: the simulators on the command line.
 
-Parse, call shared.planning, print. What is wrong raises PlanError; the app makes one line and an exit code of it.
+Parse, call shared.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 from itertools import pairwise

@@ -25,7 +25,7 @@ def open_links(
     trace_run: int | None,
     round_trips: list[float],
 ) -> list[LinkTrace]:
-    """Both directions of each link from what was given for them; round_trips: in seconds, one a link. PlanError."""
+    """Open both directions of each link from the given options. round_trips: in seconds, one a link. Raises PlanError."""
     if downlink_traces and downlink is not None:
         raise PlanError("the downlink is given twice; give either --downlink-trace or --downlink")
     for option, given in (("--trace", traces), ("--downlink-trace", downlink_traces or traces)):

@@ -22,7 +22,7 @@ class LiveBar:
     """Steps, loss, samples a second and bytes both ways of a run."""
 
     def __init__(self, console: Console) -> None:
-        # Eighty columns hold the figures; the bar takes what is left.
+        # Eighty columns hold the figures; the bar takes the rest.
         columns = (
             BarColumn(bar_width=None, table_column=Column(max_width=20)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
@@ -32,7 +32,7 @@ class LiveBar:
             TextColumn("{task.fields[accuracy]}"),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
-        # Where nobody watches, a bar would only stand between the lines of a log.
+        # Without a terminal, a bar would only stand between the lines of a log.
         self.bar = Bar(*columns, console=console, refresh_per_second=4, disable=not console.is_terminal)
         self._task = self.bar.add_task(
             "training", start=False, total=None, loss="-", rate=0.0, up="0 B", down="0 B", accuracy=""

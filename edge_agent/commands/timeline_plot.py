@@ -25,7 +25,7 @@ _DIGIT_SHARE = 0.0075
 _OUTLINED_SHARE = 0.006
 """The share of the width from which a span has room for an outline."""
 _SEEN_SHARE = 0.0015
-"""Shorter ones are drawn as if they were so long, or nobody would see them."""
+"""Shorter ones are drawn with this length; otherwise they would be invisible."""
 
 
 def draw(window: Window, path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The agent's control service: what an operator sees of a run and does to it."""
+"""The agent's control service: the view and the actions of an operator on a run."""

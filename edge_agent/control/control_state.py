@@ -43,7 +43,7 @@ class ControlState:
         self._began_seconds = time.monotonic()
 
     def begin(self, run: OpenRun, decisions: Decisions | None) -> None:
-        """This run is it from now on; what was pinned is pinned in it too."""
+        """Control this run from now on. Earlier pins hold in it too."""
         self.run = run
         self.decisions = decisions if isinstance(decisions, DecisionLoop) else None
         self.pinning.begin(run.deployer, decisions)

@@ -43,7 +43,7 @@ class Pinning:
     def check(self, wanted: Pins) -> None:
         """Refuse impossible pins, whatever the trainer permits.
 
-        Raises StatusError, and ModelError, ConfigError or DataError for cuts that cannot or may not be.
+        Raises StatusError, and ModelError, ConfigError or DataError for impossible or forbidden cuts.
         """
         if wanted == Pins():
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
@@ -72,8 +72,8 @@ class Pinning:
     def pin(self, wanted: Pins) -> None:
         """Add these pins.
 
-        Raises PlanError for what the engine's profile has not measured, DataError for a cut at which labels may not
-        leave; nothing changes then.
+        Raises PlanError for values that the engine's profile has not measured, DataError for a cut at which labels may
+        not leave; nothing changes then.
         """
         given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
         self._set(replace(self.now, **given))

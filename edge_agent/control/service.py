@@ -1,4 +1,4 @@
-"""`EdgeControlService`: each call is handed to what does the work, and answered in the contract's words."""
+"""`EdgeControlService`: each call is passed to the part that does the work, and answered in the contract's words."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ TRAINING = "training"
 
 
 class EdgeControl:
-    """The answers. What each promises and refuses is said in protos/isthmus/v1/control.proto."""
+    """The answers. protos/isthmus/v1/control.proto says what each promises and refuses."""
 
     def __init__(self, of: ControlState, health: Health) -> None:
         self._of = of
@@ -179,7 +179,7 @@ class EdgeControl:
 async def judged(controller: PlacementController, document: object) -> Placement:
     """The placement that a document says, judged beside the event loop. Raises ConfigError or DataError."""
     before = None
-    while before is not controller.placement:  # what another wish changes meanwhile, the document may leave as it is
+    while before is not controller.placement:  # The document may leave unchanged what another request changes.
         before = controller.placement
         wanted = await asyncio.to_thread(controller.experiment.placed, document, before)
     return wanted

@@ -20,11 +20,11 @@ _STATE_STYLES = {
     pb.RUN_STATE_AWAY: "bold red",
     pb.RUN_STATE_STOPPING: "bold yellow",
 }
-"""Green is at work, yellow stands still as somebody wished, red waits for what it needs."""
+"""Green is at work, yellow stands still at an operator's request, red waits for another part."""
 
 
 def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
-    """All of it, in the order in which a batch travels. trend: what was seen before, for someone who goes on looking."""
+    """Show the whole status, in the order in which a batch travels. trend: earlier figures, for a reader who keeps looking."""
     table = Table(title=f"session {status.session_id or '-'}", show_header=False)
     table.add_column(style="cyan", no_wrap=True)
     today = status.deployment
@@ -156,7 +156,7 @@ def _phase(phases: pb.PhaseSeconds, field: str) -> str:
         return "-"
     slowest = max(seconds.values())
     bar = "█" * round(30 * seconds[field] / slowest) if slowest > 0 else ""
-    style = "yellow" if seconds[field] == slowest else "green"  # what a step waits for
+    style = "yellow" if seconds[field] == slowest else "green"  # the limit of a step
     return f"{seconds[field] * 1e3:9.2f} ms [{style}]{bar}[/]"
 
 

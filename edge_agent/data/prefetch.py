@@ -22,9 +22,9 @@ QUICK_SECONDS, QUICK_SHARE, MOST_SECONDS = 0.0003, 0.1, 0.05
 """Bounds on the time of a batch that is read on the compute thread. The usual time is at most these seconds or this
 share of a step: processor time before that is tried, all time then. The last bounds every single batch."""
 LONG_SECONDS = 0.001
-"""Reading that takes longer is worth half as much processor time to have others hear first of what is done."""
+"""Reading that takes longer is worth half as much processor time, so that others hear first of finished work."""
 TRIED = 8
-"""The median of so many batches is what they usually take."""
+"""Number of batches whose median is their usual time."""
 
 
 class Prefetcher:
@@ -42,7 +42,7 @@ class Prefetcher:
         self._is_left = self._is_over = False
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[None] = self._loop.create_future()
-        """Ends with what the first batch that cannot be read fails with, a DataError."""
+        """Ends with the error of the first batch that cannot be read, a DataError."""
         self._one_reads = threading.Lock()
         self._at_once = reading is Reading.AT_ONCE
         self._may_change = reading is Reading.AS_IT_SHOWS
@@ -112,7 +112,7 @@ class Prefetcher:
             self._judge(time.thread_time() - began)
             self._on_ready()
             if self._at_once or len(self._ready) == MOST_READY:
-                self._is_filling = False  # whoever takes one now has more read; one that was taken before is read here
+                self._is_filling = False  # The taker of one now reads more; an earlier one is read here.
 
     def _read(self) -> None:
         with self._one_reads:
@@ -129,7 +129,8 @@ class Prefetcher:
             self._is_over = True
 
     def _judge(self, seconds: float) -> None:
-        """Read where it costs less from now on. What turns out to take time on the compute thread never goes there again."""
+        """Choose the cheaper thread for reading from now on. Reading that proves slow on the compute thread never
+        returns there."""
         if not self._may_change:
             return
         self._costs.append(seconds)

@@ -211,7 +211,7 @@ def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:
         tensors = dataset.tensors[0], dataset.tensors[1]
     else:
         return None
-    # Rows of what lies otherwise would be stacked with other strides.
+    # Rows with another layout would be stacked with other strides.
     return tensors if tensors is not None and all(tensor.is_contiguous() for tensor in tensors) else None
 
 

@@ -1,4 +1,4 @@
-"""`edge-agent doctor`: looks at this device, and at each trainer through its link, and says what to fix. Changes nothing.
+"""`edge-agent doctor`: the examination of this device, and of each trainer through its link, with remedies. Changes nothing.
 
-`examine.py` has the order of the checks, `finding.py` what one says; `command.py` shows them.
+`examine.py` has the order of the checks, `finding.py` their results; `command.py` shows them.
 """

@@ -45,7 +45,7 @@ def doctor(
 
 
 def render_table(findings: Sequence[Finding]) -> Table:
-    """One line a check. What is said in it may come from a peer and is shown as it is, not as markup."""
+    """Return a table with one line a check. Its text may come from a peer and is shown literally, not as markup."""
     wide = [Column(header, overflow="fold") for header in ("check", "result", "what to do")]
     table = Table(wide[0], "", *wide[1:])
     for finding in findings:

@@ -1,6 +1,6 @@
 """Is this device fit to train? Each check judges facts that it is given; `examine_device` collects them.
 
-What a bound is good for stands beside it. Knows nothing of the trainer.
+Each bound has its reason beside it. Knows nothing of the trainer.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def check_python(version: Sequence[int]) -> Finding:
 
 
 def check_torch(version: str, cuda: str | None, *, has_gpu: bool) -> Finding:
-    """version: as torch says it, 2.13.0+cpu. cuda: what this build of torch is for; None for the CPU."""
+    """version: as torch says it, 2.13.0+cpu. cuda: the CUDA version of this build of torch; None for the CPU."""
     shown = f"{version}, for {'the CPU' if cuda is None else f'CUDA {cuda}'}"
     if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < LEAST_TORCH:
         return fix("torch", shown, f"install torch {'.'.join(map(str, LEAST_TORCH))} or newer")

@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. remedy: what to do; empty where there is nothing."""
+    """One line of the report. remedy: the action to take; empty if there is none."""
 
     check: str
     status: Status

@@ -1,4 +1,4 @@
-"""Is there a way to the trainer, and is who answers there the one that is meant? Names, TCP and TLS, without gRPC."""
+"""The reachability of the trainer, and its identity: names, TCP and TLS, without gRPC."""
 
 import asyncio
 import datetime
@@ -23,7 +23,7 @@ async def check_name(host: str, port: int) -> Finding:
     """Check that the trainer's name has an address."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter for what cannot be a name at all
+    except (OSError, UnicodeError) as error:  # the latter for an impossible name
         return fix(
             "name",
             f"{host}: {getattr(error, 'strerror', None) or error}",
@@ -119,7 +119,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _is_alert(error: ssl.SSLError) -> bool:
-    """Tell whether the other side has said in TLS what it dislikes."""
+    """Tell whether the other side has named its objection in TLS."""
     return "ALERT" in (error.reason or "")
 
 

@@ -1,4 +1,4 @@
-"""Is it a trainer that would train with this agent? Its health, its version, and what it lets the agent's token do."""
+"""The trainer's fitness for this agent: its health, its version, and the rights of the agent's token."""
 
 import re
 

@@ -1,6 +1,6 @@
 """Report on a placement: the crossings of a step, the memory of each worker, and the data that each worker sees.
 
-Counted from the shapes of the workload's tensors; nothing is measured and nobody is contacted.
+Counted from the shapes of the workload's tensors; nothing is measured and no trainer is contacted.
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that a worker holds; what the network's buffers, the loss and torch itself take comes on top."""
+    """Bytes that a worker holds. The network's buffers, the loss and torch itself take more."""
 
     worker: str
     weights: int
@@ -89,7 +89,7 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """A placement with the names of the blocks, and what follows from it."""
+    """A placement with the names of the blocks, and its consequences."""
 
     placement: Placement
     block_names: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""The placement that a configuration names, and what it permits: the one place where placements are judged on this device.
+"""The placement that a configuration names, and its permissions: the one place where placements are judged on this device.
 
-It contacts nobody.
+It contacts no trainer.
 """
 
 from collections.abc import Iterable
@@ -39,8 +39,8 @@ from shared.placement import (
 def placement_of(workload: Workload) -> Placement:
     """Build the placement of the first step, valid and permitted, with the codec of every crossing.
 
-    Its `labels` say who may have labels under any placement that comes later, too. Raises ConfigError for a placement that
-    cannot be, ModelError for a `deployment.cut` that cannot, and DataError for labels that may not leave.
+    Its `labels` name the workers that may have labels under any later placement, too. Raises ConfigError for an invalid
+    placement, ModelError for an impossible `deployment.cut`, and DataError for labels that may not leave.
     """
     config = workload.config
     if config.placement.file is not None:
@@ -53,10 +53,10 @@ def placement_of(workload: Workload) -> Placement:
 
 
 def check_permitted(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> None:
-    """Refuse a placement that cannot be, or under which samples or labels go to who may not have them.
+    """Refuse an invalid placement, or one that sends samples or labels to a worker that may not have them.
 
-    labels_to: who may have labels, by the configuration's placement; None lets whoever computes the loss have them. Raises
-    ConfigError, and DataError for labels that are the inputs themselves.
+    labels_to: workers that may have labels, by the configuration's placement; None permits them to the worker with the
+    loss. Raises ConfigError, and DataError for labels that are the inputs themselves.
     """
     privacy = workload.config.privacy
     permissions = Permissions(frozenset(privacy.inputs_to), labels_to, frozenset(privacy.gradients_to))
@@ -79,12 +79,12 @@ def completed(placement: Placement, workload: Workload, labels_to: frozenset[str
 
 
 def configured_codecs(config: EdgeConfig) -> dict[Cargo, str]:
-    """The codecs of the configuration at the first step, by what is sent with them."""
+    """Return the codecs of the configuration at the first step, by the kind of tensor."""
     return {cargo: schedule.pairs[0][1] for cargo, schedule in codec_schedules(config).items()}
 
 
 def codec_schedules(config: EdgeConfig) -> dict[Cargo, Schedule[str]]:
-    """From when on which codec holds, by what is sent with it."""
+    """Return the schedules of codecs, by the kind of tensor."""
     deployment, learning_rate = config.deployment, config.training.schedule
     return {
         Cargo.FEATURE: deployment.codec_schedule(learning_rate),
@@ -162,7 +162,7 @@ def _from_file(path: Path, workload: Workload) -> Placement:
 
 
 def _check_widths(config: EdgeConfig, chain: Chain, of_file: Iterable[str]) -> None:
-    """Refuse to narrow features of float64 where nobody asked for less than exact ones. Raises ConfigError.
+    """Refuse to narrow features of float64 without an explicit codec. Raises ConfigError.
 
     of_file: codecs that a file of a placement names.
     """
@@ -189,7 +189,7 @@ def _narrows_float64(name: str) -> bool:
 
 
 def check_named_codecs(placement: Placement, config: EdgeConfig) -> None:
-    """Refuse codecs of a document that are not there, and those of what follows a schedule, which would set another.
+    """Refuse unknown codecs of a document, and codecs of tensors that follow a schedule, which would set another.
 
     Raises ConfigError.
     """

@@ -1,5 +1,4 @@
-"""Privacy of raw samples: the ways in which a placement shows them to others, and whether the configuration permits
-these."""
+"""Privacy of raw samples: the ways in which a placement shows them to others, and whether the configuration permits these."""
 
 from collections.abc import Iterable
 
@@ -48,13 +47,13 @@ def _standardised(numbers_BN: Tensor) -> Tensor:
 def may_keep(block: int, worker: str, model: ModelFacts, privacy: PrivacyConfig) -> bool:
     """Tell whether a worker may keep replicas of a block.
 
-    Weights of one checkpoint after the other, with what the optimizer keeps, tell what gradients tell of raw samples.
+    Weights of successive checkpoints, with the optimizer's state, reveal as much of raw samples as gradients do.
     """
     return block >= model.raw_features or worker in (AGENT, *privacy.inputs_to, *privacy.gradients_to)
 
 
 def check_labels_may_leave(datasets: Iterable[str], receivers: Iterable[str], privacy: PrivacyConfig) -> None:
-    """Refuse labels that are the inputs themselves where they go to who may not have inputs. Raises DataError.
+    """Refuse to send labels that are the inputs themselves to a worker that may not have inputs. Raises DataError.
 
     datasets: the keys of those whose labels are their inputs, such as data.train. receivers: the workers that labels go to.
     """

@@ -1,4 +1,4 @@
-"""A placement without the trainers that a run goes on without: who gets their blocks. It contacts nobody."""
+"""A placement without the trainers that a run goes on without: the heirs of their blocks. It contacts no trainer."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -14,13 +14,14 @@ def plan_without(
     kept: Mapping[str, Collection[int]],
     barred: Callable[[Placement], str] = lambda _placement: "",
 ) -> Placement:
-    """The placement in which others have what these trainers had; the same one where they had nothing.
+    """Return the placement in which others have the blocks of these trainers; the same one if they had none.
 
-    kept: by the worker that is there, the blocks of which it keeps replicas. Who keeps those that are needed comes first, then
-    the other trainers from the nearest on, and last this device, alone only where engine.allow_edge_only permits. Raises the
-    ConfigError or DataError of the last one that was tried, where nobody may or can have the blocks.
+    kept: by remaining worker, the blocks of which it keeps replicas. The keeper of the needed ones comes first, then
+    the other trainers from the nearest on, and last this device, alone only where engine.allow_edge_only permits.
+    Raises the
+    ConfigError or DataError of the last one that was tried, if no worker may and can have the blocks.
 
-    barred: what else is in the way of a placement, as a sentence; empty for nothing.
+    barred: another obstacle to a placement, as a sentence; empty for none.
     """
     for worker in left_out:
         if held_blocks(placement, worker):

@@ -1,4 +1,4 @@
-"""A cut that nobody chose and that leaves a worker next to nothing of the model: said once, at the beginning of a run."""
+"""A default cut that leaves a worker almost no part of the model: reported once, at the beginning of a run."""
 
 import structlog
 

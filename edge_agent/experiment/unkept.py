@@ -1,7 +1,8 @@
-"""State of a model that nothing keeps: named before a run begins.
+"""State of a model that no file keeps: named before a run begins.
 
-Parameters and buffers move with their blocks and are in every checkpoint. The file of the results has what the module's own
-state dict has, so a buffer that is registered with `persistent=False` is not in it. A number in a plain attribute is kept
+Parameters and buffers move with their blocks and are in every checkpoint. The file of the results has what the module's
+own state dict has, so a buffer that is registered with `persistent=False` is not in it. A number in a plain attribute
+is kept
 nowhere: it stays behind where a block moves, and begins again where a run is resumed.
 """
 
@@ -29,7 +30,7 @@ class Unkept(NamedTuple):
 
 
 def warn_of_unkept(workload: Workload) -> None:
-    """Say in the log what nothing keeps, where there is anything."""
+    """Log the state that no file keeps, if there is any."""
     found = unkept(workload)
     if found.buffers:
         _log.warning(

@@ -59,7 +59,7 @@ class Workload:
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
-        # What crosses is judged with these samples and weights, too, and not only with made-up ones as a trainer does it.
+        # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
         self.chain = with_measured(self.chain, first.inputs)
         check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
 

@@ -26,24 +26,24 @@ class Lane(NamedTuple):
     phase: str
     """Name of the work here: one of `PHASES`, "codec", or `BETWEEN_TRAINERS`."""
     of: str
-    """The worker, or "near>far" for what goes from one worker to another. Empty in files that say nothing of it."""
+    """Worker, or "near>far" for tensors from one worker to another. Empty in files that do not say it."""
     by_reports: bool = False
     """True if a trainer is known by its reports alone, because the device has no link to it."""
 
 
 def way(sender: str, receiver: str) -> Lane:
-    """The lane of what goes from one worker to another."""
+    """Return the lane of the tensors from one worker to another."""
     phase = "uplink" if sender == AGENT else "downlink" if receiver == AGENT else BETWEEN_TRAINERS
     return Lane(phase, f"{sender}>{receiver}")
 
 
 def trainer_lane(name: str, links: Iterable[Link]) -> Lane:
-    """The lane of what a trainer computes."""
+    """Return the lane of a trainer's computations."""
     return Lane("cloud", name, by_reports=not any({AGENT, name} == set(link) for link in links))
 
 
 def lanes_of(placement: Placement, links: Sequence[Link]) -> list[Lane]:
-    """The lanes of a placement from top to bottom: the device, then each trainer between what comes to it and what it sends.
+    """Return the lanes of a placement from top to bottom: the device, then each trainer between its arrivals and its sends.
 
     A link stands with the later of its two workers.
     """

@@ -35,7 +35,7 @@ class KnownGauge(Collector):
         registry.register(self)
 
     def show(self, read: Read, *values: str) -> None:
-        """Have a series, by the values of its labels. read: what it shows."""
+        """Add a series, by the values of its labels. read: its value."""
         self._reads[values] = read
 
     def set(self, figure: float, *values: str) -> None:
@@ -200,7 +200,7 @@ class EdgeMetrics(TrainingMetrics):
         self.migration_seconds.observe(pause_seconds)
 
     def watch(self, run: InFlight) -> None:
-        """Read what is under way from `run`, at each scrape and on the scraper's thread."""
+        """Read the batches under way from `run`, at each scrape and on the scraper's thread."""
         self._in_flight.set_function(lambda: run.in_flight)
         self._attached.set_function(lambda: run.attached)
         for queue in QUEUES:

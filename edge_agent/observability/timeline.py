@@ -1,6 +1,6 @@
-"""The time line of a run: what each worker and each link did when, all on one clock, as a Chrome/Perfetto trace.
+"""The time line of a run: the work of each worker and link, all on one clock, as a Chrome/Perfetto trace.
 
-Writes it and reads it back. Knows nothing of what is made of it.
+Writes it and reads it back. Knows nothing of its use.
 """
 
 import json
@@ -23,7 +23,7 @@ first part, and the time of all parts together."""
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One worker or link worked on one step, as `what` says; in seconds since any one moment."""
+    """The work of one worker or link on one step, named by `what`; in seconds since any one moment."""
 
     lane: Lane
     what: str
@@ -64,7 +64,7 @@ class Timeline:
         self._entries: deque[Span | RateNews] = deque(maxlen=MOST_ENTRIES)
 
     def show(self, lanes: Iterable[Lane]) -> None:
-        """There are these lanes, whatever happens in them, below those that there are already."""
+        """Add these lanes below the present ones, even if they stay empty."""
         for lane in lanes:
             self._lanes.setdefault(lane, lane)
 

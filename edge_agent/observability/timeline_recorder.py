@@ -1,4 +1,4 @@
-"""Makes a time line of what the device does, and of what it hears of trainers and their clocks."""
+"""A recorder of the time line: the device's own work, and the reports of trainers with their clocks."""
 
 import time
 from typing import Any, NamedTuple
@@ -16,10 +16,10 @@ from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 
 class ReportedClock:
-    """Knows one bound: nothing arrives before it was sent. What came fastest bounds best.
+    """A clock known by one bound: nothing arrives before it was sent. The fastest message bounds best.
 
-    So it puts a moment too late by that way at least, and never puts what was sent after it came. The bound loosens by what
-    two clocks may drift.
+    So it puts a moment too late by that way at least, and never puts what was sent after it came. The bound loosens by
+    what two clocks may drift.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TimelineRecorder:
         self._streams: dict[str, Duplex[Any, Any]] = {}
         """Streams on which a tensor was acknowledged, so that the clock at the other end is known from both ways."""
         self._newest: dict[str, _Sent] = {}
-        """Newest acknowledgement of each peer, drawn when it is known what that acknowledgement covers."""
+        """Newest acknowledgement of each peer, drawn when its coverage is known."""
         self._encoded: dict[int, float] = {}
         """Time at which the first load of a step was encoded, of the steps that the device is at."""
         events.subscribe(Placed, self._place)
@@ -116,7 +116,7 @@ class TimelineRecorder:
         one_way = (stream.round_trip.seconds or 0.0) / 2
         encoded = self._encoded.get(tensor.key.step, float("-inf"))
         began = min(max(arrived - max(event.seconds - one_way, 0.0), encoded), arrived)
-        rate = stream.link.bits_per_second or float("inf")  # of a link that is not known yet, what crosses is small
+        rate = stream.link.bits_per_second or float("inf")  # On a link of unknown rate, tensors are small.
         soonest = min(began + one_way + len(tensor.payload) * 8 / rate, arrived)
         if (before := self._newest.get(peer)) is not None:
             self._draw(peer, before, came_before_others=before.acknowledged_nanoseconds == receiver_nanoseconds)

@@ -26,10 +26,11 @@ CPU = torch.device("cpu")
 
 
 def replay(record: RunRecord, model: Path, progressed: Callable[[int], object] = lambda _step: None) -> int:
-    """Do all recorded steps again, and compare what comes with the losses of the record and the weights of the file.
+    """Do all recorded steps again, and compare the results with the losses of the record and the weights of the file.
 
-    progressed: told after each stretch how many steps are done. Returns how many steps there are. Raises ReplayError with the
-    first step whose loss is another, or the first block whose weights are, and ConfigError for a run that cannot be repeated.
+    progressed: gets the number of finished steps after each stretch. Returns the number of steps. Raises ReplayError
+    with the first step whose loss is another, or the first block whose weights are, and ConfigError for a run that
+    cannot be repeated.
     """
     config = record.session.configuration
     workload = Workload(config, record.session.schedule_steps)
@@ -50,7 +51,7 @@ def replay(record: RunRecord, model: Path, progressed: Callable[[int], object] =
 
 
 class _Replay:
-    """The workers of a run, and what they have done so far."""
+    """The workers of a run, and their progress."""
 
     def __init__(self, workload: Workload, record: RunRecord) -> None:
         self._workload = workload

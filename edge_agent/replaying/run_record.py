@@ -1,9 +1,10 @@
-"""The record of a run (schema `isthmus.record/v1`): what decides the bits of its weights, beside its data, in lines of JSON.
+"""The record of a run (schema `isthmus.record/v1`): all that decides the bits of its weights, except its data, in lines
+of JSON.
 
-The first line is the session's record with its configuration. Then follow, as they happen: `{"place": DOCUMENT}`, a placement
-that is in force from the next step on; `{"back": STEP}`, a checkpoint to which all workers went back; and
-`[STEP, WORKER, LOSS, ORDER]`, what a worker reports of a step: its loss as a hexadecimal float, where it has computed one, and
-the order in which it computed (`StepDone.order`). A report that says neither has no line. Knows nothing of torch.
+The first line is the session's record with its configuration. Then follow, as they happen: `{"place": DOCUMENT}`, a
+placement that is in force from the next step on; `{"back": STEP}`, a checkpoint to which all workers went back; and
+`[STEP, WORKER, LOSS, ORDER]`, a worker's report of a step: its loss as a hexadecimal float, where it has computed one,
+and the order in which it computed (`StepDone.order`). A report that says neither has no line. Knows nothing of torch.
 """
 
 import json
