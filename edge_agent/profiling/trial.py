@@ -95,7 +95,7 @@ async def _train(
         worker = device.placed
         try:
             await Recovery(session, device).rejoin(is_whole=True)
-            aggregator.begin(session.state.plan.training, 0)
+            aggregator.begin(worker.run.window)
             watch.run = worker.run
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (

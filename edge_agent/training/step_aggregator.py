@@ -10,7 +10,7 @@ from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import IsthmusError
 from shared.events import Emit
 from shared.events.worker import Computed, Encoded, Received, Sent, StepComputed, WorkerDone
-from shared.placement import AGENT, Backward, StepPlan
+from shared.placement import AGENT, Backward, Window
 from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss, whole_loss
 from shared.transport.stream.framing import WireTensor
@@ -38,8 +38,8 @@ class StepAggregator(WorkerListener):
         self._reports: dict[int, list[StepDone]] = {}
         self._seconds: dict[int, float] = {}
         self._warned_of_no_gradient = False
-        self.done_step = 0
-        """First step that some worker has not done."""
+        self._window: Window
+        """Counts of the steps under the placement in force."""
         self._loop = asyncio.get_running_loop()
         self._goal = 0
         self._reached: asyncio.Future[None] = self._loop.create_future()
@@ -47,13 +47,18 @@ class StepAggregator(WorkerListener):
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Ends with the error of a loss that ends the run."""
 
-    def begin(self, plan: StepPlan, step: int) -> None:
-        """Begin steps under a placement, from this one on."""
+    def begin(self, window: Window) -> None:
+        """Begin the steps that a window of this device's worker counts."""
+        self._window, plan = window, window.plan
         self._names = tuple(name for name in plan.placement.workers if plan.program(name))
         self._learns = any(isinstance(one, Backward) for one in plan.program(AGENT))
         self._reports.clear()
         self._seconds.clear()
-        self.done_step = step
+
+    @property
+    def done_step(self) -> int:
+        """Return the first step that some worker has not done."""
+        return self._window.settled
 
     def reaching(self, step: int) -> "asyncio.Future[None]":
         """Return a future that ends once every worker has done all steps before this one. The former future is dropped."""
@@ -98,8 +103,8 @@ class StepAggregator(WorkerListener):
         self._emit(WorkerDone(done))
         reports = self._reports.setdefault(done.step, [])
         reports.append(done)
-        while not self.failure.done() and len(self._reports.get(self.done_step, ())) == len(self._names):
-            self._end(self._reports.pop(self.done_step))
+        if len(reports) == len(self._names) and not self.failure.done():
+            self._end(done.step, self._reports.pop(done.step))
 
     def peer_stops(self, worker: str, /) -> None:
         """Note that a trainer is about to stop."""
@@ -108,9 +113,7 @@ class StepAggregator(WorkerListener):
             self.trainer_stops = True
             self._boundary.request()
 
-    def _end(self, reports: Sequence[StepDone]) -> None:
-        step = self.done_step
-        self.done_step += 1
+    def _end(self, step: int, reports: Sequence[StepDone]) -> None:
         parts = [
             BatchLoss(done.loss, done.correct if done.HasField("correct") else None, done.samples)
             for done in reports

@@ -93,7 +93,7 @@ class TrainingLoop:
         self.deployer = Deployer(session, device, boundary, emit, self._may_change)
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
-        self._aggregator.begin(session.state.plan.training, session.state.first_step)
+        self._aggregator.begin(self._worker.run.window)
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._failure_budget = FailureBudget()
         self._liveness = LivenessMonitor(session, lambda: self._aggregator.done_step, lambda: self._pause.requested)
@@ -191,7 +191,7 @@ class TrainingLoop:
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used. Joining gives others.
             return await self._rejoin(is_whole=True)
-        self._aggregator.begin(self._session.state.plan.training, self.step)
+        self._aggregator.begin(self._worker.run.window)
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
 
@@ -304,7 +304,7 @@ class TrainingLoop:
 
     async def _restart(self, restored: Restored) -> None:
         """Continue from the checkpoint that all workers have restored."""
-        self._aggregator.begin(self._session.state.plan.training, restored.step)
+        self._aggregator.begin(self._worker.run.window)
         self.checkpointer.count_from(restored.step)
         if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more

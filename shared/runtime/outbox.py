@@ -37,14 +37,11 @@ class Outbox:
         """labelled: the feature with which small labels of its step go; None where they go by themselves."""
         self._labelled = labelled
         ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
-        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer() for crossing in ordered}
+        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in ordered}
         self._ordered = tuple(ordered)
         self._ranks = {crossing: rank for rank, crossing in enumerate(ordered)}
         self._ready: list[int] = []
         """The ranks of the crossings of which something waits, rising: a link may have thousands, and few that wait."""
-        self._to_send = dict.fromkeys(ordered, first_step)
-        self._next_step = dict.fromkeys(ordered, first_step)
-        """Step that is put in next, by crossing."""
         self._forgotten = first_step
         """Everything before this step is forgotten."""
 
@@ -55,8 +52,8 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Number of items that have not been handed to the link."""
-        return sum(self._next_step[crossing] - first for crossing, first in self._to_send.items())
+        """Count the items that have not been handed to the link."""
+        return sum(items.waiting for items in self._items.values())
 
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
@@ -65,31 +62,27 @@ class Outbox:
             assert isinstance(outgoing.load, tuple)
             item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
         self._items[outgoing.crossing].keep(outgoing.step, item)
-        self._next_step[outgoing.crossing] = outgoing.step + 1
         self._look_at(outgoing.crossing)
 
     def next(self) -> tuple[Item, ...]:
         """Return the items to send next, together: of those that wait, the first kind in order; labels with their feature."""
         for rank in self._ready:
-            if (item := self._waiting(self._ordered[rank])) is None:
+            if (item := self._items[self._ordered[rank]].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
             if not item.waits or self._labelled is None:
                 return (item,)
-            feature = self._waiting(self._labelled)
+            feature = self._items[self._labelled].first_unsent()
             if feature is not None and feature.step == item.step:
                 return item, feature
-            if self._to_send[self._labelled] > item.step:  # a lost stream has brought the feature and not the labels
+            if self._items[self._labelled].sent_step > item.step:  # A lost stream has brought the feature alone.
                 return (item,)
         return ()
-
-    def _waiting(self, crossing: Crossing) -> Item | None:
-        return self._items[crossing].first_from(self._to_send[crossing])
 
     def _look_at(self, crossing: Crossing) -> None:
         """Count a crossing among those of which something waits, or among them no more."""
         rank = self._ranks[crossing]
         at = bisect_left(self._ready, rank)
-        was_ready, is_ready = self._ready[at : at + 1] == [rank], self._waiting(crossing) is not None
+        was_ready, is_ready = self._ready[at : at + 1] == [rank], self._items[crossing].first_unsent() is not None
         if is_ready and not was_ready:
             self._ready.insert(at, rank)
         elif was_ready and not is_ready:
@@ -97,7 +90,7 @@ class Outbox:
 
     def note_sent(self, item: Item) -> None:
         """All of an item has been handed to the link."""
-        self._to_send[item.crossing] = item.step + 1
+        self._items[item.crossing].sent_step = item.step + 1
         self._look_at(item.crossing)
 
     def resume(self, crossing: Crossing, step: int) -> None:
@@ -105,13 +98,13 @@ class Outbox:
 
         Raises ProtocolError for a step that it cannot wait for: it has not come, or was told to be done.
         """
-        next_step = self._next_step[crossing]
-        if not self._items[crossing].covers(step, next_step):
-            first, what = next(iter(self._items[crossing].steps), next_step), f"{crossing.cargo} {crossing.index}"
+        items = self._items[crossing]
+        if not items.covers(step):
+            first, what = next(iter(items.steps), items.next_step), f"{crossing.cargo} {crossing.index}"
             raise ProtocolError(
-                f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {next_step} can be sent"
+                f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {items.next_step} can be sent"
             )
-        self._to_send[crossing] = step
+        items.sent_step = step
         self._look_at(crossing)
 
     def forget_before(self, before: int) -> None:

@@ -22,8 +22,7 @@ class Reports:
         """may_wait: True if no worker begins a batch only when it has heard of the others."""
         self.due = asyncio.Event()
         """Event that is set when a report must go, even alone. The sender clears it."""
-        self._kept: ResendBuffer[StepDone] = ResendBuffer(MOST_KEPT)
-        self._count = self._sent = 0
+        self._kept: ResendBuffer[StepDone] = ResendBuffer(limit=MOST_KEPT)
         self._stopping: list[str] = []
         """Workers that are about to stop."""
         self._stopping_sent = 0
@@ -35,8 +34,7 @@ class Reports:
 
     def add(self, done: StepDone, *, more_comes: bool) -> None:
         """One more has to go. more_comes: whether other steps are under way here."""
-        self._kept.keep(self._count, done)
-        self._count += 1
+        self._kept.keep(self._kept.next_step, done)
         if self._may_wait:
             (self._late if more_comes else self._soon).begin()
         else:
@@ -55,7 +53,7 @@ class Reports:
     @property
     def are_due(self) -> bool:
         """Tell whether anything is to be sent now, even alone."""
-        return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._sent < self._count)
+        return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._kept.waiting > 0)
 
     def take(self) -> LinkMessage:
         """Make a message of the reports that go with the next items, or alone."""
@@ -67,12 +65,13 @@ class Reports:
         return message
 
     def _taken(self) -> list[StepDone]:
-        if self._sent == self._count:
+        kept = self._kept
+        if not kept.waiting:
             return []
-        stop = min(self._count, self._sent + MOST_TAKEN)
-        taken = [self._kept[number] for number in range(self._sent, stop)]
-        self._sent = stop
-        if stop == self._count:
+        first = kept.sent_step
+        kept.sent_step = min(kept.next_step, first + MOST_TAKEN)
+        taken = [kept[number] for number in range(first, kept.sent_step)]
+        if not kept.waiting:
             self._is_hurried = False
             self._soon.end()
             self._late.end()
@@ -80,11 +79,11 @@ class Reports:
 
     def covers(self, received: int) -> bool:
         """Tell whether a peer that has received this number of reports can be brought to all there are."""
-        return self._kept.covers(received, self._count)
+        return self._kept.covers(received)
 
     def resume(self, received: int) -> None:
         """A stream begins, whose other end has received so many."""
-        self._sent = received
+        self._kept.sent_step = received
         self._stopping_sent = 0
         self._kept.forget_before(received)
         self.hurry()

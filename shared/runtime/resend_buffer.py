@@ -1,4 +1,4 @@
-"""Items for the peer that may have to be sent again after a lost link, by step.
+"""Items that were made for the peer, by step: those that wait to be sent, and those that may have to be sent again.
 
 Each side keeps its sent items until the peer is known to have them. On the next stream the peer tells its position.
 """
@@ -11,23 +11,33 @@ T = TypeVar("T")
 class ResendBuffer(Generic[T]):
     """Items in the order of their steps. Used by one thread at a time."""
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, first_step: int = 0, limit: int | None = None) -> None:
         """limit: how many of the newest steps are kept; None where `forget_before` alone bounds them."""
         self._items: dict[int, T] = {}
         self._limit = limit
+        self.next_step = first_step
+        """Step after the last one whose item was kept."""
+        self.sent_step = first_step
+        """First step whose item is not sent."""
 
     def __getitem__(self, step: int) -> T:
-        """The item of a step that is here."""
+        """Return the item of a step that is here."""
         return self._items[step]
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps whose items are here, in order."""
+        """Return the steps whose items are here, in order."""
         return tuple(self._items)
+
+    @property
+    def waiting(self) -> int:
+        """Count the items that are not sent."""
+        return self.next_step - self.sent_step
 
     def keep(self, step: int, item: T) -> None:
         """Keep an item of a step that is later than all kept ones."""
         self._items[step] = item
+        self.next_step = step + 1
         if self._limit is not None:
             self._items.pop(step - self._limit, None)
 
@@ -36,13 +46,14 @@ class ResendBuffer(Generic[T]):
         while self._items and (oldest := next(iter(self._items))) < before:
             del self._items[oldest]
 
-    def covers(self, first: int, stop: int) -> bool:
-        """Tell whether the items of all steps [first, stop) are here, so that a peer at `first` can be brought to `stop`.
+    def covers(self, first: int) -> bool:
+        """Tell whether all items from this step on are here, so that a peer that waits for it can be brought to the end.
 
-        Of a peer that claims to be beyond `stop` this is False.
+        Return False for a step that is beyond the next one.
         """
-        return 0 <= stop - first <= len(self._items) and all(step in self._items for step in range(first, stop))
+        lacking = self.next_step - first
+        return 0 <= lacking <= len(self._items) and all(step in self._items for step in range(first, self.next_step))
 
-    def first_from(self, step: int) -> T | None:
-        """The oldest item of this step or a later one; None where there is none."""
-        return next((item for known, item in self._items.items() if known >= step), None)
+    def first_unsent(self) -> T | None:
+        """Return the oldest item that is not sent; None if all are."""
+        return next((item for step, item in self._items.items() if step >= self.sent_step), None)

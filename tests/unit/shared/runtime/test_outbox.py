@@ -28,8 +28,8 @@ def test_the_next_tensor_is_found_without_a_look_at_all_crossings(monkeypatch):
     looked_at = []
     monkeypatch.setattr(
         ResendBuffer,
-        "first_from",
-        lambda buffer, step, found=ResendBuffer.first_from: looked_at.append(step) or found(buffer, step),
+        "first_unsent",
+        lambda buffer, found=ResendBuffer.first_unsent: looked_at.append(buffer) or found(buffer),
     )
     several = tuple(Crossing("edge", "gpu", Cargo.FEATURE, block, WHOLE) for block in range(1000))
     box = Outbox(several, 0)
