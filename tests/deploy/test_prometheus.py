@@ -76,7 +76,7 @@ class Watched:
             return json.load(response)["data"]
 
     def value(self, query):
-        """The number that a query has for an answer now; 0 where it has none, or nobody answers yet."""
+        """The number that a query has for an answer now; 0 if it has none, or no answer comes yet."""
         try:
             found = self.get(f"query?{urllib.parse.urlencode({'query': query})}")["result"]
         except urllib.error.URLError:

@@ -230,7 +230,7 @@ def _read_configuration(cls: type[Any]) -> Callable[[Path], object]:
 
 
 def _read_placement(path: Path) -> object:
-    """As whoever shows it or trains with it reads it: judged, and with a program for every worker."""
+    """Read it as a command does: judged, and with a program for every worker."""
     placement = load_placement(path, blocks=4, batch_size=8)
     model = ModelFacts(tuple(BlockFacts(name, has_buffers=True, min_samples=2) for name in "abcd"))
     check(placement, model, Permissions(inputs_to=frozenset({"near", "far"})))

@@ -209,7 +209,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def bodies(of: Message | Packet[Any]) -> st.SearchStrategy[bytes]:
-    """The bytes of a message: whole, with fields that nobody knows, or damaged."""
+    """The bytes of a message: whole, with unknown fields, or damaged."""
     good = serialize(of)[:-_CHECKSUM_BYTES] if isinstance(of, Packet) else of.SerializeToString()
     return st.one_of(st.just(good), st.sampled_from(_UNKNOWN).map(lambda more: good + more), damaged(good))
 

@@ -1,4 +1,4 @@
-"""Generated placements in which labels stay: whatever else is divided, and however, nobody hears a label or an output."""
+"""Generated placements in which labels stay: no worker but the one with the loss gets a label or an output."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace

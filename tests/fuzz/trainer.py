@@ -63,7 +63,7 @@ class State(Enum):
     """The states of a session in which calls are made on it."""
 
     OPENED = auto()
-    """Nobody has joined it: blocks can be uploaded."""
+    """No agent has joined it: blocks can be uploaded."""
     JOINED = auto()
     WITHOUT_BLOCKS = auto()
     EVALUATING = auto()
@@ -173,7 +173,7 @@ class _Fuzzing:
             await self._end_of(call)
 
     async def begin_stopping(self) -> None:
-        """Have the trainer stop while a session is linked, so that it waits for a checkpoint that nobody asks for."""
+        """Have the trainer stop while a session is linked, so that it waits for a checkpoint that no agent requests."""
         await self._another_session(State.LINKED)
         self._may_be = {Code.UNAVAILABLE, Code.CANCELLED}
         self._process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Processes of ours that begin in a moment: forked from one that has imported what takes seconds, and has talked to nobody.
+"""Processes of ours that begin in a moment: forked from one that has made the slow imports, and has opened no connection.
 
 Where a test is about how a program begins, or about its environment, Python begins it instead.
 """
@@ -135,7 +135,7 @@ def _umask() -> int:
 
 
 def _serve(requests: socket.socket) -> NoReturn:
-    """Fork a process for every request, each beside one that waits for its end, until nobody can ask any more."""
+    """Fork a process for every request, each beside one that waits for its end, until the last requester has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:

@@ -1,4 +1,4 @@
-"""Modules that most tests import, in seconds: a process that has imported this, and has talked to nobody, is forked for
+"""Modules that most tests import, in seconds: a process that has imported this, and has opened no connection, is forked for
 each suite of tests, and for agents and trainers."""
 # ruff: noqa: F401
 

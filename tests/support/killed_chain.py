@@ -34,7 +34,7 @@ class Chain:
     """Trainers and an agent in a folder, to be killed and started again. A context."""
 
     def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED, replicas=1):
-        """replace_after_seconds: None where nobody is replaced. placed: by the worker, its ranges of blocks, "" for none."""
+        """replace_after_seconds: None to replace no trainer. placed: by the worker, its ranges of blocks, "" for none."""
         self.folder = folder
         self._placed = placed
         self._names = [name for name in NAMES if name in placed]

@@ -1,4 +1,4 @@
-"""An operator who knows no file of ours: calls by reflection, and runs that are long enough to be steered."""
+"""An operator without our files: calls by reflection, and runs that are long enough to be steered."""
 
 import json
 

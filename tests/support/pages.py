@@ -57,7 +57,7 @@ class Typed:
 
 
 class Reader:
-    """Somebody in a clone who does what a page says, with two terminals.
+    """A user in a clone who follows a page, with two terminals.
 
     folder: the clone. shell: what a command is given to, as its last argument. at: what the shell calls the folder, where
     that is on another machine. done: what commands begin with that need not be typed again.
@@ -146,7 +146,7 @@ def fetched(url: str) -> str | None:
 
 @contextmanager
 def looking(fetch: Callable[[], str | None], every_seconds: float = 0.05) -> Iterator[list[str]]:
-    """A reader who looks at something again and again; yields what was seen so far."""
+    """Look at something again and again, and yield all that was seen so far."""
     seen: list[str] = []
     enough = threading.Event()
 

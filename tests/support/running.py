@@ -36,9 +36,9 @@ GIVE_UP_AT_ONCE = "trainer.give_up_seconds=0"
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port of 127.0.0.1 that nobody else is given meanwhile, where processes of ours can listen one after the other.
+    """A port of 127.0.0.1 that no other process gets meanwhile, where processes of ours can listen one after the other.
 
-    Bound here and not listened on: who connects while none of ours is there is refused, and Linux lets another socket
+    Bound here and not listened on: a connection while none of ours is there is refused, and Linux lets another socket
     that says SO_REUSEADDR, as servers do, listen on it.
     """
     with socket.socket() as holder:
@@ -83,7 +83,7 @@ async def train_with(server: TrainerServer, *overrides: str) -> TrainingResult:
 
 
 class StandardError:
-    """The standard error of a process, read as it comes: nobody's full pipe may stop the process. Its last lines are
+    """The standard error of a process, read as it comes: a full pipe must not stop the process. Its last lines are
     kept."""
 
     def __init__(self, process: subprocess.Popen[str] | Forked) -> None:

@@ -211,7 +211,7 @@ async def test_a_chain_file_needs_a_chain(tmp_path):
 
 
 def nowhere(cuts):
-    """The same run at trainers that nobody asks."""
+    """The same run at trainers that are not asked."""
     ends = (0, *cuts, BLOCKS)
     blocks = [f'placement.{name}="{first}:{stop}"' for name, first, stop in zip(NAMES, ends, ends[1:], strict=False)]
     return [

@@ -42,7 +42,7 @@ async def test_a_sub_model_that_a_trainer_has_no_room_for_is_left_out(monkeypatc
     async with running_trainer() as server:
         trainers = f'trainers=[{{name="near", address="{server.address}"}}]'
         measuring = measure_table(config(trainers, "model.kwargs={width=8, blocks=3}"), settings, None)
-        if representative:  # who wants those ten is told
+        if representative:  # a request for those ten gets a notice
             with pytest.raises(RefusedError, match="MemoryError"):
                 await measuring
             return

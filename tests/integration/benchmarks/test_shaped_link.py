@@ -230,7 +230,7 @@ class TestLink:
             assert len(of_ours(maker.pid)) == 4
             maker.send_signal(sent)
         assert maker.returncode == -sent
-        if sent is signal.SIGKILL:  # nobody can do it but the next to come
+        if sent is signal.SIGKILL:  # only the next caller can do it
             with linked_namespaces("test"):
                 pass
         assert of_ours(maker.pid) == []

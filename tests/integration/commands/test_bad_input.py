@@ -127,7 +127,7 @@ def listener():
 
 @contextmanager
 def greeting(words):
-    """A listener that says something of its own to everybody who comes."""
+    """A listener that sends text of its own to every caller."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():

@@ -40,7 +40,7 @@ def on_a_terminal(*arguments):
     try:
         while chunk := os.read(ours, 65536):
             written += chunk
-    except OSError:  # how Linux says that nobody holds the other end any more
+    except OSError:  # Linux's error when the other end is closed
         pass
     finally:
         os.close(ours)

@@ -223,7 +223,7 @@ async def test_who_connects_and_says_nothing(expected):
 
 
 async def test_who_never_reads(expected, admitted):
-    """A download of more than any window holds, and a link whose gradients nobody takes."""
+    """A download of more than any window holds, and a link whose gradients are not read."""
     wide = pb.Model(factory="shared.model.zoo:mlp", kwargs_json='{"hidden": 2048}')
     async with running_trainer() as server, RawPeer(server.address) as peer:
         big, small = await peer.open(model=wide), await peer.open_and_join()
@@ -233,7 +233,7 @@ async def test_who_never_reads(expected, admitted):
                 await deaf.data(1, message_prefix(len(data)) + data)
             async with asyncio.timeout(60):
                 await admitted.wait_for("Link")
-            await peer.reach(small, 1)  # its step was computed, although nobody takes the gradient
+            await peer.reach(small, 1)  # its step was computed, although the gradient is not read
             # Only now: the block fills the window of the connection, and a link that is not open yet could not be opened.
             await deaf.begin(3, "DownloadBlock")
             asked = pb.DownloadBlockRequest(session_id=big, block=1).SerializeToString()

@@ -1,4 +1,4 @@
-"""The largest placements that a document can describe hold up nobody: neither health checks nor another session's steps."""
+"""The largest placements that a document can describe hold up neither health checks nor another session's steps."""
 
 import asyncio
 import gc

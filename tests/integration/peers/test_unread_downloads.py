@@ -1,4 +1,4 @@
-"""Downloads that nobody reads take no more memory of a trainer than it gives to one session."""
+"""Downloads that are not read take no more memory of a trainer than it gives to one session."""
 
 import asyncio
 import json

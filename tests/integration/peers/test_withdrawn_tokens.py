@@ -39,7 +39,7 @@ class Book:
         self.tokens: dict[str, str] = {}
 
     def write(self, *subjects: str) -> None:
-        """Each of these has a new token, and nobody else has one."""
+        """Each of these has a new token, and no other subject has one."""
         made = {
             subject: make_token(subject, list(Scope) if subject == "operator" else AN_AGENTS) for subject in subjects
         }
@@ -105,7 +105,7 @@ async def health(channel, service):
 
 
 async def until(condition):
-    """Ask again until it holds: what is waited for happens in the trainer and tells nobody."""
+    """Ask again until it holds: the awaited change happens in the trainer without a sign."""
     async with asyncio.timeout(60):
         while not await condition():
             pass

@@ -247,7 +247,7 @@ async def test_a_link_that_a_trainer_cannot_dial_is_shown_until_it_is_up():
             labels = {"session": session, "worker": "far"}
             return near.metrics.registry.get_sample_value("isthmus_session_link_missing", labels)
 
-        with held_port() as port:  # nobody listens there
+        with held_port() as port:  # no process listens there
             told = {"session_id": agent.sessions["far"], "ticket": agent.tickets["far"]["near"]}
             nowhere = pb.Peer(worker="far", address=f"127.0.0.1:{port}", **told)
             request = pb.DialPeersRequest(session_id=session, fence=agent.fence, peers=[nowhere])

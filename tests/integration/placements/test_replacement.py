@@ -249,7 +249,7 @@ async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp
 
 
 def chain_file(path):
-    """A file that finds nobody as quick as the trainer that goes away."""
+    """A file in which no worker is as quick as the trainer that goes away."""
     workload = Workload(edge_config(*CHOSEN))
     cuts, sizes = range(len(PLACED) + 1), [1000.0] * (len(PLACED) + 1)
     slow = [[float(stop - first) if stop > first else None for stop in cuts] for first in cuts]

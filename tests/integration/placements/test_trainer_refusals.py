@@ -286,7 +286,7 @@ TELL_LABELS = {
     "feature": (Role.ROLE_FEATURE, OUTPUTS),
     "error gradient": (Role.ROLE_ERROR_GRADIENT, OUTPUTS),
 }
-"""A label, an output, and the error gradient of an output: whoever has one of these can tell the label."""
+"""A label, an output, and the error gradient of an output: each of these reveals the label."""
 
 
 @pytest.mark.parametrize("evaluation", [0, 1], ids=["training", "evaluation"])

@@ -60,7 +60,7 @@ async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and
         for _ in ("opened", "position"):
             assert await other.read() is not grpc.aio.EOF
         with pytest.raises(IsthmusError, match="step 0 at 'trainer' failed, and the trainer's cpu with it") as told:
-            # Nobody starts the trainer again here, so an agent that brought the step to the next one would wait without end.
+            # The trainer is not started again here, so an agent that brought the step to the next one would wait without end.
             async with asyncio.timeout(60):
                 await run_training(edge_config(*FAILING, f"trainer.address={address}"))
         assert told.value.exit_code is ExitCode.REFUSED, "which systemd does not restart"

@@ -134,7 +134,7 @@ async def test_a_half_open_link_is_noticed_by_missing_progress():
             def on_progress(progress):
                 if progress.steps == 7:
                     relay.inject(Fault.FREEZE)
-                    # Both ends stay open and nobody is told; when bytes flow again, those of the old streams are late.
+                    # Both ends stay open without a sign; when bytes flow again, those of the old streams are late.
                     asyncio.get_running_loop().call_later(3.0, relay.inject, Fault.RESUME)
 
             config = edge_config(

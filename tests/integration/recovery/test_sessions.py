@@ -1,4 +1,4 @@
-"""Life of a session on a trainer: until it is closed, whatever it is doing, or nobody has used it for a while."""
+"""Life of a session on a trainer: until it is closed, even at work, or was not used for a while."""
 
 import asyncio
 import errno

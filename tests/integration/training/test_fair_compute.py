@@ -1,4 +1,4 @@
-"""One thread computes for all sessions: nobody's work keeps the others from theirs, and nobody's work outlives its caller."""
+"""One thread computes for all sessions: no session's work keeps others from theirs, and none outlives its caller."""
 
 import asyncio
 import json

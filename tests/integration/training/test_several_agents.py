@@ -83,7 +83,7 @@ def alone(one_thread):  # noqa: ARG001 - what it does is what is needed of it
 
 @pytest.fixture
 def begin_together(monkeypatch):
-    """Let nobody train before all of them can: who is first to open a session might be done before the last has one."""
+    """Let no agent train before all of them can: otherwise the first might be done before the last has a session."""
     join = TrainerClient.join_session
 
     def when_ready(ready):

@@ -164,5 +164,5 @@ async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
         assert seen.of_epoch(epoch, "+Inf") == EPOCH_STEPS, "every gradient is in the metric, once"
         assert seen.of_epoch(epoch, f"{limit:.1f}") == EPOCH_STEPS, "none was later than allowed"
         if limit:
-            # The last batches of an epoch have fewer and fewer behind them; the first must wait for nobody.
+            # The last batches of an epoch have fewer and fewer behind them; the first must not wait.
             assert seen.of_epoch(epoch, "0.0") < EPOCH_STEPS

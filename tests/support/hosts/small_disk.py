@@ -33,7 +33,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(place: Path, size_bytes: int) -> Iterator[SmallDisk]:
-    """Mount one of so many bytes over the folder `place`, for who asks for it alone. Skips the test where only root may."""
+    """Mount one of so many bytes over the folder `place`, visible to the caller alone. Skips the test where only root may."""
     if os.geteuid() != 0:
         pytest.skip("only root mounts a file system")
     place.mkdir(parents=True)

@@ -352,4 +352,4 @@ CLAIMS = [
         }.items()
     ),
 ]
-"""Every one is refused. Whoever adds a call, or a field that has a size, adds what it can claim at worst."""
+"""Every one is refused. With a new call, or a new field that has a size, add its worst claim here."""

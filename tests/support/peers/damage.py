@@ -58,7 +58,7 @@ class Case:
 class Damage:
     """An endless supply of cases. session, fresh: named by cases that need none of their own; both outlive them all.
 
-    The first is joined with term 1, the second by nobody, so that blocks can be uploaded to it.
+    The first is joined with term 1, the second by no agent, so that blocks can be uploaded to it.
     """
 
     def __init__(self, seed: int, session: str, fresh: str) -> None:

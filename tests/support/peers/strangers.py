@@ -148,7 +148,7 @@ class Doorkeeper:
         issue(authority, SERVER, 1).write(self._folder / "trainer.pem", self._folder / "trainer.key")
 
     def write_tokens(self, scopes: dict[str, list[Scope]]) -> None:
-        """These subjects have a new token each, and nobody else has one."""
+        """These subjects have a new token each, and no other subject has one."""
         made = {subject: make_token(subject, allowed) for subject, allowed in scopes.items()}
         (self._folder / "tokens.toml").write_text("\n".join(table for _, table in made.values()))
         self.tokens = {subject: token for subject, (token, _) in made.items()}
@@ -168,7 +168,7 @@ class Doorkeeper:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def friend(self, subject: str = "ours") -> Peer:
-        """Somebody with a right certificate and this subject's token."""
+        """A caller with a right certificate and this subject's token."""
         return Peer(self.credentials(), self.tokens[subject])
 
     def strangers(self, method: str) -> dict[str, Peer]:

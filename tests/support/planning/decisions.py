@@ -53,7 +53,7 @@ class Deployer:
         self.wish = self.give_up_seconds = self.chosen_by = None
 
     def have(self, placement, *cuts):
-        """Somebody has changed it."""
+        """Change it from outside."""
         self.placement = self.experiment.cut_at(cuts, placement)
 
     @property

@@ -25,7 +25,7 @@ TERM = 3
 
 
 class LinkServer:
-    """Serves the links of one worker's run to who dials it with a ticket. `opened` and `ended` count its links."""
+    """A server of one worker's links, for peers that dial it with a ticket. `opened` and `ended` count its links."""
 
     def __init__(self, run: PlacementExecutor, losses: Sequence[int] = ()) -> None:
         """losses: after how many packets of the dialler each link is lost, one after the other; then none is."""

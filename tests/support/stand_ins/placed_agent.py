@@ -57,7 +57,7 @@ class PlacedAgent(TrainersBlocks):
         backward: str = "replay",
         access: TrainerAccess = PLAIN,
     ) -> None:
-        """addresses: of the trainers, by their names as workers. access: how it proves who it is to them."""
+        """addresses: of the trainers, by their names as workers. access: its credentials."""
         self._factory, self._backward, self.recipe = factory, backward, told or recipe("adam")
         self._access = access
         self.example = torch.zeros(placement.batch_size, INPUTS)

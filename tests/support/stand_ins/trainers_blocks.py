@@ -17,7 +17,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
 class TrainersBlocks(ABC):
-    """The calls about blocks of one session; whoever has the session has these."""
+    """The calls about blocks of one session; the owner of the session has these."""
 
     trainers: Mapping[str, TrainerClient]
     sessions: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Has a Python process write down every path that it writes, creates, renames or removes: one line each, in the file WATCHED.
+"""A hook that records every path that a Python process writes, creates, renames or removes: one line each, in the file WATCHED.
 
 Python runs this at its start wherever this folder is on PYTHONPATH. It knows what Python code asks the system for, also in
 libraries, and also of files that are gone when somebody looks.
