@@ -199,8 +199,7 @@ class ComputeLoop:
             if self._is_over:
                 return self._steps.next_work() is not None
             self._take_loads()
-            self._begin_batches()
-            if self._results.is_full:
+            if self._begin_batches() and self._results.is_full:
                 return self._steps.next_work() is not None
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
@@ -240,7 +239,7 @@ class ComputeLoop:
         """Begin all that may begin and are ready; returns whether any has begun."""
         first = self._window.begun
         while (
-            not self._results.is_full and (source := self._source_to_begin()) is not None and self._make_ready(source)
+            (source := self._source_to_begin()) is not None and not self._results.is_full and self._make_ready(source)
         ):
             with self._feeding:
                 if self._source_to_begin() is source:  # else the feeding ended while the batch was read; it stays ready
