@@ -15,8 +15,7 @@ from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import specs_bytes
 from shared.placement import Cargo, Route, document_of
-from shared.planning import MeasuredLink, Profile, Rates, parse_profile
-from shared.planning.chain import Partition, chain_placement, plan_chain
+from shared.planning import Found, Layout, MeasuredLink, Profile, Question, Rates, SearchSpace, best, parse_profile
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile.chain_v1 import SCHEMA
 from shared.registry import codec_of_bits
@@ -131,7 +130,12 @@ def even_cuts(blocks: int, stages: int) -> tuple[int, ...]:
     return tuple(blocks * stage // stages for stage in range(1, stages))
 
 
-def planned_as_ftpipehd(chain: Profile) -> Partition:
+def planned(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> Found:
+    """Find the best layout over the links as measured. staleness: K; without it, the slowest part alone counts."""
+    return best(Question(chain, SearchSpace(tuple(bits), staleness)))
+
+
+def planned_as_ftpipehd(chain: Profile) -> Layout:
     """The cuts that FTPipeHD's recursion finds: the slowest part alone counts, and a hop takes twice its feature's time.
 
     Devices differ by one ratio each, which a share of a core is exactly.
@@ -140,19 +144,17 @@ def planned_as_ftpipehd(chain: Profile) -> Partition:
     halved = {
         hop: MeasuredLink(link.uplink / 2, link.downlink / 2, link.round_trip_seconds) for hop, link in rates.items()
     }
-    return plan_chain(chain.with_links(halved), (FLOAT32_BITS,)).partition
+    return planned(chain.with_links(halved), (FLOAT32_BITS,)).layout
 
 
-def placement_flags(
-    folder: Path, chain: Profile, partition: Partition, staleness: int, like: str, gradient_codec: str = "fp32"
-) -> list[str]:
-    """An agent's flags for a partition, which stands in a file. like: a codec of the family of those of fewer bits."""
-    placement = chain_placement(chain, partition, staleness)
+def placement_flags(folder: Path, layout: Layout, staleness: int, like: str, gradient_codec: str = "fp32") -> list[str]:
+    """An agent's flags for a layout, which stands in a file. like: a codec of the family of those of fewer bits."""
+    placement = replace(layout, staleness=staleness).placement()
     codecs = {}
-    for hop, bits in zip(pairwise(placement.workers), partition.bits, strict=True):
+    for hop, bits in zip(pairwise(placement.workers), layout.bits, strict=True):
         codecs[Route(*hop, Cargo.FEATURE)] = codec_of_bits(bits, like if bits < FLOAT32_BITS else "fp32")
         codecs[Route(hop[1], hop[0], Cargo.ERROR_GRADIENT)] = gradient_codec
-    path = folder / f"placement-{'-'.join(map(str, (*placement.workers, *partition.cuts, *partition.bits)))}.json"
+    path = folder / f"placement-{'-'.join(map(str, (*placement.workers, *layout.cuts, *layout.bits)))}.json"
     path.write_text(json.dumps(document_of(replace(placement, codecs=codecs))))
     return [f'placement.file="{path}"', f"deployment.staleness={staleness}", 'deployment.backward="stash"']
 

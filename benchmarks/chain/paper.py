@@ -18,6 +18,7 @@ from benchmarks.chain.measured import (
     measured_model,
     parsed,
     placement_flags,
+    planned,
     planned_as_ftpipehd,
 )
 from benchmarks.chain.options import Options, Result
@@ -25,8 +26,7 @@ from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, mobilenet_flags
 from benchmarks.support.report import Spread
 from shared.codec import codec_by_name
-from shared.planning import Profile, Rates
-from shared.planning.chain import Partition, plan_chain
+from shared.planning import Layout, Profile, Rates
 from shared.registry import codec_bits
 from shared.training.measure import timed
 
@@ -78,11 +78,9 @@ def measured_chain(
     return parsed(chain_document(model, paces, link, slowest, end_seconds))
 
 
-def measure(
-    running: Machines, model: Model, chain: Profile, partition: Partition, gradients: str, seconds: float
-) -> list[float]:
+def measure(running: Machines, model: Model, layout: Layout, gradients: str, seconds: float) -> list[float]:
     """Seconds per step of some stretches of a run."""
-    placed = placement_flags(running.folder, chain, partition, STALENESS, FEATURE_FAMILY, gradients)
+    placed = placement_flags(running.folder, layout, STALENESS, FEATURE_FAMILY, gradients)
     run = running.train([*model.flags, *placed])
     try:
         run.steps(WARM_UP_STEPS)
@@ -104,15 +102,15 @@ def paper(options: Options) -> Result:
                 running.mesh.unshape()
                 running.mesh.shape(mbit * 1e6)
                 chain = measured_chain(model, shares, mbit, encode, END_SECONDS)
-                ours = plan_chain(chain.with_gradient_bits(codec_bits(OUR_GRADIENTS)), OUR_BITS, STALENESS).partition
+                ours = planned(chain.with_gradient_bits(codec_bits(OUR_GRADIENTS)), OUR_BITS, STALENESS).layout
                 theirs = planned_as_ftpipehd(measured_chain(model, shares, mbit, encode, 0.0))
                 taken: tuple[list[float], list[float]] = [], []
                 for _ in range(options.repeats):
-                    for partition, gradients, seconds in (
+                    for layout, gradients, seconds in (
                         (ours, OUR_GRADIENTS, taken[0]),
                         (theirs, "fp32", taken[1]),
                     ):
-                        seconds += measure(running, model, chain, partition, gradients, options.seconds or SECONDS)
+                        seconds += measure(running, model, layout, gradients, options.seconds or SECONDS)
                 spreads = [Spread.of(seconds) for seconds in taken]
                 rows.append(Cell(shares, mbit, str(ours), str(theirs), spreads[0], spreads[1], goal))
                 options.tell(rows[-1])

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 from benchmarks.chain.machines import NAMES, Machines
-from benchmarks.chain.measured import Model, chain_document, measured_model, parsed, placement_flags
+from benchmarks.chain.measured import Model, chain_document, measured_model, parsed, placement_flags, planned
 from benchmarks.support.live import LiveRun
-from shared.planning import Profile, Rates
-from shared.planning.chain import Partition, plan_chain
+from shared.planning import Layout, Profile, Rates
 
 STALENESS = 4
 BITS = (8, 32)
@@ -65,9 +64,9 @@ class SleepingChain:
         """The file of what there is now."""
         return parsed(self._document())
 
-    def best(self) -> Partition:
+    def best(self) -> Layout:
         """The best for what there is now."""
-        return plan_chain(self.chain(), BITS, STALENESS).partition
+        return planned(self.chain(), BITS, STALENESS).layout
 
     def adapt(self) -> LiveRun:
         """Begin a run whose engine knows what there is now."""
@@ -80,7 +79,7 @@ class SleepingChain:
         return self._train()
 
     def _train(self, *flags: str) -> LiveRun:
-        placed = placement_flags(self._folder, self.chain(), self.best(), STALENESS, "uniform8")
+        placed = placement_flags(self._folder, self.best(), STALENESS, "uniform8")
         return self._machines.train([*self._model.flags, *placed, *flags])
 
     def _document(self) -> dict[str, object]:

@@ -19,14 +19,14 @@ from benchmarks.chain.measured import (
     measured_model,
     parsed,
     placement_flags,
+    planned,
 )
 from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, Pipeline, mobilenet_flags, pipeline_ends
 from benchmarks.support.report import Spread
 from shared.placement import AGENT
-from shared.planning import Profile, Rates
-from shared.planning.chain import Partition, plan_chain
+from shared.planning import Profile, Rates, stacked
 from shared.planning.measurements import FLOAT32_BITS
 
 STALENESS = 4
@@ -71,13 +71,13 @@ class Shares:
 
     def planned(self, stages: int) -> tuple[int, ...]:
         """The best cuts of the first stages."""
-        return plan_chain(self.chain(stages), (FLOAT32_BITS,), STALENESS).partition.cuts
+        return planned(self.chain(stages), (FLOAT32_BITS,), STALENESS).layout.cuts
 
     def ours(self, cuts: tuple[int, ...]) -> list[float]:
         """Train on one machine more than there are cuts."""
         names = NAMES[: len(cuts) + 1]
-        partition = Partition(cuts, (FLOAT32_BITS,) * len(cuts))
-        placed = placement_flags(self._running.folder, self.chain(len(names)), partition, STALENESS, "uniform8")
+        layout = stacked(self.chain(len(names)), cuts, STALENESS, (FLOAT32_BITS,) * len(cuts))
+        placed = placement_flags(self._running.folder, layout, STALENESS, "uniform8")
         run = self._running.train([*self._model.flags, *placed], names[1:])
         try:
             run.steps(WARM_UP_STEPS)
@@ -122,7 +122,7 @@ def alike(way: Shares, options: Options) -> list[Comparison]:
     ways: dict[str, Measure] = {"one": partial(way.ours, ()), "three": partial(way.ours, three)}
     for cut in sorted({max(1, two - 1), two, min(blocks - 1, two + 1)}):
         ways[f"two, cut {cut}"] = partial(way.ours, (cut,))
-    step_seconds = plan_chain(way.chain(3), (FLOAT32_BITS,)).seconds_per_step
+    step_seconds = planned(way.chain(3), (FLOAT32_BITS,)).seconds_per_step
     for count in MICROBATCHES:
         ways[f"PyTorch, {count} microbatches"] = partial(way.peer, three, count, step_seconds)
     found = in_turn(ways, options)

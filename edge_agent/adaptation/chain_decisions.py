@@ -31,15 +31,20 @@ from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.concurrency.tasks import meanwhile
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError
-from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
-from shared.planning import EngineConfig, Profile, stacked
-from shared.planning.chain import (
-    ChainDecision,
-    ChainEngine,
-    Partition,
+from shared.placement import Placement, chain_workers
+from shared.planning import (
+    Decision,
+    EngineConfig,
+    Observation,
+    Profile,
+    Question,
     Reason,
-    plan_chain,
+    SearchSpace,
+    best,
+    layout_of,
 )
+from shared.planning.chain import ChainEngine
+from shared.planning.profile import Hop
 from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
@@ -74,7 +79,7 @@ class ChainDecisions:
         """
         self._chain, self._settings, self._total_steps = chain, settings, total_steps
         self._statistics, self._metrics = statistics, metrics
-        self._pinned: tuple[tuple[int, ...] | None, int | None] = None, None
+        self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = None, None, None
         self._means: dict[str, MeanSince] = {}
         self._is_misfit = asyncio.Event()
         """Event that is set while a stage needs new samples."""
@@ -84,18 +89,16 @@ class ChainDecisions:
 
     def _begin(self, placement: Placement) -> None:
         """Decide for the workers of this placement. Raises PlanError if it was not measured."""
-        start = self._partition_of(placement)
-        assert start is not None, "the placement is a chain of measured stages"
         names = chain_workers(placement) or ()
         config = EngineConfig(margin=self._settings.margin, dwell_seconds=self._settings.dwell_seconds)
-        self._engine = ChainEngine(
-            self._chain.among(names), self._settings.bits, placement.staleness, start, config, self._total_steps
-        )
+        start = layout_of(placement, codec_bits)
+        space = SearchSpace(self._settings.bits, allow_edge_only=False)
+        self._engine = ChainEngine(self._chain.among(names), space, start, config, self._total_steps)
         self._names = names
         self._means.clear()
-        self._proposal: ChainDecision | None = None
+        self._proposal: Decision | None = None
         with suppress(PlanError):  # these cuts were pinned for other workers
-            self._engine.pin(*self._pinned)
+            self.pin(*self._pinned)
 
     @property
     def predicted_seconds(self) -> float:
@@ -164,53 +167,56 @@ class ChainDecisions:
         if deployer.moving or self._pinned[0] is not None or chain_workers(placement) != self._names:
             return
         chain = self._chain_today().among({*self._names, *back})
+        space = SearchSpace(self._settings.bits, placement.staleness, allow_edge_only=False)
         try:
-            plan = plan_chain(chain, self._settings.bits, placement.staleness)
+            found = best(Question(chain, space))
         except PlanError:
             return
         today, remaining = self.predicted_seconds, self._engine.remaining_steps
-        won_seconds = (today - plan.seconds_per_step) * remaining
-        if plan.seconds_per_step >= (1.0 - self._settings.margin) * today or won_seconds <= RETURN_SECONDS:
+        won_seconds = (today - found.seconds_per_step) * remaining
+        if found.seconds_per_step >= (1.0 - self._settings.margin) * today or won_seconds <= RETURN_SECONDS:
             return
-        wanted = stacked(chain, plan.partition.cuts, placement.staleness, plan.partition.bits)
-        _log.info("taking trainers back", trainers=back, wanted=str(plan.partition))
+        _log.info("taking trainers back", trainers=back, wanted=str(found.layout))
         self._metrics.repartitions.labels(Reason.WORKER).inc()
-        deployer.want(deployer.experiment.laid_out(wanted, placement), Chooser.ENGINE)
+        deployer.want(deployer.experiment.laid_out(found.layout, placement), Chooser.ENGINE)
 
     def _chain_today(self) -> Profile:
         """Return the chain of all workers, with today's times of those in use and today's rates of their links."""
-        today, chain = self._engine.chain_today, self._chain
+        today, chain = self._engine.profile_today, self._chain
         for worker in today.workers:
             chain = chain.with_worker(worker)
         return chain.with_links(today.links)
 
-    def pin(self, cuts: tuple[int, ...] | None, bits: int | None, _staleness: int | None) -> None:
+    def pin(self, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None) -> None:
         """Fix cuts or bit width, each that is given. Raises PlanError for an impossible one, and then nothing is changed."""
-        self._engine.pin(cuts, bits)
-        self._pinned = cuts, bits
+        widths = self._settings.bits if bits is None else (bits,)
+        self._engine.constrain(SearchSpace(widths, cuts=cuts, allow_edge_only=False))
+        self._pinned = cuts, bits, staleness
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
         if deployer.moving:
             self._engine.note_standstill(seconds)
             return
-        partition = self._partition_of(deployer.placement)
-        if partition is not None and chain_workers(deployer.placement) != self._names:
+        placement = deployer.placement
+        names = chain_workers(placement)
+        is_known = names is not None and names == tuple(name for name in self._chain.names if name in names)
+        if is_known and names != self._names:
             self._chain = self._chain_today()
             try:
-                self._begin(deployer.placement)
+                self._begin(placement)
             except PlanError:
-                partition = None
-        if partition is None or not self._engine.knows(partition) or not self._statistics.is_flowing:
+                is_known = False
+        layout = layout_of(placement, codec_bits)
+        if not is_known or not self._engine.knows(layout) or not self._statistics.is_flowing:
             self._engine.note_standstill(seconds)
             return
-        if self._proposal is not None or partition != self._engine.partition:
+        if self._proposal is not None or layout != self._engine.layout:
             self._proposal = None
-            self._take_seconds()  # earlier steps
-            self._engine.note_deployed(seconds, partition)
-        rates = self._statistics.link_rates
-        both = [(rates.get((near, far)), rates.get((far, near))) for near, far in pairwise(self._names)]
-        decision = self._engine.observe(seconds, self._statistics.steps, both, self._take_seconds())
+            self._take_seconds()  # forgets the steps before
+            self._engine.note_deployed(seconds, layout)
+        seen = Observation(seconds, self._statistics.steps, self._rates(), work=self._take_seconds())
+        decision = self._engine.observe(seen)
         if self._engine.misfits:
             self._is_misfit.set()
         self._metrics.step_seconds.set(self.predicted_seconds, "modelled")
@@ -221,52 +227,46 @@ class ChainDecisions:
             self._apply(deployer, decision)
 
     def _show_ratios(self) -> None:
-        for name, ratio in zip(self._names, self._engine.prediction_ratios, strict=True):
+        for name, ratio in self._engine.prediction_ratios.items():
             if ratio:  # 0 before there were enough steps
                 self._metrics.prediction_ratio.set(ratio, name)
 
-    def _apply(self, deployer: PlacementController, decision: ChainDecision) -> None:
-        wanted = decision.partition
+    def _apply(self, deployer: PlacementController, decision: Decision) -> None:
+        wanted = decision.layout
         _log.info(
             "moving blocks of the chain",
-            today=str(self._engine.partition),
+            today=str(self._engine.layout),
             wanted=str(wanted),
             reason=decision.reason,
             predicted_seconds_per_step=round(decision.seconds_per_step, 4),
             staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
-            predicted_moving_seconds=round(decision.moving_seconds, 3),
+            predicted_moving_seconds=round(decision.migration_seconds, 3),
         )
         self._proposal = decision
         self._metrics.repartitions.labels(decision.reason).inc()
         self._metrics.step_seconds.set(decision.seconds_per_step, "predicted")
         try:
-            chain, before = self._chain.among(self._names), deployer.placement
-            layout = stacked(chain, wanted.cuts, before.staleness, wanted.bits)
-            deployer.want(deployer.experiment.laid_out(layout, before), Chooser.ENGINE)
-        except IsthmusError as refusal:  # The next look finds the former cuts.
+            deployer.want(deployer.experiment.laid_out(wanted, deployer.placement), Chooser.ENGINE)
+        except IsthmusError as refusal:  # the next look sees the old placement
             _log.warning("the blocks stay", reason=str(refusal))
 
-    def _take_seconds(self) -> list[float | None]:
-        """Return each stage's seconds a step since the last call."""
-        taken: list[float | None] = []
+    def _rates(self) -> dict[Hop, float | None]:
+        rates = self._statistics.link_rates
+        hops = list(pairwise(self._names))
+        return {hop: rates.get(hop) for hop in [*hops, *((far, near) for near, far in hops)]}
+
+    def _take_seconds(self) -> dict[str, float | None]:
+        """Return the mean seconds of each stage for a step since the last call."""
+        taken: dict[str, float | None] = {}
         for name in self._names:
             figures = self._statistics.workers.get(name)
             if figures is None:
-                taken.append(None)
                 continue
             mean = self._means.get(name)
             if mean is None or mean.timing is not figures.compute:
                 mean = self._means[name] = MeanSince(figures.compute)
-            taken.append(mean.take())
+            taken[name] = mean.take()
         return taken
-
-    def _partition_of(self, placement: Placement) -> Partition | None:
-        """Return the partition of a placement; None if it is no chain of measured stages, in their order."""
-        cuts, workers = cuts_of(placement), chain_workers(placement) or ()
-        if cuts is None or workers != tuple(name for name in self._chain.names if name in workers):
-            return None
-        routes = [Route(*hop, Cargo.FEATURE) for hop in pairwise(workers)]
-        return Partition(cuts, tuple(codec_bits(placement.codecs[route]) for route in routes))
 
 
 def make_chain_decisions(

@@ -55,8 +55,11 @@ def read_profile(profile: Path | None, stages: Path | None) -> "Profile":
 
 
 def is_pair(profile: "Profile") -> bool:
-    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is known."""
-    return len(profile.workers) == 2 and profile.max_staleness is not None
+    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is
+    known."""
+    from shared.planning import Question
+
+    return Question(profile).is_pair
 
 
 def refuse_others(context: typer.Context, allowed: set[str]) -> None:

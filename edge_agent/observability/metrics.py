@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
-from shared.planning.chain import Reason
+from shared.planning import Reason
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 from shared.telemetry.step_series import Distributions

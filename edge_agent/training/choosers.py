@@ -14,7 +14,7 @@ class Chooser(IntEnum):
     """Start of a run: as configured, or as planned for the link if the configuration leaves the cut open."""
     RECOVERY = 1
     """Return to a checkpoint, or replacement of a lost worker. It is the only way to continue, so it needs no
-    permission. Lower choosers choose again after it, among the remaining workers."""
+    permission. The choosers below choose again after it, among the remaining workers."""
     ENGINE = 2
     """Decision engine, if `engine.profile` is set. It chooses all that is not pinned."""
     SCHEDULE = 3

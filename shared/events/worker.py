@@ -29,12 +29,12 @@ class Encoded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Sent(Event):
-    """The tensors of a message were handed to the link."""
+    """A tensor was handed to the link."""
 
     peer: str
     payload_bytes: int
     raw_bytes: int
-    """Their size before their codecs."""
+    """Its size before its codec."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from shared.planning.cost import (
     stacked_loads,
     steady_seconds,
 )
-from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, RiskLimits
+from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, Reason, RiskLimits
+from shared.planning.families.question import Question
 from shared.planning.layout import Layout, feature_routes, layout_of, stacked
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
@@ -44,6 +45,7 @@ from shared.planning.profile import (
     profile_to_json,
 )
 from shared.planning.rates import Rates, parse_rate, parse_seconds
+from shared.planning.search import Found, best, best_order, most_exact
 from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.space import SearchSpace
 from shared.planning.step_cost import StepCost, step_cost
@@ -64,6 +66,7 @@ __all__ = [
     "Decision",
     "Engine",
     "EngineConfig",
+    "Found",
     "Layout",
     "Linear",
     "LinearSeconds",
@@ -80,7 +83,9 @@ __all__ = [
     "Planner",
     "Profile",
     "ProfiledBlock",
+    "Question",
     "Rates",
+    "Reason",
     "Result",
     "RiskLimits",
     "Run",
@@ -92,6 +97,8 @@ __all__ = [
     "Trace",
     "WorkerProfile",
     "accurate",
+    "best",
+    "best_order",
     "compare",
     "conditions_of",
     "edge_only",
@@ -104,6 +111,7 @@ __all__ = [
     "load_profile",
     "load_trace",
     "loads_of",
+    "most_exact",
     "moved_bits",
     "moving_seconds",
     "no_times",

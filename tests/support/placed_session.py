@@ -7,7 +7,6 @@ from typing import Any
 from torch import nn
 
 from shared.concurrency.threads import Runner
-from shared.events.worker import Computed, Encoded
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
@@ -61,7 +60,7 @@ class PlacedSession:
                     how or method(),
                     Threads(threads[worker], InlineWorker(seconds)),
                     lambda _labels: None,
-                    self.heard[worker].emit,
+                    self.heard[worker],
                     step_log(worker),
                 ),
                 self._plan,
@@ -108,7 +107,7 @@ class PlacedSession:
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
         """The loss of each batch."""
         heard = {name: _Evaluating(self) for name in self.workers}
-        runs = {name: await worker.evaluation(heard[name].emit) for name, worker in self.workers.items()}
+        runs = {name: await worker.evaluation(heard[name]) for name, worker in self.workers.items()}
         self.evaluations = runs
         first = heard[first_worker(self.placement)]
         for run in runs.values():
@@ -151,7 +150,11 @@ class _Noting(Heard):
 
     def __init__(self, worker: str, turns: list[Turn]) -> None:
         super().__init__()
-        self.subscribe(Computed, lambda event: turns.append(Turn(worker, event.step)))
+        self._worker, self._turns = worker, turns
+
+    def computed(self, step: int, _what: str, _start: float, _end: float, /) -> None:
+        """See `WorkerListener`."""
+        self._turns.append(Turn(self._worker, step))
 
 
 class _Evaluating(Heard):
@@ -160,10 +163,13 @@ class _Evaluating(Heard):
     def __init__(self, session: PlacedSession) -> None:
         super().__init__()
         self._session = session
-        self.subscribe(Computed, lambda _event: self._check())
-        self.subscribe(Encoded, lambda _event: self._check())
 
-    def _check(self) -> None:
+    def computed(self, _step: int, _what: str, _start: float, _end: float, /) -> None:
+        """See `WorkerListener`."""
+        assert self._session.most_under_way() <= self._session.may_be_under_way()
+
+    def encoded(self, _peer: str, _step: int, _start: float, _end: float, /) -> None:
+        """See `WorkerListener`."""
         assert self._session.most_under_way() <= self._session.may_be_under_way()
 
 

@@ -3,7 +3,6 @@
 Every run starts alike: the links are probed for PROBE_SECONDS, then training begins with the plan for these rates.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import pairwise
@@ -11,14 +10,15 @@ from itertools import pairwise
 from shared.errors import PlanError
 from shared.planner_names import EVEN, PARTITION
 from shared.planning.chain.chain_tasks import chain_tasks
-from shared.planning.chain.costs import Partition
-from shared.planning.chain.plan import ChainPlan, plan_chain
 from shared.planning.comparison import PROBE_SECONDS, Result, probed_rates, result_of
+from shared.planning.families.question import Question
 from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.placement_simulator import simulate_placement
 from shared.planning.profile import MeasuredLink, Profile
+from shared.planning.search import best
 from shared.planning.simulator import Run, check_duration, steps_until
+from shared.planning.space import SearchSpace
 from shared.planning.tasks import Direction
 from shared.planning.traces import LinkTrace, Trace
 
@@ -40,6 +40,10 @@ class ChainSetting:
             {hop: MeasuredLink(*astuple(rates)) for hop, rates in zip(pairwise(self.chain.names), probed, strict=True)}
         )
 
+    def planned(self) -> Layout:
+        """Return the plan for what the probe finds; where K is left open, with the least that costs nothing."""
+        return best(Question(self.probed(), SearchSpace(self.bits, self.staleness))).layout
+
     def run(self, planner: str, layout: Layout) -> Result:
         """Train with one deployment."""
         hops = pairwise(self.chain.names)
@@ -47,31 +51,20 @@ class ChainSetting:
         for (near, far), link in zip(hops, self.links, strict=True):
             traces |= {(near, far): link.uplink, (far, near): link.downlink}
         begin, end = PROBE_SECONDS, PROBE_SECONDS + self.seconds
-        step = chain_tasks(self.chain, Partition(layout.cuts, layout.bits), layout.staleness)
+        step = chain_tasks(self.chain, layout)
         settled = simulate_placement(step, traces=traces, begin=begin, until=end).settled
         return result_of(planner, Run(self.seconds, steps_until(list(settled), begin, end), layout))
 
 
 def _run_partition(setting: ChainSetting) -> Result:
-    plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
-    return setting.run(
-        PARTITION, stacked(setting.chain, plan.partition.cuts, _staleness(setting, plan), plan.partition.bits)
-    )
+    return setting.run(PARTITION, setting.planned())
 
 
 def _run_even(setting: ChainSetting) -> Result:
     blocks, stages = len(setting.chain), len(setting.chain.workers)
     cuts = tuple(blocks * stage // stages for stage in range(1, stages))
-    plan = plan_chain(setting.probed(), setting.bits, setting.staleness)
-    return setting.run(EVEN, stacked(setting.chain, cuts, _staleness(setting, plan), (FLOAT32_BITS,) * len(cuts)))
-
-
-def _staleness(setting: ChainSetting, plan: ChainPlan) -> int:
-    """Return K; if it is left open, the least with which only the slowest part of the plan counts."""
-    if setting.staleness is not None:
-        return setting.staleness
-    longest = plan.cost.longest()
-    return math.ceil(plan.cost.total() / longest) - 1 if longest > 0.0 else 0
+    staleness = setting.planned().staleness
+    return setting.run(EVEN, stacked(setting.chain, cuts, staleness, (FLOAT32_BITS,) * len(cuts)))
 
 
 CHAIN_CONTESTANTS: dict[str, Callable[[ChainSetting], Result]] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from shared.planning.layout import Layout
 from shared.planning.profile import Hop
@@ -23,6 +24,19 @@ class Observation:
     """Mean seconds of computing and encoding in a step of today's layout, by worker."""
 
 
+class Reason(StrEnum):
+    """The reason of a change."""
+
+    DEVICE = "device"
+    """A worker has become slower or quicker."""
+    LINK = "link"
+    """The links carry more or less than they did."""
+    PIN = "pin"
+    """Today's layout may not be chosen any more, as where an operator holds other cuts."""
+    WORKER = "worker"
+    """A trainer that was left out is back."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """A proposal to train under another layout."""
@@ -36,3 +50,4 @@ class Decision:
     """Predicted time of the blocks on the links; 0 without moves."""
     abandon_after_seconds: float
     """Time after which a move is given up for the old layout; infinite if the blocks have to arrive."""
+    reason: Reason = Reason.LINK

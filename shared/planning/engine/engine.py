@@ -20,7 +20,7 @@ import numpy as np
 from shared.planning.cost import conditions_of
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.config import EngineConfig
-from shared.planning.engine.decision import Decision, Observation
+from shared.planning.engine.decision import Decision, Observation, Reason
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import PROFIT, Ledger
@@ -261,4 +261,5 @@ class Engine:
             1.0 / float(beliefs.mean_speeds[self._current]),
             self._ways.moving_seconds(self._current, index),
             abandon_after_seconds,
+            Reason.LINK if self._pool.allowed[self._current] else Reason.PIN,
         )

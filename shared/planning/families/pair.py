@@ -1,12 +1,13 @@
 """Two workers on one cut: cut, bits and K (paper 000). All of them can be listed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Loads, stacked_loads
+from shared.planning.cost import Conditions, Loads, stacked_loads
+from shared.planning.families.question import Question
 from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import Ints
 from shared.planning.profile import Profile
@@ -72,6 +73,16 @@ def listed(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pa
         return found
     cuts, bits, each_staleness = (column[measured] for column in (found.cuts, found.bits, found.staleness))
     return Pairs(profile, cuts, bits, each_staleness, found.loads.take(measured))
+
+
+def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
+    """Yield every layout with its seconds a step, rising; of equals by cut, then from many bits to few, then by K."""
+    if not question.is_pair:
+        return
+    found = listed(question.profile, question.space, question.space.best_staleness(question.profile))
+    seconds = found.loads.seconds(at)
+    for row in np.lexsort((found.staleness, -found.bits, found.cuts, seconds)).tolist():
+        yield float(seconds[row]), found.layout(row)
 
 
 def check_space(profile: Profile, space: SearchSpace) -> None:

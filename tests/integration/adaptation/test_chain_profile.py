@@ -12,7 +12,7 @@ from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
 from edge_agent.profiling.events import Estimated
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
-from shared.planning.chain import plan_any_order, plan_chain
+from shared.planning import Question, SearchSpace, best, best_order
 from shared.planning.profile import load_profile
 from shared.prediction import LatencyTable, Sample, contiguous, vector
 from tests.support.commands import command
@@ -68,7 +68,7 @@ async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
     assert set(chain.links) == {("edge", "near"), ("near", "far")}
     assert all(link.uplink > 0 and link.downlink > 0 for link in chain.links.values())
     assert chain.batch_size == 32
-    assert len(plan_chain(chain, (8, 32), 2).partition.cuts) == 2
+    assert len(best(Question(chain, SearchSpace((8, 32), 2))).layout.cuts) == 2
     assert not list(tmp_path.glob("*.parts"))
     assert told[0].startswith("edge: 6 measurements of 2 runs of blocks")
     assert any("edge-near, near-far" in line and "5.6 MB" in line for line in told)
@@ -82,7 +82,7 @@ async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path
     _, near, far = map(measured_runs, chain.workers)
     assert near == far == {(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)}
     assert set(chain.links) == {("edge", "near"), ("near", "far"), ("edge", "far")}
-    assert plan_any_order(load_profile(path), (8, 32), 2).order[0] == "edge"
+    assert best_order(Question(load_profile(path), SearchSpace((8, 32), 2))).names[0] == "edge"
 
 
 async def test_a_placement_names_the_stages(tmp_path):

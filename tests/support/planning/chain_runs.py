@@ -7,14 +7,24 @@ from itertools import pairwise
 
 import numpy as np
 
-from shared.planning import EngineConfig, MeasuredLink, Profile, Rates, parse_profile
-from shared.planning.chain import (
-    ChainCosts,
-    ChainDecision,
-    ChainEngine,
-    Partition,
-    plan_chain,
+from shared.planning import (
+    Decision,
+    EngineConfig,
+    Found,
+    Layout,
+    MeasuredLink,
+    Observation,
+    Profile,
+    Question,
+    Rates,
+    SearchSpace,
+    best,
+    conditions_of,
+    loads_of,
+    parse_profile,
+    stacked,
 )
+from shared.planning.chain import ChainEngine
 
 BITS = (8, 32)
 
@@ -52,6 +62,11 @@ def linked(chain: Profile, rates: Sequence[Rates]) -> Profile:
     )
 
 
+def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> Found:
+    """Find the best layout over links as they were measured."""
+    return best(Question(chain, SearchSpace(tuple(bits), staleness)))
+
+
 class ChainTraining:
     """A run whose devices take `slowness` times what was measured, over links of `rates`."""
 
@@ -60,19 +75,19 @@ class ChainTraining:
         chain: Profile,
         staleness: int = 4,
         total_steps: float = 100_000,
-        start: Partition | None = None,
+        start: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
         config: EngineConfig | None = None,
     ) -> None:
         self.chain, self.staleness = chain, staleness
-        start = start or plan_chain(chain, BITS, staleness).partition
-        self.engine = ChainEngine(chain, BITS, staleness, start, config, total_steps)
+        layout = stacked(chain, start[0], staleness, start[1]) if start else plan_chain(chain, BITS, staleness).layout
+        self.engine = ChainEngine(chain, SearchSpace(BITS), layout, config, total_steps)
         self.slowness = [1.0] * len(chain.workers)
         self._true_workers = list(chain.workers)
         self.rates: Callable[[float], list[Rates]] = lambda _seconds: hops(chain)
         self.noise = 0.0
         self.seconds = 0.0
         self.steps = 0.0
-        self.decisions: list[tuple[float, ChainDecision]] = []
+        self.decisions: list[tuple[float, Decision]] = []
         self._draw = random.Random(0)
         self._still_seconds = 0.0
 
@@ -89,9 +104,14 @@ class ChainTraining:
             table[first, stop] = seconds(first, stop)
         self._true_workers[place] = replace(worker, replayed=table)
 
-    def true_seconds(self, partition: Partition) -> float:
-        """A step of a partition now."""
-        return ChainCosts(self.true_chain(), (*BITS, *partition.bits)).of(partition).seconds_per_step(self.staleness)
+    def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None) -> None:
+        """Hold cuts and width."""
+        self.engine.constrain(SearchSpace(BITS if bits is None else (bits,), cuts=cuts))
+
+    def true_seconds(self, layout: Layout) -> float:
+        """Return today's seconds of a step of a layout."""
+        chain = self.true_chain()
+        return float(loads_of(chain, [layout]).seconds(conditions_of(chain))[0])
 
     def best_seconds(self) -> float:
         """A step of the best partition now."""
@@ -100,21 +120,28 @@ class ChainTraining:
     def run(self, seconds: int) -> None:
         """Train for so long, and do what the engine decides."""
         for _ in range(seconds):
-            partition = self.engine.partition
+            layout = self.engine.layout
             working = max(0.0, 1.0 - self._still_seconds)
             self._still_seconds = max(0.0, self._still_seconds - 1.0)
             before = int(self.steps)
-            self.steps += working * self._noisy(1.0 / self.true_seconds(partition))
+            self.steps += working * self._noisy(1.0 / self.true_seconds(layout))
             self.seconds += 1.0
-            runs = zip((0, *partition.cuts), (*partition.cuts, len(self.chain)), strict=True)
-            true = [float(one.replayed[run]) for one, run in zip(self.true_chain().workers, runs, strict=True)]
-            stage_seconds = [self._noisy(one) if int(self.steps) > before else None for one in true]
-            rates = [(self._noisy(link.uplink), self._noisy(link.downlink)) for link in self.rates(self.seconds)]
-            decision = self.engine.observe(self.seconds, int(self.steps), rates, stage_seconds)
+            true = [
+                float(self.true_chain().worker(tile.worker).replayed[tile.first, tile.stop]) for tile in layout.tiles
+            ]
+            names = self.chain.names
+            work = {
+                name: self._noisy(one) if int(self.steps) > before else None
+                for name, one in zip(names, true, strict=True)
+            }
+            rates = {}
+            for (near, far), link in zip(pairwise(names), self.rates(self.seconds), strict=True):
+                rates |= {(near, far): self._noisy(link.uplink), (far, near): self._noisy(link.downlink)}
+            decision = self.engine.observe(Observation(self.seconds, int(self.steps), rates, work=work))
             if decision is not None:
                 self.decisions.append((self.seconds, decision))
-                self._still_seconds = decision.moving_seconds
-                self.engine.note_deployed(self.seconds, decision.partition)
+                self._still_seconds = decision.migration_seconds
+                self.engine.note_deployed(self.seconds, decision.layout)
 
     def _noisy(self, number: float) -> float:
         return number * float(np.clip(self._draw.gauss(1.0, self.noise), 0.5, 1.5))

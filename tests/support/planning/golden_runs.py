@@ -26,7 +26,6 @@ from shared.planning import (
     simulate,
     stacked,
 )
-from shared.planning.chain import Partition
 from shared.planning.families.pair import listed
 from shared.planning.planners.plan import over
 from shared.planning.profile import Profile, parse_profile
@@ -103,7 +102,7 @@ def chain_run(seed: int) -> list[Change]:
     blocks = draw.randint(stages + 1, 14)
     chain = _chain(draw, blocks, stages)
     cuts = tuple(sorted(draw.sample(range(1, blocks), stages - 1)))
-    start = Partition(cuts, tuple(draw.choice(BITS) for _ in cuts))
+    start = cuts, tuple(draw.choice(BITS) for _ in cuts)
     training = ChainTraining(chain, draw.randint(0, 5), draw.choice((500, 5_000, 100_000)), start)
     training.noise = draw.choice((0.0, 0.03, 0.08))
     links = [chain.rates(*hop) for hop in pairwise(chain.names)]
@@ -120,10 +119,10 @@ def chain_run(seed: int) -> list[Change]:
             links[place] = replace(link, uplink=link.uplink * factor, downlink=link.downlink * factor)
         elif event == 2:
             held = tuple(sorted(draw.sample(range(1, blocks), stages - 1))) if draw.random() < 0.7 else None
-            training.engine.pin(held)
+            training.pin(held)
     training.run(draw.randint(60, 300))
     return [
-        [round(seconds, 3), str(decision.reason), list(decision.partition.cuts), list(decision.partition.bits)]
+        [round(seconds, 3), str(decision.reason), list(decision.layout.cuts), list(decision.layout.bits)]
         for seconds, decision in training.decisions
     ]
 

@@ -8,11 +8,11 @@ from benchmarks.chain.measured import (
     chain_document,
     even_cuts,
     parsed,
+    planned,
     planned_as_ftpipehd,
     run_table,
 )
 from shared.planning import Rates
-from shared.planning.chain import plan_chain
 
 RUNS = run_table(4, lambda first, stop: sum((0.1, 0.2, 0.3, 0.4)[first:stop]))
 MODEL = Model((), ("a", "b", "c", "d"), (1.0, 2.0, 3.0, 4.0), RUNS, (0.0, 4e3, 2e3, 1e3, 0.0), 8)
@@ -47,5 +47,5 @@ def test_ftpipehd_counts_a_hop_twice_and_sends_floats():
     assert planned_as_ftpipehd(chain).bits == (32,)
     slow = Rates(link.uplink * 0.4, link.downlink * 0.4, 0.0)
     chain = parsed(chain_document(MODEL, {"edge": 1.0, "near": 1.0}, slow))
-    assert plan_chain(chain, (32,)).cost.seconds_per_step(None) < 0.9
+    assert planned(chain, (32,)).seconds_per_step < 0.9
     assert planned_as_ftpipehd(chain).cuts == (3,)

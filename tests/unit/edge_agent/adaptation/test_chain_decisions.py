@@ -13,8 +13,8 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.errors import BusyError, ConfigError
 from shared.placement import Cargo, Route, chain_workers, cuts_of
-from shared.planning.chain import Partition, chain_placement, plan_chain
-from tests.support.planning.chain_runs import uniform_chain
+from shared.planning import stacked
+from tests.support.planning.chain_runs import plan_chain, uniform_chain
 from tests.support.planning.decisions import Laying
 
 CHAIN = uniform_chain(block_seconds=1.0)
@@ -23,7 +23,7 @@ ALL, LEFT = ("s0", "s1", "s2"), ("s0", "s2")
 
 def placed(names, cuts, staleness=4):
     """Return a deployment in force with these workers."""
-    placement = chain_placement(CHAIN.among(names), Partition(cuts, (32,) * len(cuts)), staleness)
+    placement = stacked(CHAIN, cuts, staleness, (32,) * len(cuts), names).placement()
     return replace(placement, codecs={Route(*hop, Cargo.FEATURE): "fp32" for hop in pairwise(names)})
 
 
@@ -85,7 +85,7 @@ def test_a_trainer_that_is_back_is_placed_where_it_is_best():
     decisions.weigh(deployer, ["s1"])
     (wanted,) = deployer.taken_back
     assert chain_workers(wanted) == ALL
-    cuts = plan_chain(CHAIN, (8, 32), 4).partition.cuts
+    cuts = plan_chain(CHAIN, (8, 32), 4).layout.cuts
     assert sorted(tile.first for tile in wanted.tiles)[1:] == [*cuts]
 
 

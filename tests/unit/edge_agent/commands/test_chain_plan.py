@@ -6,12 +6,20 @@ import pytest
 
 from shared.errors import ExitCode
 from shared.planner_names import EXACTNESS_MARGIN
-from shared.planning.chain import plan_any_order, plan_chain, plan_chain_accurately
+from shared.planning import Question, SearchSpace, best, best_order, conditions_of, loads_of, most_exact
 from shared.planning.profile import parse_profile
 from tests.support.planning.chains import chain_document
 
 DOCUMENT = chain_document(6, 3, seed=5)
 CHAIN = parse_profile(DOCUMENT, "chain")
+
+
+def parts_of(layout):
+    """Return the seconds of the stages, and of each link up and down."""
+    loads, at = loads_of(CHAIN, [layout]), conditions_of(CHAIN)
+    stages, carried = loads.worker_seconds(at), loads.direction_seconds(at)
+    links = [[float(carried[hop][0]) for hop in ((place, place + 1), (place + 1, place))] for place in range(2)]
+    return [float(stages[place][0]) for place in range(3)], links
 
 
 @pytest.fixture
@@ -24,14 +32,16 @@ def chain_path(tmp_path):
 def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
     code, out, err = edge_agent("plan", "--profile", chain_path, "--staleness", 2, "--bits", "2,4,32", "--json")
     assert (code, err) == (0, "")
-    printed, expected = json.loads(out), plan_chain_accurately(CHAIN, (2, 4, 32), 2)
+    printed, expected = json.loads(out), most_exact(Question(CHAIN, SearchSpace((2, 4, 32), 2)))
+    stages, links = parts_of(expected.layout)
     assert printed == {
         "order": ["s0", "s1", "s2"],
-        "cuts": list(expected.partition.cuts),
-        "bits": list(expected.partition.bits),
+        "cuts": list(expected.layout.cuts),
+        "bits": list(expected.layout.bits),
+        "staleness": 2,
         "seconds_per_step": expected.seconds_per_step,
-        "stage_seconds": list(expected.cost.stage_seconds),
-        "link_seconds": [list(both) for both in expected.cost.link_seconds],
+        "stage_seconds": stages,
+        "link_seconds": links,
         "notes": printed["notes"],
     }
 
@@ -45,21 +55,23 @@ def test_without_staleness_the_slowest_part_alone_counts(edge_agent, chain_path)
 
 def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
     code, out, _ = edge_agent("plan", "--profile", chain_path, "--staleness", 1, "--order", "any", "--json")
-    expected = plan_any_order(CHAIN, (8, 32), 1)
+    space = SearchSpace((8, 32), 1)
+    ordered = best_order(Question(CHAIN, space))
+    expected = best(Question(ordered, space))
     assert code == 0
-    assert json.loads(out)["order"] == list(expected.order)
-    assert expected.seconds_per_step < 0.99 * plan_chain(CHAIN, (8, 32), 1).seconds_per_step
+    assert json.loads(out)["order"] == list(ordered.names)
+    assert expected.seconds_per_step < 0.99 * best(Question(CHAIN, space)).seconds_per_step
     most = (1 + EXACTNESS_MARGIN) * expected.seconds_per_step
     assert expected.seconds_per_step <= json.loads(out)["seconds_per_step"] <= most
 
 
 def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
     code, out, _ = edge_agent("plan", "--profile", chain_path, "--staleness", 2)
-    planned = plan_chain_accurately(CHAIN, (8, 32), 2)
-    first, second = planned.partition.cuts
+    layout = most_exact(Question(CHAIN, SearchSpace((8, 32), 2))).layout
+    (first, second), (stages, links) = layout.cuts, parts_of(layout)
     assert code == 0
-    assert f"  s1: blocks [{first}, {second}), {planned.cost.stage_seconds[1]:.4g} s\n" in out
-    assert f"    {planned.partition.bits[1]} bits up {planned.cost.link_seconds[1][0]:.4g} s" in out
+    assert f"  s1: blocks [{first}, {second}), {stages[1]:.4g} s\n" in out
+    assert f"    {layout.bits[1]} bits up {links[1][0]:.4g} s" in out
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ from shared.planning import (
     LinkTrace,
     Profile,
     ProfiledBlock,
+    Question,
     Rates,
     SearchSpace,
     Trace,
     accurate,
+    best,
     compare,
+    conditions_of,
     edge_only,
     first_deployment,
     fixed,
@@ -103,6 +106,20 @@ def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
         float(costs[plan.layout]), rel=1e-9
     )
     assert plan.evaluated >= len(costs)
+
+
+@given(profiles(), rates, spaces)
+def test_the_best_of_all_families_equals_trying_every_pair_over_an_endless_run(profile, link, space):
+    steps = 60 * 10**9
+    costs = exact_costs(profile, link, space, steps, None)
+    question, at = Question(profile, space), conditions_of(profile, {profile.names: link})
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            best(question, at)
+        return
+    found = best(question, at)
+    assert found.seconds_per_step == pytest.approx(float(min(costs.values()) / steps), rel=1e-6)
+    assert float(costs[found.layout] / steps) == pytest.approx(found.seconds_per_step, rel=1e-6)
 
 
 @given(profiles(), rates, spaces, st.integers(1, 500), st.data())

@@ -1,13 +1,12 @@
 """The engine of a chain over runs of the cost model: changes that it follows, changes that it ignores, and its risk."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from shared.errors import PlanError
-from shared.planning import EngineConfig
-from shared.planning.chain import ChainEngine, DeviceFactors, Partition, Reason
+from shared.planning import EngineConfig, Observation, Reason, SearchSpace, stacked
+from shared.planning.chain import ChainEngine, DeviceFactors
 from tests.support.planning.chain_runs import BITS, ChainTraining, hops, uniform_chain
 
 CHAIN = uniform_chain()
@@ -20,9 +19,9 @@ def test_a_device_that_slows_to_half_is_relieved_within_a_minute(stage):
     training.run(120)
     training.slowness[stage] = 2.0
     training.run(60)
-    assert training.true_seconds(training.engine.partition) <= training.best_seconds() / 0.9
+    assert training.true_seconds(training.engine.layout) <= training.best_seconds() / 0.9
     assert {decision.reason for _, decision in training.decisions} == {Reason.DEVICE}
-    assert training.engine.home == training.engine.partition
+    assert training.engine.home == training.engine.layout
 
 
 def test_a_short_run_also_follows_a_device():
@@ -35,11 +34,11 @@ def test_a_short_run_also_follows_a_device():
 
 def test_a_device_that_recovers_gets_its_blocks_back():
     training = ChainTraining(CHAIN)
-    start = training.engine.partition
+    start = training.engine.layout
     for slow in (2.0, 1.0):
         training.slowness[0] = slow
         training.run(100)
-    assert training.engine.partition.cuts == start.cuts
+    assert training.engine.layout.cuts == start.cuts
     assert len(training.decisions) == 2
 
 
@@ -51,9 +50,9 @@ def test_ten_quiet_minutes_change_nothing():
 
 
 def test_a_run_that_begins_badly_is_put_right():
-    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)))
+    training = ChainTraining(CHAIN, start=((1, 2), (32, 32)))
     training.run(120)
-    assert training.true_seconds(training.engine.partition) <= 1.05 * training.best_seconds()
+    assert training.true_seconds(training.engine.layout) <= 1.05 * training.best_seconds()
     assert [decision.reason for _, decision in training.decisions] == [Reason.LINK]
 
 
@@ -63,14 +62,14 @@ def test_a_link_that_drops_to_a_tenth_is_followed_within_half_a_minute():
     chain = replace(CHAIN, feature_bytes=sizes, gradient_bytes=sizes)
     training = ChainTraining(chain, staleness=5)
     training.run(60)
-    before = training.engine.partition
+    before = training.engine.layout
     first, second = hops(chain)
     slow = replace(first, uplink=first.uplink / 10, downlink=first.downlink / 10)
     training.rates = lambda _seconds: [slow, second]
     training.run(30)
-    assert training.engine.partition.cuts[0] > before.cuts[0]
+    assert training.engine.layout.cuts[0] > before.cuts[0]
     assert {decision.reason for _, decision in training.decisions} == {Reason.LINK}
-    assert training.true_seconds(training.engine.partition) <= training.best_seconds() / 0.9
+    assert training.true_seconds(training.engine.layout) <= training.best_seconds() / 0.9
 
 
 @pytest.mark.parametrize("period", [10, 60])
@@ -85,17 +84,17 @@ def test_a_link_that_oscillates_costs_little(period):
 
     followed = ChainTraining(chain, staleness=5, total_steps=2_000)
     followed.rates = links
-    start = followed.engine.partition
+    start = followed.engine.layout
     followed.run(600)
     kept = ChainTraining(chain, staleness=5, total_steps=2_000, config=EngineConfig(margin=0.999))
     kept.rates = links
     kept.run(600)
-    assert kept.engine.partition == start
+    assert kept.engine.layout == start
     assert followed.steps >= 0.97 * kept.steps
 
 
 def test_no_move_follows_another_before_the_dwell_is_over():
-    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)), config=EngineConfig(dwell_seconds=90.0))
+    training = ChainTraining(CHAIN, start=((1, 2), (32, 32)), config=EngineConfig(dwell_seconds=90.0))
     training.run(40)
     assert len(training.decisions) == 1, "the first move has nothing to wait for"
     training.slowness[2] = 3.0
@@ -107,38 +106,38 @@ def test_no_move_follows_another_before_the_dwell_is_over():
 
 def test_a_pin_goes_first_and_is_released():
     training = ChainTraining(CHAIN)
-    start = training.engine.partition
+    start = training.engine.layout
     training.run(10)
-    training.engine.pin((3, 7))
+    training.pin((3, 7))
     training.run(10)
-    assert training.engine.partition.cuts == (3, 7)
+    assert training.engine.layout.cuts == (3, 7)
     assert training.decisions[-1][1].reason is Reason.PIN
     training.slowness[0] = 4.0
     training.run(120)
-    assert training.engine.partition.cuts == (3, 7)
+    assert training.engine.layout.cuts == (3, 7)
     training.slowness[0] = 1.0
-    training.engine.pin(None)
+    training.pin(None)
     training.run(120)
-    assert training.engine.partition.cuts == start.cuts
+    assert training.engine.layout.cuts == start.cuts
 
 
 @pytest.mark.parametrize("cuts", [(3,), (7, 3), (0, 3), (3, 12), (3, 3)])
 def test_impossible_cuts_are_not_pinned(cuts):
     training = ChainTraining(CHAIN)
     with pytest.raises(PlanError, match=r"with 12 blocks on 3 stages there must be 2, rising, from 1 to 11"):
-        training.engine.pin(cuts)
+        training.pin(cuts)
     training.run(10)
     assert training.decisions == []
 
 
 def test_a_pinned_width_is_held_whatever_the_links_carry():
-    training = ChainTraining(CHAIN, start=Partition((4, 8), (32, 32)))
-    training.engine.pin(bits=8)
+    training = ChainTraining(CHAIN, start=((4, 8), (32, 32)))
+    training.pin(bits=8)
     training.run(30)
-    assert training.engine.partition.bits == (8, 8)
-    training.engine.pin((3, 7), 8)
+    assert training.engine.layout.bits == (8, 8)
+    training.pin((3, 7), 8)
     training.run(30)
-    assert training.engine.partition == Partition((3, 7), (8, 8))
+    assert (training.engine.layout.cuts, training.engine.layout.bits) == ((3, 7), (8, 8))
 
 
 def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
@@ -149,12 +148,12 @@ def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
     training.change_stage(1, lambda first, stop: 0.05 * (stop - first + 3 * max(0, min(stop, 6) - first)))
     training.run(100)
     assert training.engine.misfits == ("s1",)
-    off = training.true_seconds(training.engine.partition) / training.best_seconds()
+    off = training.true_seconds(training.engine.layout) / training.best_seconds()
     training.engine.measured_again(training.true_chain().worker("s1"))
     assert training.engine.misfits == ()
     training.run(60)
-    assert training.engine.prediction_ratios == pytest.approx((1.0, 1.0, 1.0), rel=0.01)
-    assert training.true_seconds(training.engine.partition) <= min(off, 1.02) * training.best_seconds()
+    assert [*training.engine.prediction_ratios.values()] == pytest.approx([1.0, 1.0, 1.0], rel=0.01)
+    assert training.true_seconds(training.engine.layout) <= min(off, 1.02) * training.best_seconds()
 
 
 def test_a_factor_is_checked_again_only_when_it_is_off():
@@ -175,7 +174,7 @@ def test_a_factor_is_checked_again_only_when_it_is_off():
 def test_an_engine_with_nothing_to_choose_does_not_begin():
     chain = replace(CHAIN, min_bits=(16,) * 13)
     with pytest.raises(PlanError, match="no partition of the 12 blocks"):
-        ChainEngine(chain, (2, 4), 4, Partition((4, 8), (32, 32)))
+        ChainEngine(chain, SearchSpace((2, 4)), stacked(chain, (4, 8), 4, (32, 32)))
 
 
 def test_an_engine_does_not_begin_where_nothing_was_measured():
@@ -184,16 +183,19 @@ def test_an_engine_does_not_begin_where_nothing_was_measured():
     holed[4, 8] = float("nan")
     chain = CHAIN.with_worker(replace(worker, replayed=holed))
     with pytest.raises(PlanError, match="nothing measured for cuts 4, 8"):
-        ChainEngine(chain, BITS, 4, Partition((4, 8), (32, 32)))
+        ChainEngine(chain, SearchSpace(BITS), stacked(chain, (4, 8), 4, (32, 32)))
 
 
 def test_a_failed_move_is_not_tried_again_at_once():
-    training = ChainTraining(CHAIN, start=Partition((1, 2), (32, 32)))
-    observe = partial(training.engine.observe, rates=[(4e7, 4e7)] * 2, stage_seconds=[None] * 3)
+    training = ChainTraining(CHAIN, start=((1, 2), (32, 32)))
+
+    def observe(seconds, step):
+        return training.engine.observe(Observation(seconds, step))
+
     decision = next(one for second in range(100) if (one := observe(float(second), second)) is not None)
     assert observe(100.0, 100) is None, "a proposal waits for its answer"
-    training.engine.note_deployed(101.0, training.engine.partition)
-    assert decision.partition != training.engine.partition
+    training.engine.note_deployed(101.0, training.engine.layout)
+    assert decision.layout != training.engine.layout
     assert observe(102.0, 102) is None
 
 

@@ -1,20 +1,16 @@
 """A partition as a placement: its cost equals the plan's, and a run over traces takes the time that the rates allow."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import PlanError
-from shared.planning import LinkTrace, Trace, simulate_placement, step_cost
-from shared.planning.chain import (
-    ChainSetting,
-    Partition,
-    chain_tasks,
-    compare_chain,
-    plan_chain,
-)
+from shared.planning import LinkTrace, Trace, conditions_of, loads_of, simulate_placement, stacked, step_cost
+from shared.planning.chain import ChainSetting, chain_tasks, compare_chain
 from shared.planning.profile import parse_profile
-from tests.support.planning.chain_runs import hops
+from tests.support.planning.chain_runs import hops, plan_chain
 from tests.support.planning.chains import chain_document
 
 
@@ -23,11 +19,12 @@ def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness
     stages = min(stages, blocks)
     chain = parse_profile(chain_document(blocks, stages, seed), "chain")
     plan = plan_chain(chain, (2, 4, 32), staleness)
-    cost = step_cost(chain_tasks(chain, plan.partition, staleness))
-    assert tuple(cost.workers[name] for name in plan.order) == pytest.approx(plan.cost.stage_seconds)
-    hops = zip(plan.order, plan.order[1:], strict=False)
-    both = [(cost.directions[near, far], cost.directions[far, near]) for near, far in hops]
-    assert both == [pytest.approx(seconds) for seconds in plan.cost.link_seconds]
+    cost, loads, at = step_cost(chain_tasks(chain, plan.layout)), loads_of(chain, [plan.layout]), conditions_of(chain)
+    names = chain.names
+    stages = {names[place]: float(seconds[0]) for place, seconds in loads.worker_seconds(at).items() if seconds[0]}
+    assert cost.workers == pytest.approx(stages)
+    links = {(names[near], names[far]): float(one[0]) for (near, far), one in loads.direction_seconds(at).items()}
+    assert {hop: cost.directions[hop] for hop in links if hop in cost.directions} == pytest.approx(links)
     assert cost.bound() == pytest.approx(plan.seconds_per_step)
 
 
@@ -36,7 +33,7 @@ def test_an_unmeasured_placement_has_no_tasks():
     document["stages"][1]["seconds"][1][3] = None
     chain = parse_profile(document, "chain")
     with pytest.raises(PlanError, match="was not measured; choose other cuts or bits"):
-        chain_tasks(chain, Partition((1,), (32,)), 0)
+        chain_tasks(chain, stacked(chain, (1,), 0, (32,)))
 
 
 LIGHT_GRADIENTS = chain_document(6, 3, seed=7) | {"gradient_bytes": [1000.0] * 7, "min_bits": None}
@@ -52,8 +49,8 @@ def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says
     one = setting(Trace.constant(8e6), Trace.constant(3e6))
     (result,) = compare_chain(one, ["partition"])
     start = result.run.start
-    assert (start.cuts, start.bits) == tuple(vars(plan_chain(one.probed(), one.bits, 2).partition).values())
-    step = chain_tasks(one.probed(), Partition(start.cuts, start.bits), 2)
+    assert start == plan_chain(one.probed(), one.bits, 2).layout
+    step = chain_tasks(one.probed(), start)
     expected = 100 * simulate_placement(step, 60).seconds_per_step()
     assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
 
@@ -76,9 +73,11 @@ def test_the_plan_is_not_slower_than_an_even_split():
 def test_where_k_is_left_open_it_is_the_least_that_costs_nothing():
     open_k = setting(Trace.constant(8e6), Trace.constant(8e6), staleness=None)
     (result,) = compare_chain(open_k, ["partition"])
-    cost = plan_chain(open_k.probed(), open_k.bits).cost
-    k = result.run.start.staleness
-    assert cost.seconds_per_step(k) == cost.longest() < cost.seconds_per_step(k - 1)
+    start = result.run.start
+    chain = open_k.probed()
+    each = loads_of(chain, [replace(start, staleness=start.staleness - less) for less in (0, 1)])
+    least, more = each.seconds(conditions_of(chain))
+    assert least == each.at(conditions_of(chain)).longest[0] < more
 
 
 def test_an_unknown_planner_is_refused():

@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planner_names import EXACTNESS_MARGIN
 from shared.planning import (
+    Layout,
     MeasuredLink,
     MessageSeconds,
     Profile,
+    Question,
     Rates,
     SearchSpace,
     WorkerProfile,
+    best_order,
+    conditions_of,
     greedy,
+    loads_of,
+    most_exact,
 )
-from shared.planning.chain import Partition, plan_any_order, plan_chain, plan_chain_accurately
 from shared.planning.profile import parse_profile
 from tests.support.planning.cases import profiles, rates
+from tests.support.planning.chain_runs import plan_chain
 from tests.support.planning.chains import best_by_trying, chain_document
 
 STALENESS = (None, 0, 1, 2, 5)
@@ -35,7 +41,7 @@ def check(document: dict, bits: tuple[int, ...], staleness: int | None) -> None:
             plan_chain(chain, bits, staleness)
         return
     planned = plan_chain(chain, bits, staleness)
-    assert planned.partition == Partition(*expected[1:])
+    assert (planned.layout.cuts, planned.layout.bits) == expected[1:]
     assert planned.seconds_per_step == pytest.approx(expected[0], rel=1e-11)
 
 
@@ -76,10 +82,10 @@ def test_the_narrowest_link_has_as_many_bits_as_any_partition_within_the_margin(
     best = best_by_trying(document, bits, staleness)
     if best is None:
         return
-    plan = plan_chain_accurately(chain, bits, staleness)
+    plan = most_exact(Question(chain, SearchSpace(bits, staleness)))
     most = (1 + EXACTNESS_MARGIN) * best[0]
     assert plan.seconds_per_step <= most * (1 + 1e-9)
-    wider = [width for width in bits if width > min(plan.partition.bits)]
+    wider = [width for width in bits if width > min(plan.layout.bits, default=32)]
     quickest = best_by_trying(document, tuple(wider), staleness) if wider else None
     assert quickest is None or quickest[0] > most * (1 - 1e-9)
 
@@ -101,15 +107,19 @@ def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
     return document | changes
 
 
-def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int | None = None) -> Partition:
-    return plan_chain(parse_profile(document, "chain"), bits, staleness).partition
+def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int | None = None) -> Layout:
+    return plan_chain(parse_profile(document, "chain"), bits, staleness).layout
 
 
 def test_of_equals_it_takes_the_smallest_cuts_and_then_the_most_bits():
-    assert planned(even_chain()) == Partition((2,), (32,))
-    assert planned(even_chain(3, 4)) == Partition((1, 2), (32, 32))
+
+    def cuts_and_bits(layout):
+        return layout.cuts, layout.bits
+
+    assert cuts_and_bits(planned(even_chain())) == ((2,), (32,))
+    assert cuts_and_bits(planned(even_chain(3, 4))) == ((1, 2), (32, 32))
     # With K = 0 only the sum counts: every cut is equal except for the link, which 2 bits relieve.
-    assert planned(even_chain(), staleness=0) == Partition((1,), (2,))
+    assert cuts_and_bits(planned(even_chain(), staleness=0)) == ((1,), (2,))
 
 
 @pytest.mark.parametrize(("least", "bits"), [(1, 2), (2, 2), (3, 4), (4, 4), (5, 32), (32, 32)])
@@ -131,10 +141,12 @@ def test_more_bits_are_taken_for_as_long_as_the_link_is_not_the_slowest_part():
 def test_encoding_counts_at_the_sender():
     slow = {"uplink": 8e6 / 9.0, "downlink": 8e9, "round_trip_seconds": 0.0}
     document = even_chain(feature_bytes=[1e6] * 5, links=[slow], encode={"seconds": 1.0, "seconds_per_byte": 0.0})
-    plan = plan_chain(parse_profile(document, "chain"), (4, 32))
-    assert plan.partition == Partition((1,), (4,))
-    assert plan.cost.stage_seconds == (2.0, 3.0)
-    assert plan.cost.link_seconds == ((pytest.approx(9.0 / 8), pytest.approx(1e-9)),)
+    chain = parse_profile(document, "chain")
+    layout = plan_chain(chain, (4, 32)).layout
+    assert (layout.cuts, layout.bits) == ((1,), (4,))
+    loads, at = loads_of(chain, [layout]), conditions_of(chain)
+    assert loads.worker_seconds(at) == {0: 2.0, 1: 3.0}
+    assert loads.direction_seconds(at) == {(0, 1): pytest.approx(9.0 / 8), (1, 0): pytest.approx(1e-9)}
 
 
 def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
@@ -160,7 +172,7 @@ def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rat
         return
     found = plan_chain(two_stages(plain, link), bits, staleness)
     assert found.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
-    at_its_cut = greedy(plain, link, SearchSpace(bits, staleness, found.partition.cuts, allow_edge_only=False), steps)
+    at_its_cut = greedy(plain, link, SearchSpace(bits, staleness, found.layout.cuts, allow_edge_only=False), steps)
     assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
 
 
@@ -169,7 +181,8 @@ def bare(worker: WorkerProfile) -> WorkerProfile:
 
 
 def two_stages(profile: Profile, link: Rates) -> Profile:
-    return profile.with_links({profile.names: MeasuredLink(*astuple(link))})
+    """Return the profile as one of a chain, which says nothing of K."""
+    return replace(profile.with_links({profile.names: MeasuredLink(*astuple(link))}), max_staleness=None)
 
 
 @given(st.integers(0, 10**6), st.sampled_from(STALENESS), st.booleans())
@@ -195,9 +208,10 @@ def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
             found.append((best, tuple(stage["name"] for stage in stages)))
     least = min(best[0] for best, _ in found)
     best, order = next(each for each in found if each[0][0] <= least * (1 + 1e-12))
-    plan = plan_any_order(parse_profile(document, "chain"), (2, 32), staleness)
+    ordered = best_order(Question(parse_profile(document, "chain"), SearchSpace((2, 32), staleness)))
+    plan = plan_chain(ordered, (2, 32), staleness)
     assert plan.seconds_per_step == pytest.approx(best[0], rel=1e-11)
-    assert (plan.order, plan.partition) == (order, Partition(*best[1:]))
+    assert (ordered.names, plan.layout.cuts, plan.layout.bits) == (order, *best[1:])
 
 
 def between(known: dict, near: str, far: str) -> dict:
@@ -211,12 +225,12 @@ def test_an_order_needs_the_links_that_it_would_use():
     document = chain_document(4, 3)
     document["links_between"] = []
     with pytest.raises(PlanError, match=r"nothing is known of the rates of a link from 's0' to 's2'"):
-        plan_any_order(parse_profile(document, "chain"), (32,))
+        best_order(Question(parse_profile(document, "chain"), SearchSpace((32,))))
 
 
 def test_more_stages_than_can_be_ordered_are_refused():
     with pytest.raises(PlanError, match="there are 9 stages, and orders are searched of 8 at most"):
-        plan_any_order(parse_profile(chain_document(9, 9), "chain"), (32,))
+        best_order(Question(parse_profile(chain_document(9, 9), "chain"), SearchSpace((32,))))
 
 
 @pytest.mark.parametrize(("bits", "staleness"), [((), None), ((0,), None), ((33,), None), ((32,), -1)])

@@ -1,0 +1,85 @@
+"""Search: the best layout of any family under some conditions, equal to trying every one."""
+
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from shared.errors import PlanError
+from shared.planner_names import EXACTNESS_MARGIN
+from shared.planning.cost import Conditions, conditions_of, loads_of
+from shared.planning.families import chain
+from shared.planning.families.question import Question
+from shared.planning.families.registry import FAMILIES
+from shared.planning.layout import Layout
+from shared.planning.profile import Profile
+
+MOST_WORKERS_TO_ORDER = 8
+"""Seven trainers have 5,040 orders, which take about a second; eight have eight times as many."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer to a question."""
+
+    layout: Layout
+    seconds_per_step: float
+
+
+def best(question: Question, at: Conditions | None = None) -> Found:
+    """Find the layout of the fewest seconds a step with a full pipeline. PlanError where nothing may be chosen.
+
+    at: links as they were measured, where it is left out.
+    """
+    at = at or conditions_of(question.profile)
+    found: Found | None = None
+    for family in FAMILIES.values():
+        for bound, layout in family.bounded(question, at):
+            if found is not None and bound >= found.seconds_per_step:
+                break
+            (seconds,) = loads_of(question.profile, [layout]).seconds(at)
+            if found is None or seconds < found.seconds_per_step:
+                found = Found(layout, float(seconds))
+    if found is None:
+        raise PlanError(f"no layout of {', '.join(question.profile.names)} can be chosen; no family has any")
+    return found
+
+
+def most_exact(question: Question, at: Conditions | None = None) -> Found:
+    """Find the layout of the most bits on its narrowest link within `EXACTNESS_MARGIN` of the best of all."""
+    found, widths = best(question, at), sorted(set(question.space.bits), reverse=True)
+    for count in range(1, len(widths)):
+        wide = replace(question, space=replace(question.space, bits=tuple(widths[:count])))
+        try:
+            wider = best(wide, at)
+        except PlanError:  # what was measured, or min_bits, allows none so wide
+            continue
+        if wider.seconds_per_step <= (1.0 + EXACTNESS_MARGIN) * found.seconds_per_step:
+            return wider
+    return found
+
+
+def best_order(question: Question) -> Profile:
+    """Return the profile in the best order of its trainers, over links as measured; the first worker has the samples and stays.
+
+    Of equal orders, the earliest. PlanError for more than `MOST_WORKERS_TO_ORDER` workers, and where nothing can be chosen.
+    """
+    profile = question.profile
+    first, *others = profile.names
+    if len(profile.workers) > MOST_WORKERS_TO_ORDER:
+        raise PlanError(
+            f"there are {len(profile.workers)} stages, and orders are searched of {MOST_WORKERS_TO_ORDER} at most; give the "
+            "order"
+        )
+    orders = [profile.ordered((first, *order)) for order in permutations(others)]
+    leading, least, refusal = None, 0.0, None
+    for ordered in orders:
+        asked, at = replace(question, profile=ordered), conditions_of(ordered)
+        if leading is not None and not chain.improves(asked, at, least):
+            continue
+        try:
+            leading, least = ordered, best(asked, at).seconds_per_step
+        except PlanError as error:
+            refusal = refusal or error
+    if leading is None:
+        assert refusal is not None
+        raise refusal
+    return leading
