@@ -12,7 +12,6 @@ from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.rpc.status import passed_on
-from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import LinkPosition
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
@@ -31,13 +30,13 @@ class DialledLink(KeptLink):
         session_term: int,
         evaluation: int,
         new_client: Callable[[], TrainerClient],
-        on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """new_client: makes a client that is not connected yet. on_delivered: see `StreamListener`."""
+        """new_client: makes a client that is not connected yet."""
         super().__init__(run, peer.worker, peer.session_id, session_term, evaluation)
         self._ticket = peer.ticket
         self._new_client = new_client
-        self._listener = StreamListener(self.end.accept, lambda: min(run.under_way, default=None), on_delivered)
+        end = self.end
+        self._listener = StreamListener(end.accept, lambda: min(run.under_way, default=None), end.note_delivered)
         self._damaged_at: LinkPosition | None = None
         """Position of the link when a message was last damaged."""
 

@@ -1,7 +1,7 @@
 """The links of one worker's run to other trainers: dialled, kept up, and ended together."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from cloud_trainer.peers.dialer import PeerDialer
@@ -9,11 +9,8 @@ from cloud_trainer.peers.dialled_link import DialledLink
 from shared.concurrency.tasks import run_together
 from shared.errors import ProtocolError
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 
-OnDelivered = Callable[[str, WireTensor, float, int], None]
-"""Receiver of every acknowledged tensor: the peer, the tensor, and the other arguments of `StreamListener`."""
 Failure = asyncio.Future[None]
 """A future that ends when something fails, with that failure."""
 
@@ -27,7 +24,6 @@ class PeerLinks:
         peers: Sequence[Peer],
         session_term: int,
         dialer: PeerDialer,
-        on_delivered: OnDelivered,
         evaluation: int = 0,
     ) -> None:
         """run: it computes already, and is stopped after these links. peers: workers to dial, each with its first ticket.
@@ -51,7 +47,6 @@ class PeerLinks:
                 session_term,
                 evaluation,
                 partial(dialer.client, peer.address),
-                partial(on_delivered, peer.worker),
             )
             for peer in peers
         ]

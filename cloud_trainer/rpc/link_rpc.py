@@ -1,7 +1,5 @@
 """The call `Link`: it opens a link of a session and serves it until the dialling side ends it."""
 
-from functools import partial
-
 import grpc
 
 from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
@@ -54,7 +52,7 @@ class LinkRpc:
             await serve_attached(
                 session,
                 name,
-                self._serve(session, run, name, opened, context),
+                self._serve(run, name, opened, context),
                 self._sessions,
                 lambda: session.links.failure(opening.evaluation),
             )
@@ -86,11 +84,8 @@ class LinkRpc:
             raise no_such_ticket()
         return run
 
-    async def _serve(
-        self, session: Session, run: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context
-    ) -> None:
-        on_delivered = partial(session.on_delivered(name.evaluation), name.worker)
-        served = ServedStream(context, run.links[name.worker].accept, self._link, on_delivered)
+    async def _serve(self, run: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context) -> None:
+        served = ServedStream(context, run.links[name.worker], self._link)
 
         async def serve() -> None:
             await served.stream.write(LinkMessage(opened=opened))

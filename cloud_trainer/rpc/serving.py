@@ -15,14 +15,14 @@ from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ProtocolError, one_line
 from shared.runtime import StallWatch
+from shared.runtime.link_end import LinkEnd
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.framing import Assembler
 from shared.transport.stream.packets import Damaged, Packet, undamaged
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
-from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 _log = structlog.get_logger(__name__)
 
@@ -41,19 +41,18 @@ class ServedStream:
     def __init__(
         self,
         context: Context,
-        accept: Callable[[Frame], None],
+        end: LinkEnd,
         link: LinkConfig,
-        on_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
-        """accept: judges the peer's announcements. on_delivered: see `Duplex`."""
+        """end: judges what the peer announces, and tells what is delivered."""
         self._stall_seconds = link.stall_seconds
         self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
             PacketChannel(functools.partial(_read, context), context.write),
-            assembler=Assembler(accept, aligned_buffer),
+            assembler=Assembler(end.accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=on_delivered,
+            on_delivered=end.note_delivered,
         )
 
     async def run(self, work: Awaitable[None]) -> None:

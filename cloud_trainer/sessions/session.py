@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.peers.peer_links import OnDelivered, PeerLinks
+from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
@@ -65,10 +65,6 @@ class Session:
                 grpc.StatusCode.FAILED_PRECONDITION, f"evaluation {evaluation} of session {self.id} is not under way"
             )
         return run
-
-    def on_delivered(self, evaluation: int) -> OnDelivered:
-        """Return the receiver of delivered tensors, for an evaluation or for training (0)."""
-        return _ignore if evaluation else self.worker.figures.delivered
 
     def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
         """Issue the tickets with which other trainers dial this one, for an evaluation or for training (0)."""
@@ -148,8 +144,7 @@ class Session:
 
         Called inside `changing`. Raises StatusError or ProtocolError as `PeerLinks` does; then nothing has changed.
         """
-        run, told = self.run_of(evaluation), self.on_delivered(evaluation)
-        links = PeerLinks(run, peers, self.attachment.term, dialer, told, evaluation)
+        links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
         await self.links.dial(evaluation, links)
 
     async def end(self) -> None:
@@ -163,7 +158,3 @@ class Session:
         """End all links and evaluations. The steps of training stay unchanged."""
         await self.links.end_training()
         await self.evaluations.end()
-
-
-def _ignore(*_news: object) -> None:
-    pass

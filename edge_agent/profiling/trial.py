@@ -90,8 +90,8 @@ async def _train(
     watch = _Watch(events)
     session = await open_session({config.only_trainer.name: client}, experiment, threads, Retry(0))
     try:
-        aggregator = StepAggregator(events.emit, _ignore, boundary)
-        device = await DeviceWorker.made(session.state, aggregator)
+        aggregator = StepAggregator(events, _ignore, boundary)
+        device = await DeviceWorker.made(session.state, events.emit)
         worker = device.placed
         try:
             await Recovery(session, device).rejoin(is_whole=True)

@@ -12,12 +12,12 @@ from edge_agent.sessions.worker_calls import BlockSource, Call, Change, Checkpoi
 from shared.checkpoint import CheckpointName, CheckpointStore
 from shared.codec import FeedbackMode
 from shared.errors import NotStoredError, StorageError
+from shared.events import Emit
 from shared.execution.blocks import Method
 from shared.placement import AGENT, PlacementPlan, held_blocks
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import Threads
-from shared.runtime.worker_listener import WorkerListener
 from shared.training import block_state
 from shared.training.held_state import changing_blocks, copy_state, put_back, to_bytes
 from shared.training.losses import LossHead, check_labels
@@ -30,7 +30,7 @@ class DeviceWorker:
     name = AGENT
 
     @classmethod
-    async def made(cls, state: SessionState, listener: WorkerListener) -> Self:
+    async def made(cls, state: SessionState, emit: Emit) -> Self:
         """Make one beside the event loop. It computes under the placement in force, from the first step on."""
         experiment, deployment = state.experiment, state.experiment.config.deployment
         chain, loss = experiment.chain, experiment.recipe.loss
@@ -40,7 +40,7 @@ class DeviceWorker:
             Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
             Threads(state.threads.compute, state.threads.codec),
             lambda labels: check_labels(loss, chain.features[0], chain.output, labels),
-            listener,
+            emit,
             state.step_log,
         )
         placed = await state.threads.compute.run(PlacedWorker, setup, state.plan, state.first_step)

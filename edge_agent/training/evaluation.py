@@ -12,12 +12,11 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from shared.client.retry import Spacing
 from shared.errors import ProtocolError
-from shared.events import ignore
+from shared.events import Events, ignore
+from shared.events.worker import WorkerDone
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.runtime.run_unless_failed import run_unless_failed
-from shared.runtime.worker_listener import WorkerListener
-from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
 class Evaluation(NamedTuple):
@@ -52,14 +51,15 @@ class Evaluator:
     async def _evaluate(self, worker: PlacedWorker, test: EvaluationLoader) -> Evaluation:
         session, plan = self._session, worker.plan.evaluation
         self._number += 1
-        totals = _Totals()
+        events = Events()
+        totals = _Totals(events)
         async with AsyncExitStack() as stack:
             tickets = {}
             for name, trainer in session.members.items():
                 if plan.program(name):
                     tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
             await dial_peers(session, tickets, self._number)
-            run = await worker.evaluation(totals)
+            run = await worker.evaluation(events.emit)
             stack.push_async_callback(run.stop)
             links = await stack.enter_async_context(Links(session, run, ignore, self._number))
             await run_unless_failed(self._feed(run, test, totals), links.failure, run.failure)
@@ -74,14 +74,16 @@ class Evaluator:
                 run.feed_no_more()  # otherwise the compute thread could be in the batches while they close
 
 
-class _Totals(WorkerListener):
-    def __init__(self) -> None:
+class _Totals:
+    def __init__(self, events: Events) -> None:
+        events.subscribe(WorkerDone, self._count)
         self._progressed = asyncio.Event()
         self._samples, self._loss, self._correct = 0, 0.0, 0
         self._has_classes = True
 
-    def step_done(self, done: StepDone, /) -> None:
+    def _count(self, event: WorkerDone) -> None:
         """Count a worker's results for a batch."""
+        done = event.report
         if done.samples:
             self._samples += done.samples
             self._loss += done.loss * done.samples

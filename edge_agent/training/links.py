@@ -13,9 +13,7 @@ from shared.client.kept_link import KeptLink
 from shared.client.stream_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit
-from shared.events.worker import Delivered
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.transport.stream.framing import WireTensor
 
 
 class Links:
@@ -93,7 +91,7 @@ class _Link(KeptLink):
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
-        heard = StreamListener(self.end.accept, lambda: self.run.window.owed, self._note_delivered)
+        heard = StreamListener(self.end.accept, lambda: self.run.window.owed, self.end.note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
         self._emit(LinkUp(self.peer, call.stream))
         try:
@@ -117,6 +115,3 @@ class _Link(KeptLink):
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
         if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
             raise failure
-
-    def _note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
-        self._emit(Delivered(self.peer, tensor, seconds, receiver_nanoseconds))

@@ -38,7 +38,7 @@ from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
-from shared.events import Emit
+from shared.events import Emit, Events
 from shared.runtime.run_unless_failed import run_unless_failed
 
 _log = structlog.get_logger(__name__)
@@ -64,8 +64,9 @@ class TrainingLoop:
         pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints store.
         """
         on_nan = session.experiment.config.training.on_nan
-        aggregator = StepAggregator(emit, LossCheck(on_nan).check, pause.boundary)
-        return cls(session, await DeviceWorker.made(session.state, aggregator), aggregator, pause, emit, statistics)
+        events = Events(emit)
+        aggregator = StepAggregator(events, LossCheck(on_nan).check, pause.boundary)
+        return cls(session, await DeviceWorker.made(session.state, events.emit), aggregator, pause, emit, statistics)
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class TrainingLoop:
         emit: Emit,
         statistics: Statistics,
     ) -> None:
-        """device: this device's worker, to which `aggregator` listens. See `made`."""
+        """device: this device's worker, of whose reports `aggregator` reads. See `made`."""
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment

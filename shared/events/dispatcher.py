@@ -22,7 +22,9 @@ def ignore(_event: Event) -> None:
 class Events:
     """The readers of events, by type. Used on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, outer: Emit = ignore) -> None:
+        """outer: told every event first. So the events of a session are those of its run, and have readers of their own."""
+        self._outer = outer
         self._readers: dict[type[Event], list[Callable[[Any], object]]] = {}
 
     def subscribe(self, kind: type[E], reader: Callable[[E], object]) -> None:
@@ -31,5 +33,6 @@ class Events:
 
     def emit(self, event: Event) -> None:
         """Tell an event to its readers, before this returns."""
+        self._outer(event)
         for reader in self._readers.get(type(event), ()):
             reader(event)

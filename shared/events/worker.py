@@ -29,12 +29,12 @@ class Encoded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Sent(Event):
-    """A tensor was handed to the link."""
+    """The tensors of a message were handed to the link."""
 
     peer: str
     payload_bytes: int
     raw_bytes: int
-    """Its size before its codec."""
+    """Their size before their codecs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from shared.errors import ProtocolError
+from shared.events import Emit
+from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_scheduler import Outgoing
 from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send, Window
 from shared.runtime.announcements import check_announcement
@@ -18,7 +20,6 @@ from shared.runtime.load_coder import LoadCoder, raw_bytes
 from shared.runtime.load_queue import Arrived, LoadQueue
 from shared.runtime.outbox import Item, Outbox
 from shared.runtime.report_relay import ReportRelay
-from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
@@ -39,7 +40,7 @@ class LinkEnd:
         arrivals: ArrivalWindow,
         loads: LoadQueue,
         relay: ReportRelay,
-        listener: WorkerListener,
+        emit: Emit,
     ) -> None:
         """window: of this worker, with nothing under way. loads: gets the arrivals. relay: gets the arriving reports."""
         self.peer = peer
@@ -49,7 +50,7 @@ class LinkEnd:
         self._arrivals = arrivals
         self._loads = loads
         self._relay = relay
-        self._listener = listener
+        self._emit = emit
         plan, worker = window.plan, window.worker
         leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
         self._outbox = Outbox(leaving, window.done, _own_feature(plan.program(worker), peer))
@@ -199,6 +200,10 @@ class LinkEnd:
     def _role_and_block(crossing: Crossing) -> tuple[Role.ValueType, int]:
         return ROLES[crossing.cargo], crossing.index
 
+    def note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
+        """Tell that the peer has acknowledged a tensor; every stream calls this. See `Delivered`."""
+        self._emit(Delivered(self.peer, tensor, seconds, receiver_nanoseconds))
+
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
@@ -214,17 +219,20 @@ class LinkEnd:
 
     async def _send(self, stream: LinkStream, items: tuple[Item, ...]) -> None:
         tensors: list[WireTensor] = []
+        payload_bytes = raw = 0
         for item in items:
             if item.encoded is None:
                 started = time.monotonic()
                 item.encoded = await self._coder.encode(item)
                 item.load = ()
-                self._listener.encoded(self.peer, item.step, started, time.monotonic())
+                self._emit(Encoded(item.step, started, time.monotonic()))
             for slot, encoded in item.encoded.items():
                 key = self._wire.key(item.crossing, item.step, slot)
                 tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
                 if encoded is not None:
-                    self._listener.sent(self.peer, len(encoded.payload), encoded.raw_bytes)
+                    payload_bytes += len(encoded.payload)
+                    raw += encoded.raw_bytes
+        self._emit(Sent(self.peer, payload_bytes, raw))
         await stream.send(*tensors, message=self.reports.take())
         for item in items:
             self._outbox.note_sent(item)
@@ -252,7 +260,7 @@ class LinkEnd:
         crossing = self._crossing(tensor.key)
         step, samples = tensor.key.step, tensor.batch_samples
         encoded = from_wire(tensor)
-        self._listener.received(self.peer, tensor, raw_bytes(encoded))
+        self._emit(Received(self.peer, tensor, raw_bytes(encoded)))
         slots = self._slots.setdefault((crossing, step), {})
         slots[tensor.key.slot] = encoded
         if len(slots) < len(self._slots_of[crossing]):

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.placement_executor import PlacementExecutor, Threads
-from shared.runtime.worker_listener import WorkerListener
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
 
@@ -22,7 +22,7 @@ class WorkerSetup(NamedTuple):
     threads: Threads
     check_labels: Callable[[TensorSpec], None]
     """Refuses labels that come by a link and that the loss cannot take. Raises an IsthmusError."""
-    listener: WorkerListener
+    emit: Emit
     step_log: StepLog | None = None
 
 
@@ -36,7 +36,7 @@ class PlacedWorker:
         """Made on any thread, with work that grows with the placement; `start` comes next."""
         self._setup = setup
         self._plan = plan
-        self.run = self._made(plan.training, setup.listener, first_step)
+        self.run = self._made(plan.training, setup.emit, first_step)
         """The steps of training."""
 
     @property
@@ -56,8 +56,8 @@ class PlacedWorker:
     async def place(self, plan: PlacementPlan, first_step: int) -> None:
         """Continue under another placement from this step on. Work under way is dropped."""
         await self.run.stop()
-        compute, listener = self._setup.threads.compute, self._setup.listener
-        self.run = await compute.aside(self._made, plan.training, listener, first_step)
+        compute, emit = self._setup.threads.compute, self._setup.emit
+        self.run = await compute.aside(self._made, plan.training, emit, first_step)
         self._plan = plan
         self.run.start()
 
@@ -71,15 +71,15 @@ class PlacedWorker:
         """Compute no more."""
         await self.run.stop()
 
-    async def evaluation(self, listener: WorkerListener) -> PlacementExecutor:
+    async def evaluation(self, emit: Emit) -> PlacementExecutor:
         """Return steps that evaluate batches from 0 on with the present weights. The caller has to stop them."""
-        run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, listener, 0)
+        run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, emit, 0)
         run.start()
         return run
 
-    def _made(self, plan: StepPlan, listener: WorkerListener, first_step: int) -> PlacementExecutor:
+    def _made(self, plan: StepPlan, emit: Emit, first_step: int) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
         wire = CrossingWire(plan.placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
         step_log = setup.step_log if plan.training else None
-        return PlacementExecutor(plan, wire, blocks, setup.threads, listener, first_step, step_log)
+        return PlacementExecutor(plan, wire, blocks, setup.threads, emit, first_step, step_log)

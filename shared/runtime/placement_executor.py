@@ -8,10 +8,12 @@ from typing import NamedTuple
 from shared.bounds import is_step
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
+from shared.events import Emit
+from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.step_scheduler import Outgoing, StepScheduler
-from shared.placement import ArrivalWindow, StepPlan, Window
+from shared.placement import ArrivalWindow, Backward, StepPlan, Window
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
@@ -20,7 +22,6 @@ from shared.runtime.load_queue import LoadQueue
 from shared.runtime.order import ComputedOrder
 from shared.runtime.report_relay import ReportRelay
 from shared.runtime.step_record import StepRecord
-from shared.runtime.worker_listener import WorkerListener
 from shared.training.losses import BatchLoss
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.link_pb2 import StepDone
@@ -54,7 +55,7 @@ class PlacementExecutor:
         wire: CrossingWire,
         blocks: PlacedBlocks,
         threads: Threads,
-        listener: WorkerListener,
+        emit: Emit,
         first_step: int = 0,
         step_log: StepLog | None = None,
     ) -> None:
@@ -63,7 +64,8 @@ class PlacementExecutor:
         self.window = window = Window(plan, worker, first_step)
         """Counts of the steps that are under way here."""
         self._blocks = blocks
-        self._listener = listener
+        self._emit = emit
+        self._learns = any(isinstance(one, Backward) for one in plan.program(worker))
         self._record = StepRecord(step_log)
         self._is_idle = not plan.program(worker)
         steps, changed = StepScheduler(window, blocks), asyncio.Event()
@@ -75,9 +77,9 @@ class PlacementExecutor:
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         coder = LoadCoder(wire, crossings, Feedback(blocks.feedback, steps.receives), threads.codecs)
         arrivals = ArrivalWindow(window)
-        self._relay = relay = ReportRelay(window, listener, changed)
+        self._relay = relay = ReportRelay(window, emit, changed)
         self.links = {
-            peer: LinkEnd(window, peer, coder, arrivals, self._loads, relay, listener) for peer in plan.peers(worker)
+            peer: LinkEnd(window, peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)
         }
         """By the worker at the other end."""
         self._costs: dict[int, _Cost] = {}
@@ -184,7 +186,7 @@ class PlacementExecutor:
         self._order.note(news.segment)
         seconds = news.ended_seconds - news.started_seconds
         self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
-        self._listener.computed(news.step, news.what, news.started_seconds, news.ended_seconds)
+        self._emit(events.Computed(news.step, news.what, news.started_seconds, news.ended_seconds))
         self._post(news.outgoing)
         if news.ends_step:
             self._end_step(news.step, news.loss, news.staleness)
@@ -194,10 +196,12 @@ class PlacementExecutor:
             self.links[one.crossing.receiver].send(one)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
-        self._listener.step_ended(step, staleness)
+        cost = self._costs.pop(step, None)
+        seconds = 0.0 if cost is None else cost.seconds
+        self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
         done.order.extend(self._order.take())
-        if (cost := self._costs.pop(step, None)) is not None:
+        if cost is not None:
             done.compute_seconds = cost.seconds
             done.compute_start_nanoseconds = int(cost.started_seconds * 1e9)
         if loss is not None:

@@ -1,23 +1,24 @@
-"""The reports of steps that are done: judged as they come to a worker, told to its listener, and passed on to its peers."""
+"""The reports of steps that are done: judged as they come to a worker, told as events, and passed on to its peers."""
 
 import asyncio
 
 from shared.errors import ProtocolError
+from shared.events import Emit
+from shared.events.worker import WorkerDone, WorkerStops
 from shared.placement import Window
 from shared.runtime.reports import Reports
 from shared.runtime.reports_heard import ReportsHeard
-from shared.runtime.worker_listener import WorkerListener
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
 class ReportRelay:
     """The reports of one worker and of those that report by it. Made on any thread, and used on the event loop."""
 
-    def __init__(self, window: Window, listener: WorkerListener, changed: asyncio.Event) -> None:
+    def __init__(self, window: Window, emit: Emit, changed: asyncio.Event) -> None:
         """changed: set when a report has come, after which more may begin."""
         plan, worker = window.plan, window.worker
         self._window = window
-        self._listener = listener
+        self._emit = emit
         self._changed = changed
         self._heard = ReportsHeard(window)
         # Reports wait for other messages, unless some worker begins a batch only when it has heard of the others.
@@ -34,13 +35,13 @@ class ReportRelay:
     def tell(self, done: StepDone) -> None:
         """Report a step of this worker."""
         self._window.tell(done.step)
-        self._listener.step_done(done)
+        self._emit(WorkerDone(done))
         self._pass_on(done, self._unshown)
 
     def hear(self, done: StepDone, peer: str) -> None:
         """Count a peer's report about a worker. Raises ProtocolError for an impossible one."""
         if self._heard.take(done, peer):
-            self._listener.step_done(done)
+            self._emit(WorkerDone(done))
             self._pass_on(done, frozenset())
         self._changed.set()
 
@@ -49,7 +50,7 @@ class ReportRelay:
         if worker in self._stopping:
             return
         self._stopping.add(worker)
-        self._listener.peer_stops(worker)
+        self._emit(WorkerStops(worker))
         if self._parent is not None:
             self._parent.tell_stopping(worker)
 

@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from shared.concurrency.threads import Runner
+from shared.events import Events
+from shared.events.worker import StepComputed, WorkerDone, WorkerStops
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
 from shared.placement import Placement, Source, StepPlan, held_blocks
 from shared.runtime.compute_loop import Samples
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.placement_executor import PlacementExecutor, Threads
-from shared.runtime.worker_listener import WorkerListener
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1.link_pb2 import StepDone
@@ -26,16 +27,17 @@ from tests.support.virtual import InlineWorker, Wire
 Batches = Sequence[tuple[Tensor, Tensor]]
 
 
-class Ends(WorkerListener):
+class Ends(Events):
     """Notes when one worker ends its steps."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.subscribe(StepComputed, self._note_end)
         self.ended_seconds: dict[int, float] = {}
         """By step: moments of the loop."""
 
-    def step_ended(self, step: int, _staleness: int, /) -> None:
-        """See `WorkerListener`."""
-        self.ended_seconds[step] = asyncio.get_running_loop().time()
+    def _note_end(self, event: StepComputed) -> None:
+        self.ended_seconds[event.step] = asyncio.get_running_loop().time()
 
 
 class Heard(Ends):
@@ -46,15 +48,15 @@ class Heard(Ends):
         self.done: dict[int, list[StepDone]] = defaultdict(list)
         self.stopping: list[str] = []
         self.changed = asyncio.Event()
+        self.subscribe(WorkerDone, self._note_done)
+        self.subscribe(WorkerStops, self._note_stopping)
 
-    def step_done(self, done: StepDone, /) -> None:
-        """See `WorkerListener`."""
-        self.done[done.step].append(done)
+    def _note_done(self, event: WorkerDone) -> None:
+        self.done[event.report.step].append(event.report)
         self.changed.set()
 
-    def peer_stops(self, worker: str, /) -> None:
-        """See `WorkerListener`."""
-        self.stopping.append(worker)
+    def _note_stopping(self, event: WorkerStops) -> None:
+        self.stopping.append(event.worker)
         self.changed.set()
 
     async def until(self, is_there: Callable[[], bool]) -> None:
@@ -149,7 +151,8 @@ class LinkedSession:
         self.placement = placement
         self._linking = Linking(seconds, losses, wires, chunk_bytes)
         self._heard = Heard()
-        self._listeners: list[Ends] = []
+        self.events: dict[str, Ends] = {}
+        """By worker."""
         plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
         how = method(backward)
         self.workers: dict[str, PlacementExecutor] = {}
@@ -163,8 +166,8 @@ class LinkedSession:
             wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
-            self._listeners.append(Ends() if self.workers else self._heard)
-            self.workers[worker] = PlacementExecutor(plan, wire, blocks, threads, self._listeners[-1])
+            self.events[worker] = events = Ends() if self.workers else self._heard
+            self.workers[worker] = PlacementExecutor(plan, wire, blocks, threads, events.emit)
         self._links = plan.links
 
     @property
@@ -180,7 +183,9 @@ class LinkedSession:
     @property
     def done_seconds(self) -> list[float]:
         """Moments of the loop at which all workers had done each step."""
-        return [max(one.ended_seconds[step] for one in self._listeners) for step in sorted(self._heard.ended_seconds)]
+        return [
+            max(one.ended_seconds[step] for one in self.events.values()) for step in sorted(self._heard.ended_seconds)
+        ]
 
     async def train(self, batches: Batches) -> None:
         """All batches, until every worker has done them."""

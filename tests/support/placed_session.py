@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from shared.concurrency.threads import Runner
+from shared.events.worker import Computed, Encoded
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
@@ -60,7 +61,7 @@ class PlacedSession:
                     how or method(),
                     Threads(threads[worker], InlineWorker(seconds)),
                     lambda _labels: None,
-                    self.heard[worker],
+                    self.heard[worker].emit,
                     step_log(worker),
                 ),
                 self._plan,
@@ -107,7 +108,7 @@ class PlacedSession:
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
         """The loss of each batch."""
         heard = {name: _Evaluating(self) for name in self.workers}
-        runs = {name: await worker.evaluation(heard[name]) for name, worker in self.workers.items()}
+        runs = {name: await worker.evaluation(heard[name].emit) for name, worker in self.workers.items()}
         self.evaluations = runs
         first = heard[first_worker(self.placement)]
         for run in runs.values():
@@ -150,11 +151,7 @@ class _Noting(Heard):
 
     def __init__(self, worker: str, turns: list[Turn]) -> None:
         super().__init__()
-        self._worker, self._turns = worker, turns
-
-    def computed(self, step: int, _what: str, _start: float, _end: float, /) -> None:
-        """See `WorkerListener`."""
-        self._turns.append(Turn(self._worker, step))
+        self.subscribe(Computed, lambda event: turns.append(Turn(worker, event.step)))
 
 
 class _Evaluating(Heard):
@@ -163,13 +160,10 @@ class _Evaluating(Heard):
     def __init__(self, session: PlacedSession) -> None:
         super().__init__()
         self._session = session
+        self.subscribe(Computed, lambda _event: self._check())
+        self.subscribe(Encoded, lambda _event: self._check())
 
-    def computed(self, _step: int, _what: str, _start: float, _end: float, /) -> None:
-        """See `WorkerListener`."""
-        assert self._session.most_under_way() <= self._session.may_be_under_way()
-
-    def encoded(self, _peer: str, _step: int, _start: float, _end: float, /) -> None:
-        """See `WorkerListener`."""
+    def _check(self) -> None:
         assert self._session.most_under_way() <= self._session.may_be_under_way()
 
 

@@ -1,13 +1,11 @@
 """The steps of one worker, counted in the figures of its session and of the trainer."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.events import Events
+from shared.events.worker import Delivered, Received, Sent, WorkerDone
 from shared.placement import Placement
-from shared.runtime.worker_listener import WorkerListener
 from shared.telemetry.metrics import TrainingMetrics
-from shared.transport.stream.framing import WireTensor
-from shared.wire.isthmus.v1.link_pb2 import StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 
@@ -27,17 +25,17 @@ class SessionStatistics:
     """Loss of the last step; None before the first, and if another worker computes it."""
 
 
-class WorkerFigures(WorkerListener):
+class WorkerFigures:
     """The counter of one worker's steps and crossings: up, to workers farther from the edge, and down."""
 
-    def __init__(
-        self, worker: str, statistics: SessionStatistics, metrics: TrainingMetrics, on_step: Callable[[], None]
-    ) -> None:
-        """on_step: called when this worker has done a step."""
+    def __init__(self, worker: str, statistics: SessionStatistics, metrics: TrainingMetrics, events: Events) -> None:
         self._worker = worker
         self._statistics = statistics
         self._metrics = metrics
-        self._on_step = on_step
+        events.subscribe(Sent, self._count_sent)
+        events.subscribe(Received, self._count_received)
+        events.subscribe(Delivered, self._time_delivery)
+        events.subscribe(WorkerDone, self._count_step)
         self._samples: dict[int, int] = {}
         """Samples of each step under way."""
         self._farther: frozenset[str] = frozenset()
@@ -47,28 +45,26 @@ class WorkerFigures(WorkerListener):
         """Count crossings under this placement from now on."""
         self._farther = frozenset(placement.workers[placement.workers.index(self._worker) + 1 :])
 
-    def sent(self, peer: str, payload_bytes: int, raw_bytes: int, /) -> None:
-        """Count sent bytes as `WorkerListener` says."""
-        self._statistics.sent_bytes += payload_bytes
-        self._count(payload_bytes, raw_bytes, up=peer in self._farther)
+    def _count_sent(self, event: Sent) -> None:
+        self._statistics.sent_bytes += event.payload_bytes
+        self._count(event.payload_bytes, event.raw_bytes, up=event.peer in self._farther)
 
-    def received(self, peer: str, tensor: WireTensor, raw_bytes: int, /) -> None:
-        """Count received bytes as `WorkerListener` says."""
-        payload_bytes = len(tensor.payload)
+    def _count_received(self, event: Received) -> None:
+        tensor, payload_bytes = event.tensor, len(event.tensor.payload)
         self._samples[tensor.key.step] = tensor.batch_samples
         self._statistics.received_bytes += payload_bytes
-        self._count(payload_bytes, raw_bytes, up=peer not in self._farther)
+        self._count(payload_bytes, event.raw_bytes, up=event.peer not in self._farther)
 
-    def delivered(self, peer: str, tensor: WireTensor, seconds: float, _receiver_nanoseconds: int, /) -> None:
+    def _time_delivery(self, event: Delivered) -> None:
         """Time a tensor that has arrived at a peer: T2 of a feature that went up, as on the edge, and T4 of one that
         went down."""
-        if peer not in self._farther:
-            self._metrics.phase_seconds["downlink"].observe(seconds)
-        elif tensor.key.role == Role.ROLE_FEATURE:
-            self._metrics.phase_seconds["uplink"].observe(seconds)
+        if event.peer not in self._farther:
+            self._metrics.phase_seconds["downlink"].observe(event.seconds)
+        elif event.tensor.key.role == Role.ROLE_FEATURE:
+            self._metrics.phase_seconds["uplink"].observe(event.seconds)
 
-    def step_done(self, done: StepDone, /) -> None:
-        """Count a step as `WorkerListener` says."""
+    def _count_step(self, event: WorkerDone) -> None:
+        done = event.report
         if done.worker != self._worker:
             return
         if done.samples:
@@ -76,7 +72,6 @@ class WorkerFigures(WorkerListener):
         self._metrics.steps.inc()
         self._metrics.samples.inc(self._samples.pop(done.step, 0))
         self._metrics.phase_seconds["cloud"].observe(done.compute_seconds)
-        self._on_step()
 
     def _count(self, payload_bytes: int, raw_bytes: int, *, up: bool) -> None:
         saved_bytes = max(raw_bytes - payload_bytes, 0)

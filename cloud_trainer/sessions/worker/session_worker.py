@@ -11,10 +11,11 @@ from cloud_trainer.sessions.worker.active_placement import ActivePlacement, Curr
 from cloud_trainer.sessions.worker.building import BuiltWorker
 from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
 from shared.checkpoint import CheckpointName
+from shared.events import Events, ignore
+from shared.events.worker import StepComputed
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
-from shared.runtime.worker_listener import WorkerListener
 from shared.telemetry.metrics import TrainingMetrics
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import changing_blocks, put_back
@@ -31,14 +32,16 @@ class SessionWorker:
         """Make a worker beside the event loop. It computes from then on."""
         judge, active = built.judge, CurrentPlacement(built.active)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
-        figures = WorkerFigures(judge.worker, statistics, metrics, blocks.forget_arrived)
+        events = Events()
+        figures = WorkerFigures(judge.worker, statistics, metrics, events)
+        events.subscribe(StepComputed, lambda _event: blocks.forget_arrived())
         setup = WorkerSetup(
             worker=judge.worker,
             held=built.held,
             method=built.method,
             threads=threads,
             check_labels=lambda labels: judge.check_labels(labels, active.now.uses),
-            listener=figures,
+            emit=events.emit,
             step_log=built.step_log,
         )
         placed = await threads.compute.aside(PlacedWorker, setup, built.active.plan)
@@ -53,7 +56,7 @@ class SessionWorker:
         active: CurrentPlacement,
         figures: WorkerFigures,
     ) -> None:
-        """placed: the part that computes. active: the placement in force. figures: the listener. See `made`."""
+        """placed: the part that computes. active: the placement in force. figures: a reader of its events. See `made`."""
         self._placed = placed
         self._threads = threads
         self._active = active
@@ -187,7 +190,7 @@ class SessionWorker:
 
     async def evaluation(self) -> PlacementExecutor:
         """Return steps that evaluate with the present weights; see `PlacedWorker.evaluation`."""
-        return await self._placed.evaluation(WorkerListener())
+        return await self._placed.evaluation(ignore)
 
     async def stop(self) -> None:
         """Stop computing."""

@@ -11,6 +11,7 @@ from cloud_trainer.sessions.worker.figures import WorkerFigures
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
+from shared.events.worker import Computed, StepComputed
 from shared.placement import AGENT, Cargo, Route, Tile
 from tests.integration.placements.test_links_of_trainers import ALLOWED, BATCHES, BEHIND, BLOCKS, WHOLE, chain, standing
 from tests.support.experiments import flags
@@ -122,15 +123,22 @@ def shown_links(server):
 async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch, tmp_path):
     ended, lateness = defaultdict(lambda: -1), []
 
-    def note_ended(trainer, step, _staleness):
-        ended[trainer] = step
+    make = WorkerFigures.__init__
 
-    def note_computed(trainer, step, what, _start_seconds, _end_seconds):
-        if "forward" in what:
-            lateness.append(step - 1 - ended[trainer])
+    def make_noting(trainer, *arguments):
+        def note_ended(event):
+            ended[trainer] = event.step
 
-    monkeypatch.setattr(WorkerFigures, "step_ended", note_ended, raising=False)
-    monkeypatch.setattr(WorkerFigures, "computed", note_computed, raising=False)
+        def note_computed(event):
+            if "forward" in event.what:
+                lateness.append(event.step - 1 - ended[trainer])
+
+        *_, events = arguments
+        events.subscribe(StepComputed, note_ended)
+        events.subscribe(Computed, note_computed)
+        make(trainer, *arguments)
+
+    monkeypatch.setattr(WorkerFigures, "__init__", make_noting)
     for kind in KINDS:
         async with running_trainers() as servers:
             await run_training(config_of(kind, servers, tmp_path, "mlp", f"deployment.staleness={K}"))

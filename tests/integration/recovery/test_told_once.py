@@ -7,6 +7,7 @@ import pytest
 from cloud_trainer.sessions.worker.figures import WorkerFigures
 from edge_agent import run_training
 from shared.errors import ExitCode, ProtocolError
+from shared.events.worker import StepComputed
 from tests.support.commands import MLP, agent_fails
 from tests.support.running import edge_config, heard_trainer_process, running_trainer
 
@@ -101,15 +102,19 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
 
 @pytest.mark.usefixtures("one_thread")
 async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
-    failed_steps, step_ended = [], WorkerFigures.step_ended
+    failed_steps, make = [], WorkerFigures.__init__
 
-    def failing(self, step, staleness):
-        if step < 5:
-            return step_ended(self, step, staleness)
-        failed_steps.append(step)
-        raise LookupError("a defect of ours")
+    def fail(event):
+        if event.step >= 5:
+            failed_steps.append(event.step)
+            raise LookupError("a defect of ours")
 
-    monkeypatch.setattr(WorkerFigures, "step_ended", failing)
+    def make_failing(self, *arguments):
+        *_, events = arguments
+        events.subscribe(StepComputed, fail)
+        make(self, *arguments)
+
+    monkeypatch.setattr(WorkerFigures, "__init__", make_failing)
     async with running_trainer() as server, asyncio.timeout(60):
         with pytest.raises(ProtocolError, match=r"a defect in the trainer \(LookupError: a defect of ours\)"):
             await run_training(edge_config(*MLP, f"trainer.address={server.address}"))

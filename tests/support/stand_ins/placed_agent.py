@@ -15,12 +15,13 @@ from shared.client.credentials import PLAIN, TrainerAccess
 from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
+from shared.events import Events
+from shared.events.worker import WorkerDone, WorkerStops
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.placement import AGENT, Placement, PlacementPlan, document_of, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
-from shared.runtime.worker_listener import WorkerListener
 from shared.tensor_wire import wire_dtype
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
@@ -82,7 +83,10 @@ class PlacedAgent(TrainersBlocks):
         self._serving: dict[str, asyncio.Task[None]] = {}
         held = HeldBlocks(self.chain, self.recipe, CPU, held_blocks(placement, AGENT))
         threads = Threads(InlineWorker(), InlineWorker())
-        setup = WorkerSetup(AGENT, held, method(backward), threads, lambda _labels: None, _Listener(self))
+        events = Events()
+        events.subscribe(WorkerDone, self._note_done)
+        events.subscribe(WorkerStops, self._note_stopping)
+        setup = WorkerSetup(AGENT, held, method(backward), threads, lambda _labels: None, events.emit)
         self.held, self.worker = held, PlacedWorker(setup, PlacementPlan.of(placement, self.model))
         self.worker.start()
         self._open_clients = AsyncExitStack()
@@ -282,7 +286,7 @@ class PlacedAgent(TrainersBlocks):
         """Evaluate each batch with the current weights, on all workers together."""
         self.evaluations += 1
         number, parts = self.evaluations, _Parts(len(batches))
-        run = await self.worker.evaluation(parts)
+        run = await self.worker.evaluation(parts.emit)
         tickets: dict[str, dict[str, str]] = {}
         async with AsyncExitStack() as joined:
             for name, client in self.trainers.items():
@@ -326,6 +330,14 @@ class PlacedAgent(TrainersBlocks):
             name: {ticket.worker: ticket.ticket for ticket in answer.tickets} for name, answer in said.items()
         }
 
+    def _note_done(self, event: WorkerDone) -> None:
+        self.done[event.report.step].append(event.report)
+        self.hear()
+
+    def _note_stopping(self, event: WorkerStops) -> None:
+        self.stopping.append(event.worker)
+        self.hear()
+
     def _dialled(self, run: PlacementExecutor) -> list[str]:
         own = [link.listener for link in self.worker.plan.training.links if link.dialer == AGENT]
         return [name for name in own if name in run.links]
@@ -354,28 +366,18 @@ class PlacedAgent(TrainersBlocks):
         return asyncio.create_task(serve())
 
 
-class _Listener(WorkerListener):
-    def __init__(self, agent: PlacedAgent) -> None:
-        self._agent = agent
-
-    def step_done(self, done: StepDone, /) -> None:
-        self._agent.done[done.step].append(done)
-        self._agent.hear()
-
-    def peer_stops(self, worker: str, /) -> None:
-        self._agent.stopping.append(worker)
-        self._agent.hear()
-
-
-class _Parts(WorkerListener):
+class _Parts(Events):
     """The losses of an evaluation's batches, of every worker that computes any."""
 
     def __init__(self, batches: int) -> None:
+        super().__init__()
+        self.subscribe(WorkerDone, self._note)
         self.found: dict[int, list[BatchLoss]] = defaultdict(list)
         self.all_judged = asyncio.Event()
         self._batches = batches
 
-    def step_done(self, done: StepDone, /) -> None:
+    def _note(self, event: WorkerDone) -> None:
+        done = event.report
         if done.samples:
             correct = done.correct if done.HasField("correct") else None
             self.found[done.step].append(BatchLoss(done.loss, correct, done.samples))

@@ -11,6 +11,7 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from shared.config import LinkConfig
 from shared.errors import ModelError, ProtocolError
+from shared.events.worker import Delivered
 from shared.placement import Placement, Rows, Source, Tile
 from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1.tensor_pb2 import Role
@@ -57,11 +58,12 @@ class Chain:
         return Peer(worker=listener, address=address or server.address, session_id=SESSION, ticket=ticket)
 
     def dial(self, worker, peers):
-        def note(peer, tensor, seconds, _receiver_nanoseconds):
-            assert seconds > 0
-            self.delivered.add((worker, peer, tensor.key.role))
+        def note(event):
+            assert event.seconds > 0
+            self.delivered.add((worker, event.peer, event.tensor.key.role))
 
-        self.links[worker] = links = PeerLinks(self.session.workers[worker], peers, TERM, dialer(), note)
+        self.session.events[worker].subscribe(Delivered, note)
+        self.links[worker] = links = PeerLinks(self.session.workers[worker], peers, TERM, dialer())
         links.dial()
         return links
 
@@ -120,10 +122,6 @@ async def standing(module=None, losses=()):
                 await links.stop()
             for run in session.workers.values():
                 await run.stop()
-
-
-def _ignore(*_news):
-    pass
 
 
 def batches():
@@ -255,7 +253,7 @@ async def test_nobody_is_dialled_whose_address_is_not_allowed_or_to_whom_there_i
     async with standing() as chain:
         run, far = chain.session.workers["near"], chain.peer("near", "far")
         with pytest.raises(StatusError, match=r"may not dial .*\(peers.allowed\)") as refused:
-            PeerLinks(run, [far], TERM, dialer("127.0.0.1:1", "localhost:*"), _ignore)
+            PeerLinks(run, [far], TERM, dialer("127.0.0.1:1", "localhost:*"))
         assert refused.value.code is Code.PERMISSION_DENIED
         for wrong, says in (
             ([Peer(worker="cloud", address=far.address)], "no link between 'near' and 'cloud'"),
@@ -263,5 +261,5 @@ async def test_nobody_is_dialled_whose_address_is_not_allowed_or_to_whom_there_i
             ([far, far], "2 peers are named"),
         ):
             with pytest.raises(ProtocolError, match=says):
-                PeerLinks(run, wrong, TERM, dialer(), _ignore)
+                PeerLinks(run, wrong, TERM, dialer())
         assert chain.servers["far"].opened == 0

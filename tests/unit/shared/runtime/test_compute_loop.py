@@ -12,6 +12,7 @@ from torch import nn
 
 from shared.concurrency.threads import WorkerThread
 from shared.errors import ModelError
+from shared.events.worker import Computed, StepComputed
 from shared.execution.model_facts import facts_of
 from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
 from shared.runtime.compute_loop import MOST_UNHEARD
@@ -84,7 +85,7 @@ async def computing(
     chain = chain_of(module)
     placement = placed(len(chain.blocks))
     held = HeldBlocks(chain, recipe("sgd"), CPU, held_blocks(placement, AGENT))
-    setup = WorkerSetup(AGENT, held, method("replay"), Threads(compute, compute), lambda _labels: None, heard)
+    setup = WorkerSetup(AGENT, held, method("replay"), Threads(compute, compute), lambda _labels: None, heard.emit)
     worker = PlacedWorker(setup, PlacementPlan.of(placement, facts_of(chain)))
     worker.start()
     try:
@@ -168,16 +169,13 @@ async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
 
 
 @pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
-async def test_a_defect_of_the_listener_ends_the_run_and_is_raised(step):
-    class Defective(Heard):
-        """A listener that fails in one step."""
+async def test_a_defect_of_a_reader_ends_the_run_and_is_raised(step):
+    def fail(event):
+        if event.step == step:
+            raise LookupError("a defect of ours")
 
-        def step_ended(self, ended: int, _staleness: int, /) -> None:
-            """Receive a step as `WorkerListener` does."""
-            if ended == step:
-                raise LookupError("a defect of ours")
-
-    heard = Defective()
+    heard = Heard()
+    heard.subscribe(StepComputed, fail)
     async with computing(built("dropping"), WorkerThread("compute"), heard) as run:
         run.feed(batches(STEPS), STEPS)
         with pytest.raises(LookupError):
@@ -222,17 +220,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
 
 
 async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch():
-    class Hearing(Heard):
-        """A listener that lets a batch be read once it has heard of the forward pass before it."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.forward = threading.Event()
-
-        def computed(self, step, what, *seconds):
-            """Receive as `WorkerListener` does."""
-            super().computed(step, what, *seconds)
-            self.forward.set()
+    forward = threading.Event()
 
     class Reading:
         """A source that reads a batch when it is taken. The second read needs permission."""
@@ -254,7 +242,7 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
         def make_ready(self):
             """Prepare as `BatchSource` does."""
             if self.reads_long:
-                if self.is_second and heard.forward.wait(10):
+                if self.is_second and forward.wait(10):
                     self.waited.set()
                 self.is_second = True
                 self.read.append(self.all.take())
@@ -264,7 +252,8 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
             """Take as `BatchSource` does."""
             return self.read.pop()
 
-    heard, source = Hearing(), Reading()
+    heard, source = Heard(), Reading()
+    heard.subscribe(Computed, lambda _event: forward.set())
     async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as run:
         run.feed(source, 2)
         assert await asyncio.to_thread(source.waited.wait, 20)

@@ -170,7 +170,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
 
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        run = await session.workers["near"].evaluation(session.heard["near"])
+        run = await session.workers["near"].evaluation(session.heard["near"].emit)
         assert {(one.role, one.block) for one in run.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
         assert not run.links["far"].position.awaited
         gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
@@ -182,7 +182,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
         await session.stop()
 
         session = PlacedSession(built("dropping"), halves, recipe("sgd"))
-        run = await session.workers["near"].evaluation(session.heard["near"])
+        run = await session.workers["near"].evaluation(session.heard["near"].emit)
         assert set(session.runs["near"].links) == {"edge", "far"}
         assert set(run.links) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
         with pytest.raises(ProtocolError, match="there is no link between 'near' and 'far'"):
