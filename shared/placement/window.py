@@ -33,13 +33,10 @@ class Window:
         self.told = first_step
         """First step that the event loop does not know to be done here: a moment behind `done`."""
         heard = plan.reports_heard(worker)
-        self._heard = frozenset(name for names in heard.values() for name in names)
-        """The workers whose reports come here."""
-        self._others = dict.fromkeys(self._heard, first_step)
-        """First step that another worker is not known to have done."""
-        self._first_step = first_step
-        self._reported = first_step if self._heard else None
-        """First step that not every one of `_heard` has reported; None where none reports."""
+        self._others = {name: first_step for names in heard.values() for name in names}
+        """First step that is not reported as done, by worker whose reports come here."""
+        self._reported = first_step if self._others else None
+        """First step that not every one of them has reported; None where none reports."""
         self._waits_for_reports = worker in plan.unaware
         sources = {source.worker for source in plan.placement.sources}
         self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1
@@ -66,8 +63,8 @@ class Window:
         return self._lead is None or step < self.begun + self._lead
 
     def next_of(self, worker: str) -> int:
-        """Return the first step that another worker is not known to have done."""
-        return self._others.get(worker, self._first_step)
+        """Return the first step that a worker whose reports come here has not reported as done."""
+        return self._others[worker]
 
     # The steps under way.
 
@@ -127,11 +124,10 @@ class Window:
         self.told = step + 1
 
     def hear(self, worker: str, step: int) -> None:
-        """Count a step as done at another worker."""
+        """Count a step as done at a worker whose reports come here."""
         assert step == self.next_of(worker), f"step {self.next_of(worker)} of {worker!r} is next"
         self._others[worker] = step + 1
-        if worker in self._heard:
-            self._reported = min(self._others[name] for name in self._heard)
+        self._reported = min(self._others.values())
 
     def move_to(self, step: int) -> None:
         """Go on with `step`, with nothing under way: the others have done all before it without this worker."""

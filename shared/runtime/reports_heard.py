@@ -17,8 +17,10 @@ class ReportsHeard:
     """The reports that one worker hears of the others. Used on the event loop."""
 
     def __init__(self, window: Window) -> None:
-        """window: of this worker. It counts the reports."""
+        """window: of this worker. It counts the reports that are passed on."""
         self._window = window
+        self._shown = dict.fromkeys(window.plan.peers(window.worker), window.told)
+        """First step that a peer has not shown to be done. Its reports may come by another peer, too."""
         plan = window.plan
         self._heard = plan.reports_heard(window.worker)
         """By peer, the workers whose reports come from there."""
@@ -42,7 +44,7 @@ class ReportsHeard:
         passed_on = self.speaks_for(peer, done.worker)
         if not passed_on and done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
-        expected = self._window.next_of(done.worker)
+        expected = self._window.next_of(done.worker) if passed_on else self._shown[peer]
         if done.step != expected:
             raise ProtocolError(
                 f"{peer!r} says that {done.worker!r} has done step {done.step}; of it, step {expected} is next"
@@ -51,7 +53,9 @@ class ReportsHeard:
             raise ProtocolError(f"{peer!r} says that {done.worker!r} has done step {done.step}, which has not begun")
         if passed_on:
             self._check(done, peer)
-        self._window.hear(done.worker, done.step)
+            self._window.hear(done.worker, done.step)
+        else:
+            self._shown[peer] = done.step + 1
         return passed_on
 
     def _check(self, done: StepDone, peer: str) -> None:

@@ -1,6 +1,7 @@
 """A peer's reports of finished steps: each counts once it is possible, whichever peer sends it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_SECONDS
 from shared.errors import ProtocolError
-from shared.placement import AGENT, StepPlan, Window, parse_placement
+from shared.placement import AGENT, Rows, Source, StepPlan, Window, parse_placement
 from shared.runtime.reports_heard import MOST_REPORT_BYTES, ReportsHeard
 from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
 from tests.support.placed import MODEL_FACTS
@@ -135,3 +136,17 @@ def test_a_worker_that_passes_nothing_on_reports_only_its_own_progress():
         with pytest.raises(ProtocolError) as refused:
             heard.take(wrong, "near")
         assert len(str(refused.value)) < 200
+
+
+def test_progress_that_a_peer_shows_and_another_passes_on_counts_once_on_each_way():
+    at_home = placed((AGENT, 0, 1), (AGENT, 1, 2), ("near", 2, BLOCKS))
+    elsewhere = replace(at_home, sources=(Source("far", Rows(0, BATCH)),))
+    window = Window(StepPlan(elsewhere, FACTS, training=False), "far")
+    assert "near" in window.plan.peers("far")
+    assert "near" in window.plan.reports_heard("far")[AGENT]
+    window.begin(0)
+    heard = ReportsHeard(window)
+    for peer, passed_on in (("near", False), (AGENT, True)):
+        assert heard.take(report("near", rates=[]), peer) is passed_on
+        with pytest.raises(ProtocolError, match="of it, step 1 is next"):
+            heard.take(report("near", rates=[]), peer)
