@@ -145,7 +145,7 @@ class _Run:
 
     def __init__(self) -> None:
         self.worker, self.has_failed = "edge", False
-        self.links = {"trainer": SimpleNamespace(accept=None, position=0)}
+        self.links = {"trainer": SimpleNamespace(accept=None, note_delivered=None, position=0)}
         self.window = SimpleNamespace(owed=None)
         self.up, self.lost = asyncio.Event(), asyncio.Event()
 

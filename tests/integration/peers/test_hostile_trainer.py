@@ -6,7 +6,7 @@ import pytest
 
 from edge_agent import run_training
 from shared.errors import IsthmusError, ProtocolError
-from shared.runtime.placement_executor import MOST_UNREPORTED
+from shared.placement.window import MOST_UNREPORTED
 from tests.support.peers.lying_trainer import lying_trainer, message_of, renamed, saying
 from tests.support.peers.trainers import FLAGS
 from tests.support.plain import assert_same_bits, plain_state

@@ -95,12 +95,25 @@ async def test_a_folder_that_is_no_session_is_left_alone(tmp_path):
 RECORD = Record(open_request(), 0, "ours")
 
 
+class ExclusiveStore:
+    """An object store in memory whose driver creates exclusively. The one of fsspec looks first, and writes then."""
+
+    def __init__(self):
+        self._memory = fsspec.filesystem("memory")
+        self._one_creates = threading.Lock()
+
+    def __getattr__(self, name):
+        return getattr(self._memory, name)
+
+    def pipe_file(self, *arguments, **named):
+        with self._one_creates:
+            return self._memory.pipe_file(*arguments, **named)
+
+
 @pytest.fixture(params=["folder", "store"])
 def place(request, tmp_path):
     """Give a folder of this machine, and an object store."""
-    return (
-        LocalFiles(tmp_path) if request.param == "folder" else FsspecFiles(fsspec.filesystem("memory"), str(tmp_path))
-    )
+    return LocalFiles(tmp_path) if request.param == "folder" else FsspecFiles(ExclusiveStore(), str(tmp_path))
 
 
 async def test_a_term_is_taken_once_however_many_trainers_share_a_store(place):

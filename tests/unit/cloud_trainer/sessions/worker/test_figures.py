@@ -6,6 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from shared.events import Events
+from shared.events.worker import Delivered, Received, Sent
 from shared.placement import Placement, Rows, Source, Tile
 from shared.telemetry.metrics import TrainingMetrics
 from shared.transport.stream.framing import TensorKey, WireTensor
@@ -29,7 +31,9 @@ class Counting:
     def __init__(self, worker):
         self.statistics = SessionStatistics()
         self._metrics = TrainingMetrics(CollectorRegistry())
-        self.figures = WorkerFigures(worker, self.statistics, self._metrics, lambda: None)
+        events = Events()
+        self.emit = events.emit
+        self.figures = WorkerFigures(worker, self.statistics, self._metrics, events)
         self.figures.placed(CHAIN)
 
     def value(self, name, **labels):
@@ -54,36 +58,36 @@ def tensor(role, count):
 @pytest.mark.parametrize(
     ("moved", "counted"),
     [
-        (lambda figures: figures.received("edge", tensor(FEATURE, 10), 40), (10, 30, 0, 0)),
-        (lambda figures: figures.sent("far", 10, 40), (10, 30, 0, 0)),
-        (lambda figures: figures.received("far", tensor(GRADIENT, 10), 40), (0, 0, 10, 30)),
-        (lambda figures: figures.sent("edge", 10, 40), (0, 0, 10, 30)),
+        (Received("edge", tensor(FEATURE, 10), 40), (10, 30, 0, 0)),
+        (Sent("far", 10, 40), (10, 30, 0, 0)),
+        (Received("far", tensor(GRADIENT, 10), 40), (0, 0, 10, 30)),
+        (Sent("edge", 10, 40), (0, 0, 10, 30)),
     ],
     ids=["from the edge", "to a trainer", "from a trainer", "to the edge"],
 )
 def test_up_is_away_from_the_edge_and_down_is_back_on_both_links_of_a_worker_in_the_middle(moved, counted):
     near = Counting("near")
-    moved(near.figures)
+    near.emit(moved)
     assert near.counted == counted
     assert (near.statistics.bytes_up, near.statistics.bytes_down) == (counted[0], counted[2])
 
 
 def test_received_and_sent_bytes_are_counted_besides():
     near = Counting("near")
-    near.figures.received("edge", tensor(FEATURE, 1), 1)
-    near.figures.received("far", tensor(GRADIENT, 2), 2)
-    near.figures.sent("edge", 4, 4)
-    near.figures.sent("far", 8, 8)
+    near.emit(Received("edge", tensor(FEATURE, 1), 1))
+    near.emit(Received("far", tensor(GRADIENT, 2), 2))
+    near.emit(Sent("edge", 4, 4))
+    near.emit(Sent("far", 8, 8))
     assert (near.statistics.received_bytes, near.statistics.sent_bytes) == (3, 12)
 
 
 def test_a_feature_that_has_arrived_at_a_trainer_farther_away_is_an_uplink_and_its_labels_are_not():
     near = Counting("near")
-    near.figures.delivered("far", tensor(FEATURE, 1), 0.5, 0)
-    near.figures.delivered("far", tensor(LABEL, 1), 0.5, 0)
+    near.emit(Delivered("far", tensor(FEATURE, 1), 0.5, 0))
+    near.emit(Delivered("far", tensor(LABEL, 1), 0.5, 0))
     assert near.phases == (1, 0)
     assert near.value("isthmus_phase_seconds_sum", phase="uplink") == 0.5
-    near.figures.delivered("edge", tensor(GRADIENT, 1), 0.5, 0)
+    near.emit(Delivered("edge", tensor(GRADIENT, 1), 0.5, 0))
     assert near.phases == (1, 1)
 
 
@@ -92,5 +96,5 @@ def test_another_placement_turns_a_link_round():
     tiles = (Tile("edge", 0, 1, WHOLE), Tile("far", 1, 3, WHOLE), Tile("near", 3, 4, WHOLE))
     workers = ("edge", "far", "near")
     near.figures.placed(replace(CHAIN, version=1, workers=workers, tiles=tiles))
-    near.figures.received("far", tensor(FEATURE, 10), 10)
+    near.emit(Received("far", tensor(FEATURE, 10), 10))
     assert near.counted == (10, 0, 0, 0)
