@@ -10,7 +10,9 @@ import typer
 from edge_agent.commands.plan_options import (
     ANY,
     BITS_TEXT,
+    CHOICE,
     GIVEN,
+    LINK,
     AllowEdgeOnly,
     AsJson,
     Bits,
@@ -38,8 +40,12 @@ def plan(
     context: typer.Context,
     profile: ProfileFile = None,
     stages: StagesFile = None,
-    uplink: Annotated[str | None, typer.Option(help="Rate from the edge to the trainer, as 10mbit.")] = None,
-    downlink: Annotated[str | None, typer.Option(help="Rate from the trainer to the edge, as 50mbit.")] = None,
+    uplink: Annotated[
+        str | None, typer.Option(help="Rate from the edge to the trainer, as 10mbit.", rich_help_panel=LINK)
+    ] = None,
+    downlink: Annotated[
+        str | None, typer.Option(help="Rate from the trainer to the edge, as 50mbit.", rich_help_panel=LINK)
+    ] = None,
     round_trip: RoundTrip = None,
     staleness: Staleness = None,
     from_cut: Annotated[int | None, typer.Option(help="Today's cut; without it nothing needs to move.")] = None,
@@ -48,11 +54,17 @@ def plan(
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = BITS_TEXT,
     planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of(PLANNER_NAMES))] = ACCURATE,
-    cut: Annotated[int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.")] = None,
+    cut: Annotated[
+        int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.", rich_help_panel=CHOICE)
+    ] = None,
     allow_edge_only: AllowEdgeOnly = True,
     order: Annotated[
         str,
-        typer.Option(help="Of a chain: whether the trainers may stand in another order.", **one_of([GIVEN, ANY])),
+        typer.Option(
+            help="Of a chain: whether the trainers may stand in another order.",
+            rich_help_panel=CHOICE,
+            **one_of([GIVEN, ANY]),
+        ),
     ] = GIVEN,
     as_json: AsJson = False,
 ) -> None:

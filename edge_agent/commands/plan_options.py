@@ -14,6 +14,8 @@ from shared.registry import bit_widths
 if TYPE_CHECKING:
     from shared.planning import Profile
 
+LINK, CHOICE = "The link", "What may be chosen"
+"""Panels of the help."""
 ProfileFile = Annotated[
     Path | None, typer.Option("--profile", help="What was measured of two workers or of a chain, a JSON file.")
 ]
@@ -22,16 +24,25 @@ StagesFile = Annotated[
     typer.Option("--stages", help="The former name of --profile for a chain. It will be gone in the next release."),
 ]
 AllowEdgeOnly = Annotated[
-    bool, typer.Option("--allow-edge-only/--no-edge-only", help="Whether all blocks may be on the edge.")
+    bool,
+    typer.Option(
+        "--allow-edge-only/--no-edge-only", help="Whether all blocks may be on the edge.", rich_help_panel=CHOICE
+    ),
 ]
 RoundTrip = Annotated[
     str | None,
-    typer.Option(help="Time from the edge to the trainer and back, as 40ms; that of the profile when absent."),
+    typer.Option(
+        help="Time from the edge to the trainer and back, as 40ms; that of the profile when absent.",
+        rich_help_panel=LINK,
+    ),
 ]
 Staleness = Annotated[
-    int | None, typer.Option(help="K to plan with; searched up to the profile's max_staleness when absent.")
+    int | None,
+    typer.Option(
+        help="K to plan with; searched up to the profile's max_staleness when absent.", rich_help_panel=CHOICE
+    ),
 ]
-Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.")]
+Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.", rich_help_panel=CHOICE)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 GIVEN, ANY = "given", "any"

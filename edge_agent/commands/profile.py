@@ -17,6 +17,9 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from edge_agent.profiling.calibration_trainings import CalibrationSettings
 
+CHAIN, CALIBRATION = "Of a chain", "Calibration"
+"""Panels of the help."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
@@ -32,47 +35,74 @@ def profile(
         int, typer.Option(help="Steps timed at each cut, or of each run of blocks of a chain.", min=2, max=1000)
     ] = 10,
     order: Annotated[
-        str, typer.Option(help="Of a chain: whether its trainers may stand in another order.", **one_of([GIVEN, ANY]))
+        str,
+        typer.Option(
+            help="Whether its trainers may stand in another order.", rich_help_panel=CHAIN, **one_of([GIVEN, ANY])
+        ),
     ] = GIVEN,
     tables: Annotated[
         list[str] | None,
         typer.Option(
             "--table",
-            help="Of a chain: NAME=FILE, a worker and its latency table, whose times are then not measured. Repeatable.",
+            help="NAME=FILE, a worker and its latency table, whose times are then not measured. Repeatable.",
+            rich_help_panel=CHAIN,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Of a chain: say what measuring it costs, and end there.")
+        bool, typer.Option("--dry-run", help="Say what measuring it costs, and end there.", rich_help_panel=CHAIN)
     ] = False,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Train copies of the model too, to find the fewest bits and the largest K."),
+        typer.Option(
+            "--calibrate",
+            help="Train copies of the model too, to find the fewest bits and the largest K.",
+            rich_help_panel=CALIBRATION,
+        ),
     ] = False,
     on: Annotated[
         CalibrateOn,
         typer.Option(
-            "--on", help="Who trains the copies: this device on data.train, or the trainer on its operator's stand-in."
+            "--on",
+            help="Who trains the copies: this device on data.train, or the trainer on its operator's stand-in.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = CalibrateOn.DEVICE,
     budget: Annotated[
         float,
-        typer.Option("--calibrate-budget", help="Accuracy that bits and K may cost, in points.", min=0.0, max=100.0),
+        typer.Option(
+            "--calibrate-budget",
+            help="Accuracy that bits and K may cost, in points.",
+            min=0.0,
+            max=100.0,
+            rich_help_panel=CALIBRATION,
+        ),
     ] = 1.0,
     epochs: Annotated[
         int,
         typer.Option(
-            "--calibrate-epochs", help="Epochs of a whole training; most trainings are half of that or less.", min=1
+            "--calibrate-epochs",
+            help="Epochs of a whole training; most trainings are half of that or less.",
+            min=1,
+            rich_help_panel=CALIBRATION,
         ),
     ] = 5,
-    seeds: Annotated[int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1)] = 3,
-    staleness: Annotated[int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0)] = 8,
+    seeds: Annotated[
+        int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1, rich_help_panel=CALIBRATION)
+    ] = 3,
+    staleness: Annotated[
+        int, typer.Option("--calibrate-staleness", help="Largest K to try.", min=0, rich_help_panel=CALIBRATION)
+    ] = 8,
     cuts: Annotated[
         str | None,
         typer.Option(
-            "--calibrate-cuts", help="Cuts to calibrate, as 2,3; `plan` then considers only these. All if absent."
+            "--calibrate-cuts",
+            help="Cuts to calibrate, as 2,3; `plan` then considers only these. All if absent.",
+            rich_help_panel=CALIBRATION,
         ),
     ] = None,
-    bits: Annotated[str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.")] = "2,4,8",
+    bits: Annotated[
+        str, typer.Option("--calibrate-bits", help="Bit widths to try, beside 32.", rich_help_panel=CALIBRATION)
+    ] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer, or with several trainers what runs of blocks
     cost along the chain; an interrupted run goes on."""

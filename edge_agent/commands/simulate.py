@@ -11,6 +11,7 @@ import typer
 
 from edge_agent.commands.plan_options import (
     BITS_TEXT,
+    LINK,
     AllowEdgeOnly,
     AsJson,
     Bits,
@@ -41,16 +42,20 @@ def simulate_command(
     trace: Annotated[
         list[Path],
         typer.Option(
-            help="Trace of the uplink, and of the downlink where none is given for it; of a chain one for each link."
+            help="Trace of the uplink, and of the downlink where none is given for it; of a chain one for each link.",
+            rich_help_panel=LINK,
         ),
     ],
     profile: ProfileFile = None,
     stages: StagesFile = None,
     downlink_trace: Annotated[
-        list[Path] | None, typer.Option(help="Trace of the downlink; of a chain one for each link.")
+        list[Path] | None,
+        typer.Option(help="Trace of the downlink; of a chain one for each link.", rich_help_panel=LINK),
     ] = None,
-    downlink: Annotated[str | None, typer.Option(help="Constant rate of the downlink, as 50mbit.")] = None,
-    trace_run: Annotated[int | None, typer.Option(help="Which run of a list of 5G runs.")] = None,
+    downlink: Annotated[
+        str | None, typer.Option(help="Constant rate of the downlink, as 50mbit.", rich_help_panel=LINK)
+    ] = None,
+    trace_run: Annotated[int | None, typer.Option(help="Which run of a list of 5G runs.", rich_help_panel=LINK)] = None,
     round_trip: RoundTrip = None,
     seconds: Annotated[
         float | None,
