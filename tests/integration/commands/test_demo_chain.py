@@ -18,7 +18,7 @@ def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_block
     assert "Traceback" not in done.stderr
     profiled, planned, trained = done.stdout.split("$ edge-agent ")[1:]
     assert "near: 63 measurements of 21 runs of blocks" in profiled
-    cuts = re.match(r"plan\ncuts (\d+), (\d+), bits", planned)
+    cuts = re.match(r"plan\ncuts (\d+), (\d+), staleness 2, ", planned)
     assert cuts is not None
     shown = [
         (int(step), int(first), int(last))
