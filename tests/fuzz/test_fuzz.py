@@ -85,6 +85,6 @@ def test_an_agent_whose_trainer_lies_ends_with_a_result_or_a_sentence():
     assert report.runs == RUNS
     assert report.ends.total() == RUNS
     assert report.told.total() >= RUNS / 3, "the other runs do not come to the answer that was chosen"
-    assert {"Link", "JoinSession", "CheckpointWorker", "DownloadBlock"} <= +report.told, (
+    assert {"Link", "JoinSession", "CheckpointWorker", "DownloadBlock"} <= (+report.told).keys(), (
         "answers of every kind are changed"
     )
