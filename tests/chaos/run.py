@@ -249,16 +249,8 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
     summary = json.loads((folder / "result" / "summary.json").read_text())
     owners = {block["worker"] for block in summary["blocks"]}
     for worker in ("edge", *trainers):
-        logs = (folder / "steps" / worker).glob("*.steps")
-        newest = max(logs, key=lambda log: log.stat().st_mtime)  # a run that begins again has another session
-        try:
-            steps = check_steps(newest)
-        except StepLogError as wrong:
-            return f"exactly once: {wrong}"
-        if steps > STEPS or (
-            steps < STEPS and worker in {"edge", *owners}
-        ):  # who has no part at the end hears of no end
-            return f"{worker} has applied {steps} of {STEPS} steps ({folder})"
+        if wrong := wrong_steps(folder / "steps" / worker, has_part=worker in {"edge", *owners}):
+            return f"{worker} {wrong} ({folder})"
     try:
         outcome.worst = worst((folder / "order").read_text().splitlines())
     except ValueError as wrong:
@@ -272,6 +264,21 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
         if different:
             return f"{different} differ ({folder})"
     return ""
+
+
+def wrong_steps(logs: Path, *, has_part: bool) -> str:
+    """Judge the step logs of a worker; empty where each step was applied once.
+
+    has_part: False for a worker that owns no block at the end: it hears of no end, and may never have begun.
+    """
+    newest = max(logs.glob("*.steps"), key=lambda log: log.stat().st_mtime, default=None)  # one a session
+    if newest is None:
+        return "has a part and no log of its steps" if has_part else ""
+    try:
+        steps = check_steps(newest)
+    except StepLogError as wrong:
+        return f"has not applied each step once: {wrong}"
+    return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
 
 
 async def _keep_up(trainer: _Side) -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.chaos.__main__ import STALENESS, chaos, table
 from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
+from tests.chaos.run import STEPS, wrong_steps
 
 FEW_FAULTS, FAULTS, SEED = 20, 200, 1
 
@@ -64,3 +65,27 @@ def test_a_gradient_too_stale_and_a_batch_too_many_are_found():
     assert "3 steps stale" in exceeds(worst(order("a f0 f1 f2 f3 b0")), 2)
     assert "4 batches were in flight" in exceeds(worst(order("a f0 f1 f2 f3 b3")), 2)
     assert not exceeds(worst(order("a f0 f1 f2 b0 f3 b1")), 2)
+
+
+@pytest.mark.parametrize(
+    ("applied", "has_part", "wrong"),
+    [
+        (None, False, ""),  # killed before it ever had a block
+        (None, True, "no log"),
+        (STEPS - 1, False, ""),
+        (STEPS - 1, True, "has applied 79 of 80"),
+        (STEPS, True, ""),
+        (STEPS + 1, False, "has applied 81 of 80"),
+    ],
+)
+def test_a_worker_with_a_part_has_applied_all_steps_and_nobody_more(tmp_path, applied, has_part, wrong):
+    if applied is not None:
+        (tmp_path / "session-edge.steps").write_text("".join(f"applied {step} 0\n" for step in range(applied)))
+    found = wrong_steps(tmp_path, has_part=has_part)
+    assert wrong in found
+    assert bool(found) == bool(wrong)
+
+
+def test_a_step_that_was_applied_twice_is_found(tmp_path):
+    (tmp_path / "session-edge.steps").write_text("applied 0 0\napplied 1 0\napplied 1 0\n")
+    assert "each step once" in wrong_steps(tmp_path, has_part=False)
