@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TextIO
 
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from cloud_trainer.calibration.orders import CopyOrder
 from cloud_trainer.config import StandInConfig
+from shared.concurrency.threads import yield_to_others
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.execution.copy_training import Copy, steps_of
 from shared.execution.failures import translate_failures
@@ -158,8 +158,7 @@ def main() -> None:
     report = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     order = CopyOrder.model_validate_json(sys.stdin.read())
-    with suppress(PermissionError):  # the systemd unit lets no process change its priority
-        os.nice(_NICENESS)
+    yield_to_others(_NICENESS)
     try:
         # A GPU that fails here fails for this process alone, so it is no failure of the trainer's device.
         with translate_failures("the training of a copy", torch.device("cpu")):

@@ -5,14 +5,13 @@ has a thread of its own, which subjects share in the same way. Copying and resto
 among the session's own work and delays no other session's.
 """
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from shared.concurrency.shared_worker import Lane, SharedWorker
+from shared.concurrency.threads import yield_to_others
 from shared.training.device import prepare_compute_thread
 from shared.transport.auth.callers import caller
 
@@ -29,7 +28,7 @@ _BUILDING_NICENESS = 10
 
 def _prepare_building() -> None:
     prepare_compute_thread()
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BUILDING_NICENESS)  # of this thread alone, on Linux
+    yield_to_others(_BUILDING_NICENESS)
 
 
 class TrainerThreads:

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from shared.concurrency.call import Call
 from shared.concurrency.fair_queue import FairQueue, Wait
+from shared.concurrency.threads import start_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,14 +30,14 @@ class SharedWorker:
     """
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
-        """prepare: called on every thread before anything else."""
+        """prepare: called on every thread before anything else. Raises what it raises on the first thread."""
         self._name = name
         self._prepare = prepare
         self._queue: FairQueue[_Job] = FairQueue()
         self._changed = threading.Condition()
         self._closed = False
         self._running = 0
-        self._start(name, self._serve)
+        start_thread(name, prepare, self._serve)
 
     def of(self, account: str) -> "Lane":
         """Return the lane through which an account uses the thread."""
@@ -81,20 +82,10 @@ class SharedWorker:
         with self._changed:
             return self._changed.wait_for(lambda: self._running == 0, seconds)
 
-    def _start(self, name: str, work: Callable[[], None]) -> None:
-        """Start a thread that cannot keep the process from ending."""
-
-        def prepared() -> None:
-            if self._prepare is not None:
-                self._prepare()
-            work()
-
-        threading.Thread(target=prepared, name=name, daemon=True).start()
-
     def _start_aside(self, run: Callable[[], None]) -> bool:
         """Start a thread for the work and tell whether there was one: a process may have as many as it is allowed."""
         try:
-            self._start(f"{self._name}-aside", run)
+            start_thread(f"{self._name}-aside", self._prepare, run)
         except RuntimeError:
             return False
         return True

@@ -3,8 +3,11 @@
 One thread each, so that a phase of the pipeline never runs twice at once and torch's state has one owner.
 """
 
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -13,6 +16,38 @@ from shared.concurrency.call import Call, FireAndForget
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def start_thread(name: str, prepare: Callable[[], None] | None, work: Callable[[], None]) -> threading.Thread:
+    """Start a thread that cannot keep the process from ending, and return once it is prepared.
+
+    prepare: called on the thread before `work`. Raises what it raises, so that nobody waits for a thread that never works.
+    """
+    begun: Future[None] = Future()
+
+    def prepared() -> None:
+        try:
+            if prepare is not None:
+                prepare()
+        except BaseException as failure:  # any error belongs to the caller
+            begun.set_exception(failure)
+            return
+        begun.set_result(None)
+        work()
+
+    thread = threading.Thread(target=prepared, name=name, daemon=True)
+    thread.start()
+    begun.result()
+    return thread
+
+
+def yield_to_others(niceness: int) -> None:
+    """Lower the priority of the calling thread alone, as nice(1) does for a process.
+
+    A sandbox may forbid that; the thread then keeps its priority.
+    """
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)  # on Linux, an id names a thread
 
 
 class Runner(Protocol):
@@ -33,12 +68,10 @@ class WorkerThread:
     """A thread that runs the given calls, one after the other, in their order."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
-        """prepare: called on the thread before anything else."""
+        """prepare: called on the thread before anything else. Raises what it raises."""
         self._calls: SimpleQueue[Call[Any] | FireAndForget | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
-        # The end of a process must not wait for the thread if the process ends before closing it.
-        self._thread = threading.Thread(target=self._serve, args=(prepare,), name=name, daemon=True)
-        self._thread.start()
+        self._thread = start_thread(name, prepare, self._serve)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` on the thread and wait for its result."""
@@ -69,9 +102,7 @@ class WorkerThread:
         self._calls.put(None)
         self._thread.join()
 
-    def _serve(self, prepare: Callable[[], None] | None) -> None:
-        if prepare is not None:
-            prepare()
+    def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             call.run()
             del call  # otherwise its objects would stay until the next call

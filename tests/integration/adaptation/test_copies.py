@@ -16,6 +16,7 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, TensorHeader
 from tests.support.running import ROOT, edge_config, trainer_config
+from tests.support.sandbox import forbid_priorities
 
 DIGITS = '{factory="edge_agent.data:digits", kwargs={split="%s"}}'
 STAND_IN = [f"calibration.train={DIGITS % 'train'}", f"calibration.test={DIGITS % 'test'}"]
@@ -23,11 +24,7 @@ NETWORK = ["model.kwargs={width=8, blocks=2}"]
 
 
 def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path):
-    """As under the systemd unit. What forbids it is in the module that Python imports first of all."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n\ndef nice(_):\n    raise PermissionError('not here')\n\nos.nice = nice\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([forbid_priorities(tmp_path), str(ROOT)])}
     command = [sys.executable, "-P", "-m", "cloud_trainer.calibration.process"]
     order = order_of(copy_request(), trainer_config(*STAND_IN), Limits(2**30, 64, 2**30), "cpu")
     done = subprocess.run(
