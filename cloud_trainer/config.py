@@ -115,7 +115,7 @@ class PeersConfig(Section):
     allowed: tuple[AddressPattern, ...] = ()
     """Other trainers that an agent may have this one dial, so that features, and blocks that move, go straight from trainer to
     trainer: each address as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
-    tls: PeerTlsConfig = PeerTlsConfig()
+    tls: PeerTlsConfig = Field(default_factory=PeerTlsConfig)
     """Encryption of the connections to these trainers, and the proof of identity that they ask for. This trainer shows
     them tickets that it has from the agent, and no token."""
 
@@ -185,27 +185,27 @@ class CalibrationConfig(Section):
 class TrainerConfig(Config):
     environment_prefix: ClassVar[str] = "CLOUD_TRAINER_"
 
-    server: ServerConfig = ServerConfig()
+    server: ServerConfig = Field(default_factory=ServerConfig)
     """The port for edges, and the amount of work that the trainer accepts."""
-    tls: ServerTlsConfig = ServerTlsConfig()
+    tls: ServerTlsConfig = Field(default_factory=ServerTlsConfig)
     """Encryption of the port, and the authority for clients' certificates."""
-    auth: AuthConfig = AuthConfig()
+    auth: AuthConfig = Field(default_factory=AuthConfig)
     """Callers that are admitted."""
-    peers: PeersConfig = PeersConfig()
+    peers: PeersConfig = Field(default_factory=PeersConfig)
     """Other trainers that may be dialled."""
-    models: ModelsConfig = ModelsConfig()
+    models: ModelsConfig = Field(default_factory=ModelsConfig)
     """Networks that may be run here."""
-    calibration: CalibrationConfig = CalibrationConfig()
+    calibration: CalibrationConfig = Field(default_factory=CalibrationConfig)
     """Samples on which edges may have copies of their models trained here."""
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig = Field(default_factory=ComputeConfig)
     """The device for computing."""
-    link: LinkConfig = LinkConfig()
+    link: LinkConfig = Field(default_factory=LinkConfig)
     """The way in which tensors are sent."""
-    checkpoints: TrainerCheckpointsConfig = TrainerCheckpointsConfig()
+    checkpoints: TrainerCheckpointsConfig = Field(default_factory=TrainerCheckpointsConfig)
     """State that outlives this process."""
-    control: ControlConfig = ControlConfig()
+    control: ControlConfig = Field(default_factory=ControlConfig)
     """Address at which this trainer is watched and steered, besides server.listen."""
-    metrics: MetricsConfig = MetricsConfig()
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     """Figures that can be watched from outside."""
-    log: LogConfig = LogConfig()
+    log: LogConfig = Field(default_factory=LogConfig)
     """Lines on standard error."""

@@ -52,10 +52,14 @@ class DatasetConfig(Section):
     """Keyword arguments of the factory. Neither they nor the data leave this machine."""
 
 
+def _digits(split: str) -> DatasetConfig:
+    return DatasetConfig(factory=_DIGITS, kwargs={"split": split})
+
+
 class DataConfig(Section):
-    train: DatasetConfig = DatasetConfig(factory=_DIGITS, kwargs={"split": "train"})
+    train: DatasetConfig = Field(default_factory=lambda: _digits("train"))
     """The samples to train on."""
-    test: DatasetConfig | None = DatasetConfig(factory=_DIGITS, kwargs={"split": "test"})
+    test: DatasetConfig | None = Field(default_factory=lambda: _digits("test"))
     """The samples to evaluate on. Left out while another dataset is trained on, there is no evaluation."""
     calibration: DatasetConfig | None = Field(
         default=None, examples=[{"factory": "my_data:frames", "kwargs": {"split": "calibration"}}]
@@ -109,9 +113,9 @@ class TrainingConfig(Section):
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer: the rule by which weights follow gradients. Each block has its own state, on whichever side it is."""
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     """Schedule of the learning rate over the steps."""
 
 
@@ -183,43 +187,43 @@ class OutputConfig(Section):
 class EdgeConfig(Config):
     environment_prefix: ClassVar[str] = "EDGE_AGENT_"
 
-    trainer: TrainerAddressConfig = TrainerAddressConfig()
+    trainer: TrainerAddressConfig = Field(default_factory=TrainerAddressConfig)
     """The cloud trainer that runs blocks of the network, where there is one only."""
     trainers: tuple[NamedTrainerConfig, ...] | None = Field(
         default=None, examples=[[{"name": "gpu", "address": "gpu.example.org:50051"}]]
     )
     """Several trainers, each a table `[[trainers]]` with a name, an address and any other key of `[trainer]`, which is left
     out then. Nearest to this device first: of two trainers that are linked, the earlier one dials. An empty list is none."""
-    tls: ClientTlsConfig = ClientTlsConfig()
+    tls: ClientTlsConfig = Field(default_factory=ClientTlsConfig)
     """Encryption of the connection to the trainer, and the proofs of identity that it asks for."""
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = Field(default_factory=ModelConfig)
     """The network."""
-    data: DataConfig = DataConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
     """The samples, which stay here."""
-    privacy: PrivacyConfig = PrivacyConfig()
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)
     """Permissions to see the samples, or data that tells of them."""
-    training: TrainingConfig = TrainingConfig()
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
     """Length and recipe of the training."""
-    deployment: DeploymentConfig = DeploymentConfig()
+    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig)
     """Cut of the network, staleness of gradients, and codecs of tensors."""
-    placement: PlacementSection = PlacementSection()
+    placement: PlacementSection = Field(default_factory=PlacementSection)
     """Blocks of each worker, where one cut does not say it. Beside the keys below there is one for each worker that has
     blocks: `edge = ["0:2", "6:"]` for this device, and `gpu = "2:6"` for the trainer of that name."""
-    engine: EngineSection = EngineSection()
+    engine: EngineSection = Field(default_factory=EngineSection)
     """Decision engine, which changes the deployment while training goes on."""
-    compute: ComputeConfig = ComputeConfig()
+    compute: ComputeConfig = Field(default_factory=ComputeConfig)
     """Hardware that this side computes with."""
-    link: LinkConfig = LinkConfig()
+    link: LinkConfig = Field(default_factory=LinkConfig)
     """Transfer of tensors over the link."""
-    checkpoints: EdgeCheckpointsConfig = EdgeCheckpointsConfig()
+    checkpoints: EdgeCheckpointsConfig = Field(default_factory=EdgeCheckpointsConfig)
     """Checkpoints: the state that outlives this process, and how often it is written."""
-    control: ControlConfig = ControlConfig()
+    control: ControlConfig = Field(default_factory=ControlConfig)
     """Control: the address at which this agent is watched and steered."""
-    metrics: MetricsConfig = MetricsConfig()
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     """Metrics that can be watched from outside."""
-    log: LogConfig = LogConfig()
+    log: LogConfig = Field(default_factory=LogConfig)
     """Log that is written to standard error."""
-    output: OutputConfig = OutputConfig()
+    output: OutputConfig = Field(default_factory=OutputConfig)
     """Files that a run leaves on disk."""
 
     @property

@@ -20,7 +20,12 @@ class Section(BaseModel):
     """Base of all sections. Strict: a string is not a number and `true` is not 1; an unknown key is an error."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,  # most commands read no configuration, and the help of none does
     )
 
 
