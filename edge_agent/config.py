@@ -122,8 +122,7 @@ class TrainingConfig(Section):
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """Profile of two workers or of a chain, as `edge-agent profile` measured it. With it, the engine moves blocks and
-    changes the bit widths, with two workers K too, while training goes on, as devices and links change. Left out, they
-    stay as they are."""
+    changes the bit widths and K while training goes on, as devices and links change. Left out, they stay as they are."""
     chain: Path | None = Field(default=None, examples=["chain.json"])
     """The former name of `engine.profile` for a chain. It will be gone in the next release."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
@@ -133,12 +132,12 @@ class EngineSection(Section):
     margin: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """Part of the time per step that a change must save, its own cost included. A smaller margin would follow noise."""
     window_seconds: PositiveFloat = 60.0
-    """Over how long deployments of two workers are compared. A change of the link is followed after a good part of this time,
+    """Over how long deployments are compared. A change of the link is followed after a good part of this time,
     so a run of minutes wants less. A time shorter than the usual dips of the link leads to moves for nothing."""
     dwell_seconds: PositiveFloat = 5.0
     """Shortest time between two changes."""
     allow_edge_only: bool = True
-    """True if all blocks may be put here where that is fastest. Then nothing crosses the link, so the agent probes it
+    """True if all blocks may be put here where that is fastest. Then nothing crosses the links, so the agent probes them
     about once a minute, with up to 6 MB each way."""
 
     @model_validator(mode="after")

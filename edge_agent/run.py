@@ -14,8 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.contextvars import unbind_contextvars
 
-from edge_agent.adaptation.chooser import Decisions, make_decisions
-from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
@@ -280,7 +279,9 @@ class _Runs:
         began_again = False
         while True:
             self._control_state.shutdown.cancel_on_request()
-            decisions = await asyncio.to_thread(make_decisions, experiment, prepared.profile, statistics, self._metrics)
+            decisions = await asyncio.to_thread(
+                make_decision_loop, experiment, prepared.profile, statistics, self._metrics
+            )
             run = await self._open(experiment, stored, prepared.folder)
             newest.stored = run.session.stored
             try:
@@ -331,7 +332,7 @@ class _Runs:
         self,
         run: TrainingRun,
         experiment: Experiment,
-        decisions: Decisions | None,
+        decisions: DecisionLoop | None,
         *,
         resumed: bool,
     ) -> TrainingResult:
@@ -340,9 +341,7 @@ class _Runs:
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.load.run, experiment.close)
-            if isinstance(decisions, DecisionLoop):
-                await stack.enter_async_context(decisions.running(run.deployer))
-            elif decisions is not None:
+            if decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
                 await stack.enter_async_context(decisions.running(run.deployer, measure))
             return await run.run(self._write_result, resumed=resumed)

@@ -15,7 +15,7 @@ BEST_FIXED = "best-fixed"
 CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED)
 """Contestants that a simulation of two workers compares."""
 PARTITION, EVEN = "partition", "even"
-CHAIN_CONTESTANT_NAMES = (PARTITION, EVEN)
+CHAIN_CONTESTANT_NAMES = (PARTITION, GREEDY, EVEN)
 """Contestants that a simulation of a chain compares."""
 
 DEFAULT_BITS = (8, 32)

@@ -33,13 +33,14 @@ from shared.planning import (
     Profile,
     Rates,
     SearchSpace,
+    Setting,
     compare,
     load_profile,
     load_trace,
     parse_seconds,
     simulate,
 )
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from shared.planning.planners.plan import migration_seconds, over
 
 MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
@@ -98,7 +99,7 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
     are best in it. A change of the cut loses the blocks' way and the filling of the pipeline.
     """
     choices = space.best_staleness(profile)
-    each = [listed(profile, space, (staleness,)) for staleness in choices]
+    each = [listed_pairs(profile, space, (staleness,)) for staleness in choices]
     found = each[0]
     cuts = np.unique(found.cuts)
     moments = np.arange(PROBE_SECONDS, max(link.duration_seconds, PROBE_SECONDS + 1) - 1)
@@ -128,7 +129,7 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
 
 def measure(name: str, profile: Profile, trace: str, link: LinkTrace, space: SearchSpace, seconds: float) -> Row:
     """One row."""
-    results = {result.planner: result for result in compare(profile, link, space, seconds)}
+    results = {result.planner: result for result in compare(Setting(profile, [link], space, seconds))}
     ours, best_fixed = results["greedy"].run, results["best-fixed"].run
     times = {planner: result.seconds_per_100_steps for planner, result in results.items()}
     kept = simulate(profile, link, ours.start, seconds, begin=PROBE_SECONDS).seconds_per_100_steps

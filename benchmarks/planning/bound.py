@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 
 from shared.errors import PlanError
 from shared.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace
-from shared.planning.families.pair import Pairs, listed
+from shared.planning.families.pair import Pairs, listed_pairs
 from shared.planning.measurements import FLOAT32_BITS, Floats
 from shared.planning.planners.plan import over
 
@@ -33,7 +33,7 @@ def most_steps(profile: Profile, link: LinkTrace, seconds: float, space: SearchS
     widths = tuple({*space.bits, FLOAT32_BITS})
     # All K above 0 cost a step the same, so the largest stands for them.
     largest = space.staleness_range(profile)[-1]
-    found = listed(profile, replace(space, bits=widths, cuts=None), sorted({0, largest}))
+    found = listed_pairs(profile, replace(space, bits=widths, cuts=None), sorted({0, largest}))
     limits, costs = _limits(found, largest + 1, link, seconds, begin)
     n = len(found)
     solved = linprog(

@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.planning.paper_profiles import DEVICES, chair_profile, vgg19_profile
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import LinkTrace, SearchSpace, Trace, compare, load_trace
+from shared.planning import LinkTrace, SearchSpace, Setting, Trace, compare, load_trace
 
 PLANNERS = ("greedy", "jointdnn", "edge-only")
 SPACE = SearchSpace(bits=(8, 16, 32), allow_edge_only=True)
@@ -67,7 +67,7 @@ def measure(data: Path, seconds: float) -> list[Row]:
     for (model, make), device in itertools.product({"VGG19": vgg19_profile, "Chair": chair_profile}.items(), DEVICES):
         profile = make(data / "device_profiles", device)
         for network, trace in networks(data).items():
-            results = compare(profile, LinkTrace(trace, trace), SPACE, seconds, PLANNERS)
+            results = compare(Setting(profile, [LinkTrace(trace, trace)], SPACE, seconds), PLANNERS)
             start = results[0].run.start if results[0].run else None
             times = {result.planner: result.seconds_per_100_steps for result in results}
             rows.append(Row(model, device, network, times, str(start)))

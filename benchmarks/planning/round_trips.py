@@ -27,6 +27,7 @@ from shared.planning import (
     ProfiledBlock,
     Rates,
     SearchSpace,
+    Setting,
     Trace,
     compare,
     first_deployment,
@@ -118,7 +119,7 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
     """One row."""
     profile, (up, down) = DEVICES[name], LINKS[link_name]
     link = LinkTrace(Trace.constant(up), Trace.constant(down), round_trip_seconds)
-    planned, best = compare(profile, link, SPACE, seconds, ("greedy", "best-fixed"))
+    planned, best = compare(Setting(profile, [link], SPACE, seconds), ("greedy", "best-fixed"))
     start = first_deployment(profile, Rates(up, down), SPACE)
     expected_steps = seconds / greedy(profile, Rates(up, down, round_trip_seconds), SPACE).seconds_per_step
     engine = Engine(profile, SPACE, start, total_steps=expected_steps)

@@ -111,13 +111,13 @@ def _workers() -> Panels:
     slowest = Curve(EDGE.quantile(0.95, "isthmus_stage_seconds"), "{{worker}}, " + INSTANCE)
     rates = Curve(EDGE.of("isthmus_worker_link_bytes_per_second"), "{{link}}, " + INSTANCE)
     off = Curve(EDGE.of("isthmus_prediction_ratio"), "{{worker}}, " + INSTANCE)
-    moves = Curve(EDGE.rate("isthmus_repartitions_total"), "{{reason}}, " + INSTANCE)
+    decisions = Curve(EDGE.rate("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
     return [
         graph("Computing", "Of each worker of the placement for a step, on average.", "s", 8, computes),
         graph("Slow steps", "What 95 % of the steps did not exceed at a worker.", "s", 8, slowest),
         graph("Links", "What each was measured to carry, from one worker to another.", "Bps", 8, rates),
-        graph("Against the prediction", "Of a chain: what stages took over what was predicted.", "short", 12, off),
-        graph("Moves of blocks", "Along a chain, a second, by what they were for.", "short", 12, moves),
+        graph("Against the prediction", "What workers took over what was predicted.", "short", 12, off),
+        graph("Decisions", "Changes that the engine chose, a second, by their reason.", "short", 12, decisions),
     ]
 
 
@@ -164,23 +164,14 @@ def _deployment() -> Panels:
     bits = Curve(EDGE.of("isthmus_codec_bit_width"), "{{direction}}, " + INSTANCE)
     moved = Curve(EDGE.of("isthmus_migrations_total"), "{{outcome}}, " + INSTANCE)
     pause = EDGE.of("isthmus_migration_seconds_sum")
-    decided = Curve(EDGE.of("isthmus_decisions_total"), INSTANCE)
-    repartitions = Curve(EDGE.of("isthmus_repartitions_total"), "chain, {{reason}}, " + INSTANCE)
+    decided = Curve(EDGE.of("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
         graph("Blocks", "On the edge, of all of the model.", "short", 6, held, blocks, steps=True),
         graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
         graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
-        graph(
-            "Decisions",
-            "Changes that the engine chose, since the start.",
-            "short",
-            8,
-            decided,
-            repartitions,
-            steps=True,
-        ),
+        graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
         graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
     ]
 

@@ -1,41 +1,43 @@
 """The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine decides.
 
-The engine (shared.planning.engine) is pure and decides. Clock, codecs by name, logs and metrics are here. Operators
-take precedence: `pin` narrows the engine's choice, and `use` stops and starts the choice of the rest.
+The engine (shared.planning.engine) is pure and decides, for two workers as for a chain. Clock, codecs by name, logs and
+metrics are here; jobs.py has the work that takes longer. Operators take precedence: `pin` narrows the engine's choice, and
+`use` stops and starts the choice of the rest.
 """
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
-from edge_agent.adaptation.link_probe import LinkProbe, make_link_probe
+from edge_agent.adaptation.engine_inputs import EngineInputs, engine_inputs
+from edge_agent.adaptation.jobs import Jobs, Measures
+from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
 from edge_agent.adaptation.polling import polling
-from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment, has_one_cut
+from edge_agent.experiment.building import Experiment
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.client.link_measurement import LinkRates
-from shared.errors import IsthmusError
+from shared.errors import IsthmusError, PlanError
 from shared.placement import Placement
 from shared.planner_names import FIXED, GREEDY
 from shared.planning import (
     Decision,
     Engine,
-    EngineConfig,
     Layout,
     Observation,
     Outcome,
     Profile,
+    Question,
     SearchSpace,
     layout_of,
 )
+from shared.planning.profile import Hop
 from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
@@ -48,147 +50,172 @@ class DecisionLoop:
     """The decisions of one run. All methods are called on its event loop."""
 
     def __init__(
-        self,
-        profile: Profile,
-        settings: EngineSection,
-        space: SearchSpace,
-        placement: Placement,
-        downlink_codec: str,
-        total_steps: int,
-        statistics: Statistics,
-        metrics: EngineMetrics,
-        probe: LinkProbe,
+        self, inputs: EngineInputs, statistics: Statistics, metrics: EngineMetrics, probes: Mapping[str, LinkProbe]
     ) -> None:
-        """space: the engine's choices by the configuration. placement: the run's first one.
+        """probes: of the links from the first worker to the others, by their names.
 
-        downlink_codec: of the error gradients. Raises PlanError when the profile leaves nothing to choose.
+        Raises PlanError when the profile leaves nothing to choose.
         """
-        self._configured_space = space
-        self._unpinned_space = space
+        self._configured_space = inputs.space
+        self._unpinned_space = inputs.space
         """Choices before pins narrow them."""
-        self._profile = adjust_profile(profile, settings, downlink_codec)
+        self._here, *self._others = inputs.profile.names
+        self._profile = inputs.profile
+        self._blocks = len(inputs.profile)
+        self._present = frozenset(inputs.profile.names)
+        """Workers of the run now."""
         self.planner = GREEDY
-        self._engine = Engine(
-            self._profile,
-            self._configured_space,
-            self._layout(placement),
-            EngineConfig(
-                margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
-            ),
-            total_steps,
-        )
+        self.engine = Engine(inputs.profile, inputs.space, inputs.layout, inputs.config, inputs.total_steps)
         self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
         """Cuts, bits and K that an operator fixes; None if free."""
         self._only_cuts: tuple[int, ...] | None = None
         """Cuts that the engine may not leave, because of a pin or the fixed planner; None if it may choose."""
-        self._probe = probe
+        self._probes = probes
         self._statistics = statistics
-        self._edge, self._encode, self._cloud = map(MeanSince, (statistics.edge, statistics.encode, statistics.cloud))
+        self._means: dict[str, MeanSince] = {}
+        self._encoding = MeanSince(statistics.encode)
         self._metrics = metrics
         self._proposal: Decision | None = None
+        self._jobs = Jobs(self.engine, inputs.profile)
 
     @asynccontextmanager
-    async def running(self, deployer: PlacementController) -> AsyncIterator[None]:
-        """Decide for this deployer while the body runs."""
+    async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
+        """Decide for this deployer while the body runs. measure: times runs of blocks at a worker."""
         try:
-            async with polling(partial(self.look, deployer)):
+            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, measure, self._apply):
                 yield
         finally:
-            await self._probe.close()
+            for probe in self._probes.values():
+                await probe.close()
             self._log_outcome()
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
         if not deployer.moving:
-            self._report_deployment(deployer, seconds)
-            if not (self._statistics.is_flowing and has_one_cut(deployer.placement)):
-                self._engine.note_standstill(seconds)
+            is_known = self._report_placement(deployer.placement, seconds)
+            if not (is_known and self._statistics.is_flowing):
+                self.engine.note_standstill(seconds)
                 return
-        rates, statistics = self._rates(deployer, seconds), self._statistics
-        if rates.uplink is None or rates.downlink is None:
+        known = self._links(deployer, seconds)
+        if not known:
             return
-        edge, trainer = self._profile.names
-        decision = self._engine.observe(
-            Observation(
-                seconds,
-                statistics.steps,
-                {(edge, trainer): rates.uplink, (trainer, edge): rates.downlink},
-                {(edge, trainer): rates.round_trip_seconds},
-                {edge: self._edge_seconds(), trainer: self._cloud.take()},
-            )
-        )
+        rates: dict[Hop, float | None] = dict(self._statistics.link_rates)
+        trips: dict[Hop, float | None] = {}
+        for name, link in known.items():
+            rates[self._here, name], rates[name, self._here] = link.uplink, link.downlink
+            trips[self._here, name] = link.round_trip_seconds
+        trips |= self._statistics.link_trips
+        work, encoding = self._take_seconds(), self._take_encoding()
+        decision = self.engine.observe(Observation(seconds, self._statistics.steps, rates, trips, work, encoding))
+        self._jobs.wake()
         self._export()
         if decision is not None:
             self._apply(deployer, decision)
 
-    def _rates(self, deployer: PlacementController, seconds: float) -> LinkRates:
-        """Return the link's rates, from the training stream or, if the stream hardly uses the link, from a probe."""
-        if deployer.moving:
-            self._probe.end()
-        elif deployer.deployment.edge_blocks == len(self._profile):
-            if self._only_cuts != (len(self._profile),):
-                self._probe.want(seconds)
-        elif self._statistics.knows_the_link:
-            self._probe.forget()
-        elif self._statistics.steps >= TELLING_STEPS:
-            self._probe.want(seconds)
-        statistics = self._statistics
-        measured = LinkRates(
-            statistics.uplink_bits_per_second, statistics.downlink_bits_per_second, statistics.round_trip_seconds
-        )
-        return self._probe.found.merged_over(measured)
+    def _links(self, deployer: PlacementController, seconds: float) -> dict[str, LinkRates]:
+        """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
+        training streams, or from probes where these hardly use a link. Empty until each used one was measured."""
+        layout = self.engine.layout
+        used, is_alone = layout.workers[1:2], len(layout.workers) == 1
+        found = {}
+        for name in used or self._others:
+            streamed, probe = self._streamed(name), self._probes[name]
+            if deployer.moving:
+                probe.end()
+            elif is_alone:
+                if self._only_cuts != (self._blocks,):
+                    probe.want(seconds)
+            elif streamed.uplink is not None and streamed.downlink is not None:
+                probe.forget()
+            elif self._statistics.steps >= TELLING_STEPS:
+                probe.want(seconds)
+            link = probe.found.merged_over(streamed)
+            if link.uplink is not None and link.downlink is not None:
+                found[name] = link
+        return found
 
-    def _edge_seconds(self) -> float | None:
-        """Return T1 of the cost model: computing and, if the codec is not float32, encoding. None if nothing is new."""
-        compute, encode = self._edge.take(), self._encode.take()
-        if compute is None or not self._engine.layout.widths:
-            return compute
-        return None if encode is None else compute + encode
+    def _streamed(self, name: str) -> LinkRates:
+        """Return what the training stream to a worker shows of its link."""
+        rates, hop = self._statistics.link_rates, (self._here, name)
+        return LinkRates(rates.get(hop), rates.get(hop[::-1]), self._statistics.link_trips.get(hop))
 
-    def _report_deployment(self, deployer: PlacementController, seconds: float) -> None:
-        """Report a deployment that the engine does not know yet: its own proposal, done or given up, or an operator's."""
-        actual = self._layout(deployer.placement)
-        if self._proposal is None and actual == self._engine.layout:
-            return
+    def _take_seconds(self) -> dict[str, float | None]:
+        """Return the mean seconds of computing of each worker for a step since the last call."""
+        taken: dict[str, float | None] = {}
+        for name in self.engine.layout.workers:
+            figures = self._statistics.workers.get(name)
+            if figures is None:
+                continue
+            mean = self._means.get(name)
+            if mean is None or mean.timing is not figures.compute:
+                mean = self._means[name] = MeanSince(figures.compute)
+            taken[name] = mean.take()
+        return taken
+
+    def _take_encoding(self) -> dict[str, float | None]:
+        """Return the same of encoding here, where features are sent in fewer bits."""
+        encoding = self._encoding.take()
+        sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
+        return {self._here: encoding} if sends_narrow else {}
+
+    def _report_placement(self, placement: Placement, seconds: float) -> bool:
+        """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
+        recovery's. Returns whether the engine can decide from there."""
+        actual = layout_of(placement, codec_bits)
+        if not self.engine.knows(actual):
+            return False
+        present = frozenset(self.engine.names).intersection(placement.workers)
+        if present != self._present:
+            self._present = present
+            if self.planner == FIXED:
+                self._unpinned_space = self._holding(actual)
+            try:
+                self._constrain(*self._pinned)
+            except PlanError:  # these cuts were pinned for other workers
+                self._constrain(None, *self._pinned[1:])
+        if self._proposal is None and actual == self.engine.layout:
+            return True
         self._log_outcome()
         self._proposal = None
-        for mean in (self._edge, self._encode, self._cloud):
-            mean.take()  # earlier steps had another deployment
-        self._engine.note_deployed(seconds, actual)
+        self._take_seconds()  # earlier steps had another layout
+        self._encoding.take()
+        self.engine.note_deployed(seconds, actual)
+        return True
 
     def _apply(self, deployer: PlacementController, decision: Decision) -> None:
-        wanted, today = decision.layout, self._engine.layout
+        wanted, today = decision.layout, self.engine.layout
         _log.info(
             "changing the deployment",
             today=str(today),
             wanted=str(wanted),
-            home=str(self._engine.home),
+            workers=", ".join(wanted.workers),
+            home=str(self.engine.home),
+            reason=decision.reason,
             predicted_seconds_per_step=round(decision.seconds_per_step, 4),
             staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
             predicted_migration_seconds=round(decision.migration_seconds, 3),
         )
-        self._metrics.decisions.inc()
+        self._metrics.decisions.labels(decision.reason).inc()
         self._proposal = decision
-        give_up_seconds = decision.abandon_after_seconds if wanted.tiles != today.tiles else math.inf
-        if wanted.tiles != today.tiles:
-            self._probe.end()
+        moves = wanted.tiles != today.tiles
+        if moves:
+            for probe in self._probes.values():
+                probe.end()
         try:
             placement = deployer.experiment.laid_out(wanted, deployer.placement)
         except IsthmusError as refusal:  # The next look finds the former placement.
             _log.warning("the placement stays", reason=str(refusal))
             return
+        give_up_seconds = decision.abandon_after_seconds if moves else math.inf
         deployer.want(placement, Chooser.ENGINE, give_up_seconds if math.isfinite(give_up_seconds) else None)
-
-    @staticmethod
-    def _layout(placement: Placement) -> Layout:
-        return layout_of(placement, codec_bits)
 
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None) -> None:
         """Fix cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
 
         Raises PlanError for a value out of range or never measured, and then nothing is changed.
         """
-        self._constrain(self._unpinned_space, cuts, bits, staleness)
+        self._constrain(cuts, bits, staleness)
+        self._pinned = cuts, bits, staleness
         _log.info("pinned", cuts=cuts, bits=bits, staleness=staleness)
 
     def use(self, planner: str) -> None:
@@ -196,46 +223,59 @@ class DecisionLoop:
 
         Raises PlanError if the pins leave nothing to choose, and then nothing is changed.
         """
-        held, space = None, self._configured_space
+        before, self._unpinned_space = self._unpinned_space, self._configured_space
+        held = None
         if planner == FIXED:
-            held = self._engine.layout if self._proposal is None else self._proposal.layout
-            cuts, bits = (held.tiles[0].stop,), held.bits or space.bits
-            space = replace(space, cuts=cuts, bits=bits, staleness=held.staleness)
-        self._constrain(space, *self._pinned)
-        self._unpinned_space, self.planner = space, planner
+            held = self.engine.layout if self._proposal is None else self._proposal.layout
+            self._unpinned_space = self._holding(held)
+        try:
+            self._constrain(*self._pinned)
+        except PlanError:
+            self._unpinned_space = before
+            raise
+        self.planner = planner
         _log.info("planner set", planner=planner, held=str(held) if held else None)
 
     @property
     def outcome(self) -> Outcome | None:
         """Return the outcome of the last change; None until a step was done since."""
-        return self._engine.outcome()
+        return self.engine.outcome()
 
-    def _constrain(
-        self, unpinned: SearchSpace, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None
-    ) -> None:
-        """Let the engine choose from this space as far as pins leave it free. Raises PlanError, and changes nothing."""
+    def _holding(self, layout: Layout) -> SearchSpace:
+        return Question(self._profile, self._configured_space).holding(layout)
+
+    def _constrain(self, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None) -> None:
+        """Let the engine choose from the present workers' space as far as pins leave it free. Raises PlanError, and changes
+        nothing."""
+        unpinned = self._unpinned_space
         only = unpinned.cuts if cuts is None else cuts
+        present = None if len(self._present) == len(self.engine.names) else self._present
         pinned = replace(
             unpinned,
             cuts=only,
+            workers=present if unpinned.workers is None else unpinned.workers,
             bits=unpinned.bits if bits is None else (bits,),
+            widths=unpinned.widths if cuts is None and bits is None else None,
             staleness=unpinned.staleness if staleness is None else staleness,
-            allow_edge_only=unpinned.allow_edge_only or only == (len(self._profile),),  # a named cut is intended
+            allow_edge_only=unpinned.allow_edge_only or only == (self._blocks,),  # a named cut is intended
         )
-        self._engine.constrain(pinned)
-        self._pinned, self._only_cuts = (cuts, bits, staleness), only
+        self.engine.constrain(pinned)
+        self._only_cuts = only
 
     def _export(self) -> None:
-        if (outcome := self._engine.outcome()) is not None:
+        for name, ratio in self.engine.prediction_ratios.items():
+            if ratio:  # 0 before there were enough steps
+                self._metrics.prediction_ratio.set(ratio, name)
+        if (outcome := self.engine.outcome()) is not None:
             self._metrics.step_seconds.set(outcome.predicted_seconds_per_step, "predicted")
             self._metrics.step_seconds.set(outcome.modelled_seconds_per_step, "modelled")
             self._metrics.step_seconds.set(outcome.measured_seconds_per_step, "measured")
 
     def _log_outcome(self) -> None:
-        if (outcome := self._engine.outcome()) is not None:
+        if (outcome := self.engine.outcome()) is not None:
             _log.info(
                 "deployment measured",
-                deployment=str(self._engine.layout),
+                deployment=str(self.engine.layout),
                 predicted_seconds_per_step=round(outcome.predicted_seconds_per_step, 4),
                 modelled_seconds_per_step=round(outcome.modelled_seconds_per_step, 4),
                 measured_seconds_per_step=round(outcome.measured_seconds_per_step, 4),
@@ -244,18 +284,11 @@ class DecisionLoop:
 
 
 def make_decision_loop(
-    experiment: Experiment, profile: Profile, statistics: Statistics, metrics: EngineMetrics
-) -> DecisionLoop:
-    """Make the decision loop of a run of two workers. Raises PlanError if the profile leaves nothing to choose."""
-    config = experiment.config
+    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
+) -> DecisionLoop | None:
+    """Make the decision loop of a run; None without a profile. Raises PlanError if that leaves nothing to choose."""
+    if profile is None:
+        return None
     return DecisionLoop(
-        profile,
-        config.engine,
-        search_space(experiment, profile),
-        experiment.placement,
-        experiment.deployment.downlink_codec,
-        experiment.steps,
-        statistics,
-        metrics,
-        make_link_probe(config),
+        engine_inputs(experiment, profile), statistics, metrics, make_link_probes(experiment.config, profile.names[1:])
     )

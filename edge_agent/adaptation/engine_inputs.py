@@ -1,7 +1,7 @@
 """The input of a run's engine: the profile, adjusted to the configuration, and the space of its choices."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -9,7 +9,7 @@ from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
-from shared.planning import FLOAT32_BITS, Profile, SearchSpace, load_profile
+from shared.planning import FLOAT32_BITS, EngineConfig, Layout, Profile, SearchSpace, layout_of, load_profile
 from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
 
 _log = structlog.get_logger(__name__)
@@ -85,10 +85,11 @@ def _of_a_chain(profile: Profile, experiment: Experiment, workers: tuple[str, ..
             f"{where}: the stages are {', '.join(profile.names)}, and the placement's workers are {', '.join(workers)}; they "
             "must have the same names in the same order"
         )
-    profile = profile.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
     # Raw samples may have been permitted to cross when it was measured. An unmeasured cut is never chosen.
     first = profile.worker(AGENT).replayed.copy()
     first[0, : experiment.chain.first_boundary] = math.nan
+    if profile.max_staleness is None:
+        profile = replace(profile, max_staleness=experiment.config.deployment.first_staleness)
     return profile.with_worker(replace(profile.worker(AGENT), replayed=first))
 
 
@@ -120,6 +121,33 @@ def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
     """List the widths below 32, rising, whose codec in a run configured with `codec` is not of the profile's family."""
     narrow = [bits for bits in bit_widths() if bits < FLOAT32_BITS]
     return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
+
+
+@dataclass(frozen=True)
+class EngineInputs:
+    """The beginning of a run's engine."""
+
+    profile: Profile
+    """Profile with the K and the gradients of the configuration."""
+    space: SearchSpace
+    layout: Layout
+    """Layout of the first placement."""
+    config: EngineConfig
+    total_steps: int
+
+
+def engine_inputs(experiment: Experiment, profile: Profile) -> EngineInputs:
+    """Return the beginning of an engine, by a profile that `load_run_profile` has read."""
+    settings = experiment.config.engine
+    return EngineInputs(
+        adjust_profile(profile, settings, experiment.deployment.downlink_codec),
+        search_space(experiment, profile),
+        layout_of(experiment.placement, codec_bits),
+        EngineConfig(
+            margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
+        ),
+        experiment.steps,
+    )
 
 
 def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:

@@ -6,7 +6,7 @@ probe is a few calls on a connection of its own, bounded in bytes and time, and 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
@@ -32,7 +32,7 @@ PERIOD_SECONDS = 60.0
 
 
 class LinkProbe:
-    """The probes of one decision loop, on its event loop. The caller gives the clock."""
+    """The probes of one link, on the event loop. The caller gives the clock."""
 
     def __init__(self, measure: Callable[[], Awaitable[LinkRates]]) -> None:
         self._measure = measure
@@ -68,9 +68,13 @@ class LinkProbe:
         self.found = (await _found(self._measure())).merged_over(self.found)
 
 
-def make_link_probe(config: EdgeConfig) -> LinkProbe:
-    """Make the probe of the link to the configured trainer. Raises ConfigError for files that cannot be used."""
-    return LinkProbe(partial(_measured, config, config.only_trainer, trainer_access(config.only_trainer, config.tls)))
+def make_link_probes(config: EdgeConfig, names: Sequence[str]) -> dict[str, LinkProbe]:
+    """Make the probes of the links to trainers, by their names. Raises ConfigError for files that cannot be used."""
+    trainers = {trainer.name: trainer for trainer in config.all_trainers}
+    return {
+        name: LinkProbe(partial(_measured, config, trainers[name], trainer_access(trainers[name], config.tls)))
+        for name in names
+    }
 
 
 async def probe_link(config: EdgeConfig, trainer: TrainerAddressConfig) -> LinkRates:

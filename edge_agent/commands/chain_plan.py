@@ -1,6 +1,7 @@
 """`edge-agent plan` of a chain: the partition of a chain of workers on the command line."""
 
 import json
+from itertools import pairwise
 
 import typer
 
@@ -8,13 +9,11 @@ from edge_agent.commands.plan_options import ANY
 from shared.planning import Found, Profile, Question, SearchSpace, best_order, conditions_of, loads_of, most_exact
 
 
-def print_chain_plan(
-    chain: Profile, bits: tuple[int, ...], staleness: int | None, order: str, *, as_json: bool
-) -> None:
+def print_chain_plan(chain: Profile, space: SearchSpace, order: str, *, as_json: bool) -> None:
     """Plan and print. PlanError for what cannot be planned."""
-    question = Question(chain, SearchSpace(bits, staleness))
+    question = Question(chain, space)
     ordered = best_order(question) if order == ANY else chain
-    chosen = _Chosen(ordered, most_exact(Question(ordered, question.space)))
+    chosen = _Chosen(ordered, most_exact(Question(ordered, space)))
     notes = notes_on(chain, chosen)
     typer.echo(json.dumps(chosen.fields(notes)) if as_json else chosen.described(notes))
 
@@ -25,18 +24,18 @@ class _Chosen:
     def __init__(self, chain: Profile, found: Found) -> None:
         self.layout, self.names, self._found = found.layout, chain.names, found
         at, loads = conditions_of(chain), loads_of(chain, [found.layout])
-        self._stages = [float(seconds[0]) for _, seconds in sorted(loads.worker_seconds(at).items())]
-        carried = loads.direction_seconds(at)
-        self._links = [
-            (float(carried[place, place + 1][0]), float(carried[place + 1, place][0]))
-            for place in range(len(self.names) - 1)
-        ]
-        """Up and down."""
+        places = [chain.names.index(worker) for worker in found.layout.workers]
+        busy, carried = loads.worker_seconds(at), loads.direction_seconds(at)
+        self._stages = [float(busy[place][0]) for place in places]
+        """Seconds of each worker that has blocks."""
+        self._links = [(float(carried[near, far][0]), float(carried[far, near][0])) for near, far in pairwise(places)]
+        """Seconds of the links between these, up and down."""
 
     def fields(self, notes: list[str]) -> dict[str, object]:
         """Return the plan as its JSON object."""
         return {
             "order": list(self.names),
+            "workers": list(self.layout.workers),
             "cuts": list(self.layout.cuts),
             "bits": list(self.layout.bits),
             "staleness": self.layout.staleness,
@@ -60,7 +59,8 @@ class _Chosen:
 
 def notes_on(chain: Profile, chosen: _Chosen) -> list[str]:
     """List the assumptions of the plan."""
-    notes = []
+    idle = [name for name in chosen.names if name not in chosen.layout.workers]
+    notes = [f"{', '.join(idle)} would make no step quicker, and so gets no blocks"] if idle else []
     if chain.links_stay and chosen.names != chain.names:
         notes.append(
             "the file has no links_between, so the links were taken to stay in their places whoever stands at their ends"

@@ -113,7 +113,7 @@ def print_link_plan(
     if planner == ACCURATE:
         notes += begun_with(profile, rates, space, chosen)
         notes += not_taken(profile, rates, space, horizon_steps, from_cut, chosen)
-    typer.echo(json.dumps(plan_fields(chosen, notes)) if as_json else describe_plan(chosen, notes, profile))
+    typer.echo(json.dumps(plan_fields(chosen, notes, profile)) if as_json else describe_plan(chosen, notes, profile))
 
 
 def read_link(uplink: str, downlink: str, round_trip: str | None, profile: Profile) -> Rates:
@@ -136,10 +136,10 @@ def choose(
     return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
 
 
-def plan_fields(chosen: Plan, notes: list[str]) -> dict[str, object]:
+def plan_fields(chosen: Plan, notes: list[str], profile: Profile) -> dict[str, object]:
     """Return a plan as its JSON object, with its notes."""
     return {
-        **layout_fields(chosen.layout),
+        **layout_fields(chosen.layout, profile.names),
         "seconds_per_step": chosen.seconds_per_step,
         "phase_seconds": list(chosen.phase_seconds),
         "migration_seconds": chosen.migration_seconds,

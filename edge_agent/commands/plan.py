@@ -76,12 +76,13 @@ def plan(
 
     loaded = read_profile(profile, stages)
     if not is_pair(loaded):
-        refuse_others(context, {"staleness", "bits", "order", "as_json"})
-        print_chain_plan(loaded, parse_bits(bits), staleness, order, as_json=as_json)
+        refuse_others(context, {"staleness", "bits", "allow_edge_only", "order", "as_json"})
+        space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
+        print_chain_plan(loaded, space, order, as_json=as_json)
         return
     if uplink is None or downlink is None:
         raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
     refuse_forbidden([planner], allow_edge_only=allow_edge_only)
     rates = read_link(uplink, downlink, round_trip, loaded)
-    space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only)
+    space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only=allow_edge_only)
     print_link_plan(planner, loaded, rates, space, horizon, from_cut, as_json=as_json)

@@ -28,7 +28,7 @@ from edge_agent.commands.plan_options import (
 from isthmus import importing
 from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES
 
-COMMON = {"staleness", "bits", "as_json"}
+COMMON = {"staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something of both."""
 
 
@@ -80,27 +80,24 @@ def simulate_command(
     with importing("edge-agent"):
         from edge_agent.commands.link_plan import round_trip_seconds
         from edge_agent.commands.simulation import open_links, print_results, runnable
-        from shared.planning import SearchSpace, compare
-        from shared.planning.chain import ChainSetting, compare_chain
+        from shared.planning import SearchSpace, Setting, compare
 
-    widths = parse_bits(bits)
     loaded = read_profile(profile, stages)
-    if not is_pair(loaded):
+    space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
+    if is_pair(loaded):
+        refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
+        round_trips = [round_trip_seconds(round_trip, loaded)]
+        planners = planner or runnable(loaded, space)
+    else:
         refuse_others(context, {"trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON)
         round_trips = [loaded.rates(*hop).round_trip_seconds for hop in pairwise(loaded.names)]
-        links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
-        duration = max(link.duration_seconds for link in links) if seconds is None else seconds
-        setting = ChainSetting(loaded, links, widths, staleness, duration)
-        print_results(compare_chain(setting, planner or CHAIN_CONTESTANT_NAMES), as_json=as_json)
-        return
-    refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
-    (link,) = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])
-    space = SearchSpace(widths, staleness, allow_edge_only=allow_edge_only)
-    duration = link.duration_seconds if seconds is None else seconds
-    results = compare(loaded, link, space, duration, tuple(planner or runnable(loaded, space)))
+        planners = planner or list(CHAIN_CONTESTANT_NAMES)
+    links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
+    duration = max(link.duration_seconds for link in links) if seconds is None else seconds
+    results = compare(Setting(loaded, links, space, duration), planners)
     if png is not None:
         # Only here: a device that only trains need not have matplotlib.
         from edge_agent.commands.plan_plot import plot_run
 
-        plot_run(results[0], link, duration, png)
-    print_results(results, as_json=as_json)
+        plot_run(results[0], links[0], duration, png)
+    print_results(results, loaded.names, as_json=as_json)

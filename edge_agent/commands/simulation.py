@@ -13,9 +13,10 @@ from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
 from shared.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
 
 
-def print_results(results: Sequence[Result], *, as_json: bool) -> None:
-    """All runs, as JSON or as a table."""
-    typer.echo(json.dumps([result_fields(result) for result in results]) if as_json else describe_results(results))
+def print_results(results: Sequence[Result], names: Sequence[str], *, as_json: bool) -> None:
+    """All runs, as JSON or as a table. names: of the profile's workers."""
+    fields = [result_fields(result, names) for result in results]
+    typer.echo(json.dumps(fields) if as_json else describe_results(results))
 
 
 def open_links(
@@ -49,14 +50,14 @@ def runnable(profile: Profile, space: SearchSpace) -> list[str]:
     return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or has_edge_only]
 
 
-def result_fields(result: Result) -> dict[str, object]:
+def result_fields(result: Result, names: Sequence[str]) -> dict[str, object]:
     """A simulated run as its JSON object; times that never end are null."""
     return {
         "planner": result.planner,
         "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
-        "start": layout_fields(result.run.start),
+        "start": layout_fields(result.run.start, names),
         "switches": [
-            {"seconds": switch.seconds, **layout_fields(switch.layout), "paused_seconds": switch.paused_seconds}
+            {"seconds": switch.seconds, **layout_fields(switch.layout, names), "paused_seconds": switch.paused_seconds}
             for switch in result.run.switches
         ],
     }

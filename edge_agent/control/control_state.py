@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-from edge_agent.adaptation.chooser import Decisions
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
@@ -37,15 +36,15 @@ class ControlState:
         self.run: OpenRun | None = None
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
-        """The planner of a run of two workers, which can be set; None where there is none such."""
+        """The decisions of the run's engine; None without one."""
         self.ended = asyncio.Event()
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    def begin(self, run: OpenRun, decisions: Decisions | None) -> None:
+    def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
         """Control this run from now on. Earlier pins hold in it too."""
         self.run = run
-        self.decisions = decisions if isinstance(decisions, DecisionLoop) else None
+        self.decisions = decisions
         self.pinning.begin(run.deployer, decisions)
 
     def leave(self) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from edge_agent.adaptation.chooser import Decisions
+from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.building import with_settings
 from edge_agent.training.choosers import Chooser
@@ -32,9 +32,9 @@ class Pinning:
         self._configured = configured
         self.now = Pins()
         self._controller: PlacementController | None = None
-        self._decisions: Decisions | None = None
+        self._decisions: DecisionLoop | None = None
 
-    def begin(self, controller: PlacementController, decisions: Decisions | None) -> None:
+    def begin(self, controller: PlacementController, decisions: DecisionLoop | None) -> None:
         """Pin in this run from now on."""
         self._controller, self._decisions = controller, decisions
         if self.now != Pins():

@@ -60,19 +60,13 @@ class EngineMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.decisions = Counter(
-            "isthmus_decisions", "Changes of the deployment that the engine decided.", registry=registry
-        )
-        self.repartitions = Counter(
-            "isthmus_repartitions",
-            "Moves of blocks along a chain that the engine decided.",
-            ["reason"],
-            registry=registry,
+            "isthmus_decisions", "Changes of the deployment that the engine decided.", ["reason"], registry=registry
         )
         for reason in Reason:
-            self.repartitions.labels(reason)
+            self.decisions.labels(reason)
         self.prediction_ratio = KnownGauge(
             "isthmus_prediction_ratio",
-            "Seconds that a stage of the chain took in its last 20 steps over those that were predicted.",
+            "Seconds that a worker took in its last 20 steps over those that were predicted.",
             registry,
             ["worker"],
         )

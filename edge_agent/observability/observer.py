@@ -28,7 +28,7 @@ from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
 from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
-from shared.placement import held_blocks, ranges_of
+from shared.placement import AGENT, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -114,7 +114,7 @@ class RunObserver:
             figures = statistics.workers[name] = WorkerFigures(blocks)
             if name in before:
                 figures.compute, figures.done_step = before[name].compute, before[name].done_step
-        statistics.link_rates = {}
+        statistics.link_rates, statistics.link_trips = {}, {}
         for near, far in event.links:
             statistics.link_rates |= {(near, far): None, (far, near): None}
         self._metrics.show_workers(statistics)
@@ -184,8 +184,9 @@ class RunObserver:
         rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
         statistics.uplink_bits_per_second = min(rates, default=None)
         statistics.downlink_bits_per_second = event.downlink_bits_per_second or None
-        trips = [seconds for stream in streams if (seconds := stream.round_trip.seconds) is not None]
-        statistics.round_trip_seconds = max(trips, default=None)
+        trips = {peer: stream.round_trip.seconds for peer, stream in self._streams.items()}
+        statistics.link_trips |= {(AGENT, peer): seconds for peer, seconds in trips.items()}
+        statistics.round_trip_seconds = max((one for one in trips.values() if one is not None), default=None)
 
     def _note_evaluation(self, event: Evaluated) -> None:
         self._statistics.accuracy, self._statistics.test_loss = event.accuracy, event.loss

@@ -104,6 +104,8 @@ class Statistics:
     """Workers by name, nearest first."""
     link_rates: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """Bits per second from one worker to another, both directions of every link."""
+    link_trips: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    """Seconds from one worker to another and back, of the links that were measured, the worker nearer to the samples first."""
     edge: Timing = field(default_factory=Timing)
     """T1."""
     encode: Timing = field(default_factory=Timing)

@@ -2,10 +2,9 @@
 
 The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
 planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
-operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: simulator.py and comparison.py.
+operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: runs/.
 """
 
-from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare
 from shared.planning.cost import (
     Conditions,
     Loads,
@@ -44,9 +43,13 @@ from shared.planning.profile import (
     parse_profile,
     profile_to_json,
 )
+from shared.planning.profile_operations import layout_tasks
 from shared.planning.rates import Rates, parse_rate, parse_seconds
+from shared.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
+from shared.planning.runs.layout_run import simulate_layouts
+from shared.planning.runs.pair_run import simulate
+from shared.planning.runs.run import PROBE_SECONDS, Run, Switch
 from shared.planning.search import Found, best, best_order, most_exact
-from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.space import SearchSpace
 from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
@@ -54,6 +57,7 @@ from shared.planning.trace_files import load_trace
 from shared.planning.traces import LinkTrace, Trace
 
 __all__ = [
+    "CHAIN_CONTESTANTS",
     "CONTESTANTS",
     "FLOAT32_BITS",
     "PLANNERS",
@@ -90,6 +94,7 @@ __all__ = [
     "RiskLimits",
     "Run",
     "SearchSpace",
+    "Setting",
     "StepCost",
     "StepTasks",
     "Switch",
@@ -108,6 +113,7 @@ __all__ = [
     "greedy",
     "jointdnn",
     "layout_of",
+    "layout_tasks",
     "load_profile",
     "load_trace",
     "loads_of",
@@ -123,6 +129,7 @@ __all__ = [
     "profile_to_json",
     "runs_of",
     "simulate",
+    "simulate_layouts",
     "simulate_placement",
     "stacked",
     "stacked_loads",

@@ -6,14 +6,46 @@ These seconds contain a replay if they were measured with one.
 from dataclasses import dataclass
 
 from shared.errors import PlanError
-from shared.placement import Backward, Cargo, Crossing, Forward, Operation, Tile
+from shared.placement import (
+    Backward,
+    BlockFacts,
+    Cargo,
+    Crossing,
+    Forward,
+    Link,
+    ModelFacts,
+    Operation,
+    StepPlan,
+    Tile,
+)
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.operation_costs import Message
 from shared.planning.profile import Profile
+from shared.planning.rates import Rates
+from shared.planning.tasks import StepTasks, step_tasks
 
 FORWARD_SHARE = 1 / 3
 """Share of the forward pass in a stage's seconds, if only their sum was measured."""
+
+
+def layout_tasks(profile: Profile, layout: Layout, *, over_any_link: bool = False) -> StepTasks:
+    """Return the tasks of a step. PlanError if any of them, or a link, was not measured.
+
+    over_any_link: takes every link to carry a bit a second, as where rates are asked for later.
+    """
+    placement = layout.placement()
+    model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
+    links = StepPlan(placement, model).links
+    rates = {link: Rates(1.0, 1.0, 1.0) if over_any_link else _rates(profile, link) for link in links}
+    return step_tasks(placement, model, ProfileOperations(profile, layout), rates, replays=False)
+
+
+def _rates(profile: Profile, link: Link) -> Rates:
+    way = profile.way(*link)
+    if way is None or way.uplink is None or way.downlink is None:
+        return profile.rates(*link)
+    return Rates(way.uplink, way.downlink, way.round_trip_seconds or 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Search: the best layout of any family under some conditions, equal to trying every one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -11,6 +12,7 @@ from shared.planning.families.question import Question
 from shared.planning.families.registry import FAMILIES
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
+from shared.planning.space import SearchSpace
 
 MOST_WORKERS_TO_ORDER = 8
 """Seven trainers have 5,040 orders, which take about a second; eight have eight times as many."""
@@ -44,17 +46,30 @@ def best(question: Question, at: Conditions | None = None) -> Found:
 
 
 def most_exact(question: Question, at: Conditions | None = None) -> Found:
-    """Find the layout of the most bits on its narrowest link within `EXACTNESS_MARGIN` of the best of all."""
+    """Find the layout of the most bits on its narrowest link within `EXACTNESS_MARGIN` of the best of all, and then of the
+    smallest K."""
     found, widths = best(question, at), sorted(set(question.space.bits), reverse=True)
-    for count in range(1, len(widths)):
-        wide = replace(question, space=replace(question.space, bits=tuple(widths[:count])))
+    most_seconds = (1.0 + EXACTNESS_MARGIN) * found.seconds_per_step
+    wider = [replace(question.space, bits=tuple(widths[:count])) for count in range(1, len(widths))]
+    chosen = _first_within(question, wider, most_seconds, at)
+    space, found = chosen or (question.space, found)
+    among = range(found.layout.staleness) if question.is_staleness_open else ()
+    smaller = [replace(space, staleness=staleness) for staleness in among]
+    chosen = _first_within(question, smaller, most_seconds, at)
+    return found if chosen is None else chosen[1]
+
+
+def _first_within(
+    question: Question, spaces: Iterable[SearchSpace], seconds: float, at: Conditions | None
+) -> tuple[SearchSpace, Found] | None:
+    for space in spaces:
         try:
-            wider = best(wide, at)
-        except PlanError:  # what was measured, or min_bits, allows none so wide
+            found = best(replace(question, space=space), at)
+        except PlanError:  # what was measured, or min_bits, allows none in it
             continue
-        if wider.seconds_per_step <= (1.0 + EXACTNESS_MARGIN) * found.seconds_per_step:
-            return wider
-    return found
+        if found.seconds_per_step <= seconds:
+            return space, found
+    return None
 
 
 def best_order(question: Question) -> Profile:

@@ -18,7 +18,11 @@ class SearchSpace:
     staleness: int | None = None
     """K; None searches 0..max_staleness of the profile."""
     cuts: tuple[int, ...] | None = None
-    """The only cuts allowed, the blocks before each worker but the first; None allows all."""
+    """The only cuts allowed, the blocks before each permitted worker but the first; None allows all."""
+    widths: tuple[int, ...] | None = None
+    """With `cuts`, the only bits allowed at each of them; None allows all."""
+    workers: frozenset[str] | None = None
+    """Workers that may have blocks, the one with the samples among them; None permits all. Of two, both."""
     allow_edge_only: bool = True
     """True if all blocks may be on the edge, if the profile has measured that."""
     uncalibrated_bits: tuple[int, ...] = ()

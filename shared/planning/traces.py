@@ -98,6 +98,16 @@ class Trace:
         return Trace(times, (np.diff(carried) / np.diff(times)).tolist())
 
 
+def slowest(traces: Sequence[Trace]) -> Trace:
+    """Return the rate of a path through several links: at each time that of the slowest, by means over a second."""
+    if len(traces) == 1:
+        return traces[0]
+    duration = max(trace.duration_seconds for trace in traces)
+    ends = [*np.arange(0.0, duration, 1.0).tolist(), duration]
+    pieces = list(itertools.pairwise(ends))
+    return Trace(ends, [min(trace.mean_between(*piece) for trace in traces) for piece in pieces])
+
+
 @dataclass(frozen=True)
 class LinkTrace:
     """Both directions of a link. Each repeats on its own."""

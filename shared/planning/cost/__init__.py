@@ -1,7 +1,7 @@
 """The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
 
-from shared.planning.cost.conditions import Conditions, Direction, conditions_of
-from shared.planning.cost.layouts import is_stacked, loads_of
+from shared.planning.cost.conditions import Conditions, Direction, conditions_of, through_others, unmeasured_links
+from shared.planning.cost.layouts import computing_seconds, is_stacked, loads_of
 from shared.planning.cost.loads import Loads, Slower, Times, Ways, joined, pipeline_seconds, steady_seconds
 from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.stacked import stacked_loads
@@ -16,6 +16,7 @@ __all__ = [
     "Times",
     "Ways",
     "bits_between",
+    "computing_seconds",
     "conditions_of",
     "is_stacked",
     "joined",
@@ -27,4 +28,6 @@ __all__ = [
     "runs_of",
     "stacked_loads",
     "steady_seconds",
+    "through_others",
+    "unmeasured_links",
 ]

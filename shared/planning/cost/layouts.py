@@ -5,21 +5,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.placement import BlockFacts, ModelFacts, StepPlan
 from shared.planning.cost.loads import Loads, joined
 from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
-from shared.planning.profile_operations import ProfileOperations
-from shared.planning.rates import Rates
-from shared.planning.tasks import step_tasks
+from shared.planning.profile_operations import layout_tasks
 
 
 def is_stacked(layout: Layout) -> bool:
     """Tell whether each of its workers runs the next blocks on the whole batch."""
     return not layout.owners and len(layout.workers) == len(layout.tiles)
+
+
+def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:
+    """Return the measured seconds of computing for a step, by the place of the worker. NaN where they were not measured."""
+    places = {name: place for place, name in enumerate(profile.names)}
+    seconds = dict.fromkeys((places[worker] for worker in layout.workers), 0.0)
+    for tile in layout.tiles:
+        worker = profile.workers[places[tile.worker]]
+        table = worker.replayed if layout.staleness else worker.at_once
+        seconds[places[tile.worker]] += float(table[tile.first, tile.stop])
+    return seconds
 
 
 def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
@@ -42,11 +50,7 @@ def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
 
 
 def _by_tasks(profile: Profile, layout: Layout) -> Loads:
-    placement = layout.placement(profile.names)
-    model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
-    links = dict.fromkeys(StepPlan(placement, model).links, Rates(1.0, 1.0, 1.0))  # any will do: loads contain no rates
-    costs = ProfileOperations(profile, layout)
-    return loads_of_step(step_tasks(placement, model, costs, links, replays=False), profile.names)
+    return loads_of_step(layout_tasks(profile, layout, over_any_link=True), profile.names)
 
 
 def _stacked(profile: Profile, workers: tuple[int, ...], layouts: Sequence[Layout]) -> Loads:

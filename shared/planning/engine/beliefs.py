@@ -1,20 +1,24 @@
 """The engine's beliefs: links and devices now and over the last minute, and the speed of each layout over it.
 
 Rates are noisy and the pipeline smooths them itself, so they are smoothed in the same way before a speed is computed.
-Then speeds are averaged, not rates: the mean of the speeds at some rates is not the speed at their mean. Where a layout
-was tried, its real steps correct the model. Decides nothing.
+Then speeds are averaged, not rates: the mean of the speeds at some rates is not the speed at their mean. A newcomer's mean
+comes from the conditions of the last ten minutes, which are remembered. Where a layout was tried, its real steps correct the
+model. Decides nothing.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from shared.planning.cost import Conditions, Direction, Slower
+from shared.planning.cost import Conditions, Direction, Slower, conditions_of, through_others, unmeasured_links
+from shared.planning.engine.devices import Devices
 from shared.planning.engine.pool import Pool
 from shared.planning.layout import Layout
 from shared.planning.measurements import Floats
+from shared.planning.profile import Profile
 
 LEAST_RATE = 1000.0
 """Bits per second assumed for a dead link, so that layouts can still be told apart."""
@@ -26,8 +30,9 @@ flight."""
 MODEL_STEPS = 20.0
 """Weight of the model, in steps, when its speed is compared with the steps done."""
 
-COMPUTE_WEIGHT = 0.2
-"""Weight of the newest measurement of a worker's work in its mean."""
+REMEMBERED_SECONDS = 600.0
+PIECE_SECONDS = 5.0
+"""The conditions of the last ten minutes are remembered as means over pieces of this length."""
 
 
 class Mean:
@@ -56,12 +61,15 @@ class Beliefs:
     mean_speeds: Floats
     """Speeds over the last minute, shape (n,)."""
 
-    def __init__(self, window_seconds: float, memory_seconds: float, measured: Conditions) -> None:
-        """measured: the links' assumed rates until they are observed."""
+    def __init__(self, window_seconds: float, memory_seconds: float, profile: Profile) -> None:
+        """profile: its rates are believed until links are observed."""
         self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
-        self._newest = measured
-        self._factors = measured.factors.copy()
+        self._newest = conditions_of(profile)
+        self._unknown = set(unmeasured_links(profile))
+        self.devices = Devices(len(profile.workers))
         self._now, self._mean, self._usual = Mean(), Mean(), Mean()
+        self._pieces: deque[tuple[float, Floats]] = deque(maxlen=int(REMEMBERED_SECONDS / PIECE_SECONDS))
+        """Seconds, and the mean of the conditions in them."""
         self._modelled_steps: dict[Layout, float] = {}
         self._done_steps: dict[Layout, float] = {}
 
@@ -70,7 +78,10 @@ class Beliefs:
         self._pool = pool
         self._speeds_mean = Mean()
         if len(self._now.value):
-            self._derive(self._window_seconds, current)
+            for seconds, piece in self._pieces:
+                speeds = 1.0 / pool.loads.seconds(self._conditions(piece))
+                self._speeds_mean.add(seconds, self._window_seconds, speeds)
+            self._derive(current)
 
     def note_links(
         self, seconds: float, rates: Mapping[Direction, float], trips: Mapping[Direction, float], current: int
@@ -88,19 +99,43 @@ class Beliefs:
             newest.rates[direction] = max(rate, LEAST_RATE)
         for (near, far), trip in trips.items():
             newest.trips[min(near, far), max(near, far)] = trip
+        self._unknown -= {(min(direction), max(direction)) for direction in rates}
+        through_others(self._unknown, newest.rates, newest.trips)
         self._newest = newest
         observed = np.concatenate([newest.rates.ravel(), newest.trips.ravel()])
         self._now.add(seconds, memory_seconds, observed)
         self._mean.add(seconds, self._window_seconds, observed)
         self._usual.add(seconds, self._memory_seconds, observed)
-        self._derive(seconds, current)
+        self._remember(seconds)
+        self._derive(current, seconds)
 
-    def note_work(self, work: Mapping[int, float], current: int) -> None:
-        """Scale the profile's times to those of the workers today. Where the profile has 0, nothing can be learnt."""
-        for worker, seconds in work.items():
-            profiled = float(self._pool.loads.work[worker][current]) if worker in self._pool.loads.work else 0.0
-            if profiled > 0.0:
-                self._factors[worker] += COMPUTE_WEIGHT * (seconds / profiled - self._factors[worker])
+    def note_work(
+        self, seconds: float, steps: int, work: Mapping[int, float], expected: Mapping[int, float], current: int
+    ) -> set[int]:
+        """Compare the workers' times with the expected ones. Returns those that have become other devices.
+
+        All that was learnt of layouts until then was learnt of others, so it is forgotten.
+        """
+        changed = self.devices.note(seconds, steps, work, expected)
+        if changed:
+            self.begin_again(current)
+        return changed
+
+    def begin_again(self, current: int) -> None:
+        """Forget the steps that were done, because other devices do the next ones, and work out all speeds again."""
+        self._modelled_steps.clear()
+        self._done_steps.clear()
+        self.consider(self._pool, current)
+
+    def over_time(self) -> list[Conditions]:
+        """Return the conditions to plan for, the most important first.
+
+        They are the present ones, the mean of the last minute, those of the whole memory, and links as slow and as quick as in
+        a tenth of the last ten minutes.
+        """
+        rates = np.stack([self._conditions(piece).rates for _, piece in self._pieces])
+        extremes = [replace(self.usual, rates=np.quantile(rates, part, axis=0)) for part in (0.1, 0.9)]
+        return [self.now, self.mean, self.usual, *extremes]
 
     def note_steps(self, seconds: float, done_steps: int, current: int) -> None:
         """Compare the model with the steps done in the last `seconds` of even running, without time for a change."""
@@ -109,18 +144,29 @@ class Beliefs:
         self._modelled_steps[key] = self._modelled_steps.get(key, MODEL_STEPS) + modelled
         self._done_steps[key] = self._done_steps.get(key, MODEL_STEPS) + done_steps
 
-    def _derive(self, seconds: float, current: int) -> None:
-        self.now, self.mean, self.usual = map(self._conditions, (self._now, self._mean, self._usual))
+    def _remember(self, seconds: float) -> None:
+        """Add the present conditions to the newest piece, or begin another one."""
+        if self._pieces and self._pieces[-1][0] < PIECE_SECONDS:
+            before, mean = self._pieces.pop()
+            total = before + seconds
+            self._pieces.append((total, mean + seconds / total * (self._now.value - mean)))
+        else:
+            self._pieces.append((seconds, self._now.value))
+
+    def _derive(self, current: int, seconds: float = 0.0) -> None:
+        """Work out the speeds. seconds: those for which the present conditions held, if they are new."""
+        self.now, self.mean, self.usual = (self._conditions(one.value) for one in (self._now, self._mean, self._usual))
         self._modelled = 1.0 / self._pool.loads.seconds(self.now)
-        self._speeds_mean.add(seconds, self._window_seconds, self._modelled)
+        if seconds:
+            self._speeds_mean.add(seconds, self._window_seconds, self._modelled)
         corrections = self._corrections(current)
         self.speeds = self._modelled * corrections
         self.mean_speeds = self._speeds_mean.value * corrections
 
-    def _conditions(self, mean: Mean) -> Conditions:
-        rates, trips = np.split(mean.value, 2)
+    def _conditions(self, observed: Floats) -> Conditions:
+        rates, trips = np.split(observed, 2)
         shape = self._newest.rates.shape
-        return Conditions(rates.reshape(shape), trips.reshape(shape), self._factors.copy())
+        return Conditions(rates.reshape(shape), trips.reshape(shape), self.devices.factors)
 
     def _corrections(self, current: int) -> Floats:
         """Return done steps over modelled ones, shape (n,).

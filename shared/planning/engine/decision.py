@@ -21,7 +21,9 @@ class Observation:
     trips: Mapping[Hop, float | None] = field(default_factory=dict)
     """Seconds there and back between two workers."""
     work: Mapping[str, float | None] = field(default_factory=dict)
-    """Mean seconds of computing and encoding in a step of today's layout, by worker."""
+    """Mean seconds of computing in a step of today's layout, by worker."""
+    encoding: Mapping[str, float | None] = field(default_factory=dict)
+    """Mean seconds of encoding in a step, of the workers whose encoding is measured. With None, `work` says nothing either."""
 
 
 class Reason(StrEnum):

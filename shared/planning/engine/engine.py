@@ -1,39 +1,54 @@
-"""The decision engine: it gets measurements, and says when to change the deployment. It has no clock and no threads.
+"""The decision engine: it gets measurements, and says when to change the layout. It has no clock and no threads.
 
 The planners find the best layout for given rates. The engine adds what they leave out (paper 000, 4.4 and 4.5): rates
 are noisy, the profile ages, a change costs, and the link may be back in a moment. Its rules:
 
-- Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py).
-- A change, with its move (ways.py), must pay over the steps until the next event (horizon.py).
+- Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py). All are weighed where
+  they are few; otherwise those that a search finds for the conditions of the last minutes (generating.py).
+- A change, with its move (ways.py), must pay over the steps until the next event (horizon.py). choosing.py has the rules.
 - The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
   follow the link from one to another (experts.py).
+- A link that got slow comes back, and a device that changed stays changed (devices.py): so the answer to a device goes
+  without the account, once a worker in the time of proof.
 
-A decision is a proposal until `note_deployed` answers it: with the proposed deployment, or with the old one after a
+A decision is a proposal until `note_deployed` answers it: with the proposed layout, or with the old one after a
 failed change. Until then the engine only listens.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from shared.planning.cost import conditions_of
+from shared.errors import PlanError
+from shared.planning.cost import conditions_of, is_stacked, loads_of
 from shared.planning.engine.beliefs import Beliefs
+from shared.planning.engine.choosing import Choice, Contest, Moment, choose, leave
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision, Observation, Reason
 from shared.planning.engine.experts import Experts
+from shared.planning.engine.generating import Search, SearchTimer
 from shared.planning.engine.horizon import Horizon
-from shared.planning.engine.ledger import PROFIT, Ledger
+from shared.planning.engine.ledger import Ledger
 from shared.planning.engine.outcome import Outcome, OutcomeCounter
-from shared.planning.engine.pool import Pool, pool_of
-from shared.planning.engine.ways import Ways
+from shared.planning.engine.pool import Pool, complete_pool, generated_pool
+from shared.planning.families.question import Question
+from shared.planning.families.registry import listed
 from shared.planning.layout import Layout
-from shared.planning.measurements import Floats
-from shared.planning.profile import Hop, Profile
+from shared.planning.profile import Hop, Profile, WorkerProfile
+from shared.planning.search import Found, best
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
 """Length assumed for the time before the first observation."""
+
+LEADING = 3
+"""Layouts whose neighbours are searched, too."""
+
+RETURN_SECONDS = 30.0
+"""Least gain of taking a trainer back: all workers restore a checkpoint for it."""
 
 
 class Engine:
@@ -47,13 +62,17 @@ class Engine:
         config: EngineConfig | None = None,
         total_steps: float = math.inf,
     ) -> None:
-        """total_steps: after which the run ends, infinite if unknown. PlanError when nothing can be chosen."""
+        """layout: of the beginning. Without a largest K in the profile, its K stays. total_steps: after which the run ends,
+        infinite if unknown. PlanError where nothing can be chosen, and where `layout` was not measured.
+        """
+        if profile.max_staleness is None:
+            profile = replace(profile, max_staleness=layout.staleness)
         self.layout = layout
         self._profile = profile
         self._config = config or EngineConfig()
         self._total_steps = total_steps
         self._places = {name: place for place, name in enumerate(profile.names)}
-        self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, conditions_of(profile))
+        self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, profile)
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = -math.inf
         self._step = 0
@@ -62,21 +81,45 @@ class Engine:
         self._proposal: Decision | None = None
         self._is_for_good = False
         self._outcomes = OutcomeCounter(math.nan)
+        self._unanswered: set[int] = set()
+        """Workers that have become other devices, for which today's layout may be wrong."""
+        self._answered_seconds: dict[int, float] = {}
+        """Times at which a worker was answered without the account."""
+        self._timer = SearchTimer()
+        if not self.knows(layout):
+            raise PlanError(
+                f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
+            )
         self.constrain(space)
 
     def constrain(self, space: SearchSpace) -> None:
-        """Choose from another space from now on: an operator so pins the cut, the bits or K, and releases them.
+        """Choose from another space from now on: an operator so pins cuts, bits or K, and releases them, and a worker is lost.
 
-        If today's deployment is not in the space, the next observation proposes the best that is, whatever it costs.
+        If today's layout is not in the space, the next observation proposes the best that is, whatever it costs.
+        PlanError if it leaves nothing to choose, and then nothing is changed.
         """
-        self._space = space
-        self._pool: Pool = pool_of(self._profile, space, self.layout)
-        self._current = self._pool.index(self.layout)
-        self._beliefs.consider(self._pool, self._current)
-        self._ways = Ways(self._pool, self._beliefs)
-        # The ledger's contenders are the layouts and, after them, the experts.
-        self._experts = Experts(self._current, self._pool.staleness, self._config.dwell_seconds)
-        self._ledger = Ledger(self._config.limits, self._current, len(self._pool) + len(self._experts))
+        question = Question(self._profile, space)
+        pool = self._pool_for(question)
+        self._question: Question = question
+        current = pool.index(self.layout)
+        self._beliefs.consider(pool, current)
+        experts = Experts(current, pool.staleness, self._config.dwell_seconds)
+        ledger = Ledger(self._config.limits, current, len(pool) + len(experts))
+        self._contest = Contest(pool, self._beliefs, experts, ledger, current)
+        self._timer.forget()
+
+    def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
+        held = [self.layout, *held]
+        if (every := listed(question)) is not None:
+            return complete_pool(question, every, held)
+        at = conditions_of(self._profile) if self._seconds is None else self._beliefs.now
+        return generated_pool(question, [best(question, at).layout], held)
+
+    def knows(self, layout: Layout) -> bool:
+        """Tell whether a layout is of workers that each run the next blocks, and all of it was measured."""
+        places = [self._places[worker] for worker in layout.workers if worker in self._places]
+        is_chain = is_stacked(layout) and len(places) == len(layout.workers) and places == sorted(places)
+        return is_chain and not places[0] and bool(loads_of(self._profile, [layout]).measured()[0])
 
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
@@ -91,19 +134,67 @@ class Engine:
         done_steps, self._step = step - self._step, step
         if since <= 0.0:
             return None
-        work = {self._places[name]: taken for name, taken in seen.work.items() if taken is not None}
-        self._beliefs.note_work(work, self._current)
-        self._beliefs.note_links(since, self._directions(seen.rates), self._directions(seen.trips), self._current)
+        self._note_work(since, done_steps, seen)
+        self._beliefs.note_links(
+            since, self._directions(seen.rates), self._directions(seen.trips), self._contest.current
+        )
         self._count(since, done_steps)
-        self._horizon.note(step, self._beliefs.mean_speeds, self._pool.allowed, self._current)
+        self._horizon.note(step, self._beliefs.mean_speeds, self._contest.pool.allowed, self._contest.current)
         if self._proposal is not None:
             return None
         self._is_for_good = False
-        if not self._pool.allowed[self._current]:
-            self._leave()
+        if not self._contest.pool.allowed[self._contest.current]:
+            self._propose(leave(self._contest, self._moment()))
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
-            self._choose()
+            choice = choose(self._contest, self._moment())
+            if choice is not None and choice.row == self._contest.current:
+                self._contest.make_home()
+            elif choice is not None:
+                self._propose(choice)
         return self._proposal
+
+    def _moment(self) -> Moment:
+        if not self._horizon.is_behind:  # today's layout is right for the devices as they are
+            self._unanswered.clear()
+        return Moment(
+            self._config,
+            self._horizon.steps(self._step, self._total_steps),
+            self._remaining_steps(),
+            self._horizon.is_behind,
+            bool(self._unanswered),
+        )
+
+    def _propose(self, choice: Choice) -> None:
+        contest, speeds = self._contest, self._beliefs.mean_speeds
+        self._is_for_good = choice.is_for_good
+        self._proposal = Decision(
+            contest.pool[choice.row],
+            1.0 / float(speeds[choice.row]),
+            1.0 / float(speeds[contest.current]),
+            contest.ways.moving_seconds(contest.current, choice.row),
+            choice.abandon_after_seconds,
+            choice.reason,
+        )
+
+    def _note_work(self, seconds: float, done_steps: int, seen: Observation) -> None:
+        places = {self._places[name] for name in seen.encoding}
+        work = {}
+        for name, taken in seen.work.items():
+            encoding = seen.encoding.get(name, 0.0)
+            if taken is not None and encoding is not None:
+                work[self._places[name]] = taken + encoding
+        expected = self._contest.pool.work_seconds(self._contest.current, places)
+        if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._contest.current):
+            self._note_other_devices(changed)
+
+    def _note_other_devices(self, workers: Collection[int]) -> None:
+        assert self._seconds is not None
+        proof_seconds, now = self._config.limits.proof_seconds, self._seconds
+        self._unanswered |= {
+            one for one in workers if now - self._answered_seconds.get(one, -math.inf) >= proof_seconds
+        }
+        self._contest.ledger.forget()
+        self._timer.forget()
 
     def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
         places = self._places
@@ -117,7 +208,97 @@ class Engine:
     @property
     def home(self) -> Layout:
         """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
-        return self._pool[self._ledger.home]
+        return self._contest.pool[self._contest.ledger.home]
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
+        return 1.0 / float(self._beliefs.speeds[self._contest.current])
+
+    @property
+    def runs(self) -> dict[str, tuple[int, int]]:
+        """Return the blocks [first, stop) of each worker that has any, by its name."""
+        return {tile.worker: (tile.first, tile.stop) for tile in self.layout.tiles}
+
+    @property
+    def prediction_ratios(self) -> dict[str, float]:
+        """Return the seconds of each worker in its last 20 steps over those expected then; 0 before so many."""
+        return dict(zip(self.names, self._beliefs.devices.off.tolist(), strict=True))
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """Name the workers that one factor does not bring right: `measured_again` wants new times of them."""
+        return tuple(self.names[place] for place in sorted(self._beliefs.devices.misfits))
+
+    def measured_again(self, worker: WorkerProfile) -> None:
+        """Use these times of a worker, taken today, instead of the profile's."""
+        place = self._places[worker.name]
+        self._profile = self._profile.with_worker(worker)
+        self._question = replace(self._question, profile=self._profile)
+        self._beliefs.devices.measured_again(place)
+        self._adopt(self._pool_for(self._question, self._held))
+        self._beliefs.begin_again(self._contest.current)
+        self._note_other_devices({place})
+
+    def keep_factor(self, name: str) -> None:
+        """Keep the factor of a worker that cannot be measured again, until it is off once more."""
+        self._beliefs.devices.misfits.discard(self._places[name])
+
+    def wants(self) -> Search | None:
+        """Return a search that is to be made now, for `found`; None if none is due, or all layouts are weighed."""
+        if self._seconds is None or self._contest.pool.is_complete:
+            return None
+        at = self._beliefs.now
+        if not self._timer.is_due(self._seconds, at):
+            return None
+        self._timer.begin(self._seconds, at)
+        speeds = np.where(self._contest.pool.allowed, self._beliefs.mean_speeds, 0.0)
+        leading = [self._contest.pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
+        return Search(self._question, self._beliefs.over_time(), leading)
+
+    def found(self, question: Question, layouts: Sequence[Layout]) -> None:
+        """Weigh the layouts that a search for a question has found, besides those that the run has or had. Those for a former
+        question are dropped."""
+        if question is not self._question:
+            return
+        self._adopt(generated_pool(self._question, layouts, [self.layout, *self._held]))
+
+    @property
+    def _held(self) -> list[Layout]:
+        """List the layouts that matter whatever a search finds."""
+        proposed = [] if self._proposal is None else [self._proposal.layout]
+        return [self.home, *proposed, *(self._contest.pool[row] for row in self._contest.experts.held)]
+
+    def _adopt(self, pool: Pool) -> None:
+        """Weigh other layouts. Debts, proofs and experts stay."""
+        contest, home = self._contest, pool.index(self.home)
+        rows, count = pool.rows_in(contest.pool), len(contest.pool)
+        contest.pool, contest.current = pool, pool.index(self.layout)
+        self._beliefs.consider(pool, contest.current)
+        contest.ledger.consider(home, np.append(rows, count + np.arange(len(contest.experts))))
+        contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
+
+    def search_with(self, back: Collection[str]) -> Callable[[], Found] | None:
+        """Return a search for the best layout with workers that are back, for `offered`; None while cuts are pinned."""
+        space = self._question.space
+        if space.cuts is not None or self._seconds is None:
+            return None
+        workers = frozenset(self._question.permitted).union(back)
+        question = replace(self._question, space=replace(space, workers=workers))
+        return partial(best, question, self._beliefs.now)
+
+    def offered(self, found: Found) -> Decision | None:
+        """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it."""
+        today = self.predicted_seconds
+        won_seconds = (today - found.seconds_per_step) * self._remaining_steps()
+        is_better = found.seconds_per_step < (1.0 - self._config.margin) * today
+        if self._proposal is not None or set(found.layout.workers) <= set(self._question.permitted) or not is_better:
+            return None
+        if won_seconds <= RETURN_SECONDS:
+            return None
+        self._is_for_good = True
+        self._proposal = Decision(found.layout, found.seconds_per_step, today, 0.0, math.inf, Reason.WORKER)
+        return self._proposal
 
     def note_standstill(self, seconds: float) -> None:
         """Skip the time until now, in which training stood still, for example for an evaluation or a checkpoint."""
@@ -127,24 +308,29 @@ class Engine:
     def note_deployed(self, seconds: float, layout: Layout) -> None:
         """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
         operator's."""
-        was, proposal = self.layout, self._proposal
+        was, proposal, contest = self.layout, self._proposal, self._contest
         self.layout, self._proposal = layout, None
         is_proposed = proposal is not None and layout == proposal.layout
+        if proposal is not None and is_proposed and proposal.reason is Reason.DEVICE:
+            self._answered_seconds.update(dict.fromkeys(self._unanswered, seconds))
+            self._unanswered.clear()
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         if layout == was:
-            self._ledger.forget()
-            self._experts.begin(self._current)
+            self._contest.ledger.forget()
+            self._contest.experts.begin(self._contest.current)
         else:
-            if layout not in self._pool:
-                self.constrain(self._space)
-            self._current = self._pool.index(layout)
-            if self._is_for_good or not is_proposed or not self._pool.allowed[self._ledger.home]:
-                self._make_home()
+            self._beliefs.devices.begin()
+            if layout not in contest.pool:
+                self.constrain(self._question.space)
+                contest = self._contest
+            contest.current = contest.pool.index(layout)
+            if self._is_for_good or not is_proposed or not self._contest.pool.allowed[self._contest.ledger.home]:
+                contest.make_home()
         filling_seconds = 0.0
         if self._seconds is not None:  # An operator may act before the first observation.
             # Ample time until the pipeline runs evenly again.
-            filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
+            filling_seconds = 2.0 * float(self._contest.pool.loads.at(self._beliefs.now).total[self._contest.current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
@@ -162,104 +348,10 @@ class Engine:
             return
         beliefs = self._beliefs
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            beliefs.note_steps(seconds, done_steps, self._current)
-        is_at_home = self._proposal is None and self._current == self._ledger.home
-        played = self._experts.play(seconds, beliefs.speeds, self._pool.allowed, self._ways.there_now)
-        self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
-        self._outcomes.add(seconds, seconds * float(beliefs.speeds[self._current]), done_steps)
-
-    def _leave(self) -> None:
-        """Propose the best deployment that is allowed. If only K is not, propose the best K with the rest unchanged."""
-        costs = self._costs(self._ways.there(self._current))
-        nearest = self._pool.allowed & self._pool.same_but_staleness(self._current)
-        self._is_for_good = True
-        self._propose(int(np.argmin(np.where(nearest if nearest.any() else self._pool.allowed, costs, np.inf))))
-
-    def _choose(self) -> None:
-        """Follow a proven expert, go to a layout that is proven to pay, go home when that pays or is necessary, or try
-        within the risk."""
-        home, current, speeds = self._ledger.home, self._current, self._beliefs.speeds
-        there, back = self._ways.there(current), self._ways.back(home)
-        # The account counts steps of home. The return is lost if the link has changed, and that is noticed late.
-        home_speed = max(float(speeds[home]), float(self._beliefs.mean_speeds[home]))
-        remaining_steps = self._remaining_steps()
-        available = self._ledger.available_steps(remaining_steps)
-        contenders = np.append(there, there[self._experts.places])
-        gains, expert_gains = np.split(self._ledger.gains(contenders, remaining_steps), [len(there)])
-        if self._follow(expert_gains, float(gains[self._pool.allowed].max()), there, home_speed):
-            return
-        if gains[current] > 0.0:
-            self._make_home()
-            return
-        proven = int(np.argmax(np.where(self._pool.allowed & (there > 0.0), gains, 0.0)))
-        if there[proven] > 0.0 and gains[proven] > 0.0:
-            self._is_for_good = True
-            # An incomplete move has no value, so it is given up only when it takes all that it can gain, its profit
-            # included.
-            self._propose(proven, float(PROFIT * there[proven] + gains[proven] / home_speed))
-            return
-        back_steps = home_speed * (2.0 * back + (back > 0.0) * self._config.dwell_seconds)
-        costs = self._costs(there)
-        if speeds[home] > speeds[current]:
-            usual_back_seconds = float(self._ways.there(current, self._beliefs.usual)[home])
-            is_short = available < back_steps[current] and self._ledger.regrets(current, usual_back_seconds)
-            if is_short or costs[home] < costs[current]:
-                self._propose(home)
-                return
-        if not self._horizon.is_behind:
-            return
-        fills_more = self._pool.staleness > self.layout.staleness
-        only_fills = self._pool.same_but_staleness(self._current) & fills_more
-        is_paid = (available >= home_speed * there + back_steps) | (there == 0.0) | only_fills
-        # A deployment that sends nothing does not suffer from a bad link. If the link died after the engine left it,
-        # the return would cost more than any account foresees. So from there it tries nothing and does only what is
-        # proven.
-        sends = self._pool.loads.sends()
-        is_paid &= (sends[home] & sends[current]) | ~sends
-        is_paid[home] = True
-        best = int(np.argmin(np.where(self._pool.allowed & is_paid, costs, np.inf)))
-        if costs[best] < (1.0 - self._config.margin) * costs[current]:
-            # A move that is given up costs its waiting time: no more than the account can pay.
-            self._propose(best, math.inf if best == home else available / home_speed)
-
-    def _follow(self, expert_gains: Floats, best_gain: float, there_seconds: Floats, home_speed: float) -> bool:
-        """Go to an expert's place, if one is proven by more than may be risked and by more than any deployment. Returns
-        whether it does.
-
-        An expert that has not moved for the time of proof is no longer followed: its place is a deployment like others.
-        """
-        remaining_steps = self._remaining_steps()
-        available = self._ledger.available_steps(remaining_steps)
-        places = self._experts.places
-        is_payable = (available >= home_speed * there_seconds[places]) | (places == self._ledger.home)
-        leading = int(np.argmax(np.where(is_payable, expert_gains, 0.0)))
-        least_gain = max(self._config.limits.loss_fraction * remaining_steps, best_gain)
-        if not is_payable[leading] or expert_gains[leading] <= least_gain:
-            return False
-        target = int(places[leading])
-        if target == self._current:
-            return self._experts.stayed_seconds(leading) < self._config.limits.proof_seconds
-        self._propose(target, math.inf if target == self._ledger.home else available / home_speed)
-        return True
-
-    def _make_home(self) -> None:
-        """Call today's deployment home."""
-        self._ledger.set_home(self._current)
-        self._experts.begin(self._current)
-
-    def _costs(self, there_seconds: Floats) -> Floats:
-        """Return the seconds of the horizon with each candidate, the move included (Eq. 15)."""
-        horizon_steps = self._horizon.steps(self._step, self._total_steps)
-        costs: Floats = horizon_steps / self._beliefs.mean_speeds + there_seconds
-        return costs
-
-    def _propose(self, index: int, abandon_after_seconds: float = math.inf) -> None:
-        beliefs = self._beliefs
-        self._proposal = Decision(
-            self._pool[index],
-            1.0 / float(beliefs.mean_speeds[index]),
-            1.0 / float(beliefs.mean_speeds[self._current]),
-            self._ways.moving_seconds(self._current, index),
-            abandon_after_seconds,
-            Reason.LINK if self._pool.allowed[self._current] else Reason.PIN,
+            beliefs.note_steps(seconds, done_steps, self._contest.current)
+        is_at_home = self._proposal is None and self._contest.current == self._contest.ledger.home
+        played = self._contest.experts.play(
+            seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.ways.there_now
         )
+        self._contest.ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
+        self._outcomes.add(seconds, seconds * float(beliefs.speeds[self._contest.current]), done_steps)

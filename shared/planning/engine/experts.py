@@ -47,10 +47,19 @@ class Expert:
 
     def begin(self, index: int) -> None:
         """Begin at a candidate, however the run came there."""
-        self.index = self._left = index
+        self.index = self.left = index
         self._steps_in_flight = 0.0  # those that began at _left
         self._way_to_go = 0.0  # part of the move from there
         self.stayed_seconds = 0.0  # since it arrived
+
+    def consider(self, rows: Ints, staleness: Ints, speeds: Floats) -> None:
+        """Go on among other candidates. rows: of each among the present ones, shape (n,); -1 for a newcomer. speeds: assumed of
+        newcomers. Its own places are among them."""
+        places = {row: place for place, row in enumerate(rows.tolist())}
+        self.index, self.left = places[self.index], places[self.left]
+        self._staleness = staleness
+        if len(self._speeds.value):
+            self._speeds.value = np.where(rows >= 0, self._speeds.value[rows], speeds)
 
     def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> float:
         """Return its steps per second over the last `seconds`. Then it moves, if that pays.
@@ -59,12 +68,12 @@ class Expert:
 
         After a move the batches in flight end as they began, also after a move without blocks: other bits or another K.
         """
-        drained_steps = min(self._steps_in_flight, seconds * float(speeds[self._left]))
+        drained_steps = min(self._steps_in_flight, seconds * float(speeds[self.left]))
         self._steps_in_flight -= drained_steps
         done_steps = drained_steps
         self._speeds.add(seconds, self._rule.memory_seconds, speeds)
         if self._steps_in_flight == 0.0:
-            free_seconds = self._after_the_way(seconds - drained_steps / float(speeds[self._left]), ways)
+            free_seconds = self._after_the_way(seconds - drained_steps / float(speeds[self.left]), ways)
             done_steps += free_seconds * float(speeds[self.index])
             if self._way_to_go == 0.0:
                 self.stayed_seconds += seconds
@@ -76,7 +85,7 @@ class Expert:
         """Return the rest of these seconds after the move's share of them, at the link's pace."""
         if self._way_to_go == 0.0:
             return seconds
-        way_seconds = float(ways(self._left)[self.index])
+        way_seconds = float(ways(self.left)[self.index])
         if self._way_to_go * way_seconds > seconds:
             self._way_to_go -= seconds / way_seconds
             return 0.0
@@ -91,7 +100,7 @@ class Expert:
         best = int(np.argmax(np.where(allowed, gains, 0.0)))
         if gains[best] > 0.0:
             self.begin(best)
-            self._left, self._steps_in_flight = index, float(self._staleness[index] + 1)
+            self.left, self._steps_in_flight = index, float(self._staleness[index] + 1)
             self._way_to_go = float(way_seconds[best] > 0.0)
 
 
@@ -109,6 +118,16 @@ class Experts:
     def places(self) -> Ints:
         """Return the candidates of the experts, present or at the end of their move."""
         return np.array([expert.index for expert in self._each])
+
+    @property
+    def held(self) -> set[int]:
+        """Return the candidates that they are at, or come from."""
+        return {place for expert in self._each for place in (expert.index, expert.left)}
+
+    def consider(self, rows: Ints, staleness: Ints, speeds: Floats) -> None:
+        """Go on among other candidates, as `Expert.consider` does."""
+        for expert in self._each:
+            expert.consider(rows, staleness, speeds)
 
     def stayed_seconds(self, number: int) -> float:
         """Return the seconds for which an expert has stayed at its place."""

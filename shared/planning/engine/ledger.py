@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.planning.measurements import Floats
+from shared.planning.measurements import Floats, Ints
 
 PROOF_PARTS = 4
 """Number of parts in which the time of proof is remembered."""
@@ -57,6 +57,14 @@ class Ledger:
         self._troughs = np.zeros((PROOF_PARTS + 1, n))
         self._part_seconds = 0.0
         self._home_steps = self._observed_seconds = 0.0
+
+    def consider(self, home: int, rows: Ints) -> None:
+        """Go on with other contenders. rows: of each among the present ones, shape (n,); -1 for a newcomer, which has to prove
+        itself for the whole time."""
+        is_known = rows >= 0
+        self.home, self._n = home, len(rows)
+        self._lead, self._lag = (np.where(is_known, each[rows], 0.0) for each in (self._lead, self._lag))
+        self._troughs = np.where(is_known, self._troughs[:, rows], 0.0)
 
     def record(self, seconds: float, speeds: Floats, done_steps: int, *, is_at_home: bool) -> None:
         """Enter the steps since the last record.

@@ -1,23 +1,38 @@
 """The layouts that the engine weighs against each other, as rows of arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
 import numpy as np
 
-from shared.planning.cost import Direction, Loads, bits_between, is_stacked, joined, loads_of, moved_bits, runs_of
-from shared.planning.families.pair import listed
+from shared.planning.cost import (
+    Direction,
+    Loads,
+    bits_between,
+    computing_seconds,
+    is_stacked,
+    joined,
+    loads_of,
+    moved_bits,
+    runs_of,
+)
+from shared.planning.families.question import Question
 from shared.planning.layout import Layout
 from shared.planning.measurements import Bools, Floats, Ints
 from shared.planning.profile import Profile
-from shared.planning.space import SearchSpace
 
 
 class Pool:
     """n layouts, each once, with their loads."""
 
-    def __init__(self, profile: Profile, layouts: Sequence[Layout], loads: Loads, allowed: Bools) -> None:
-        """allowed: those that may be chosen, shape (n,). Others are weighed only because the run has them."""
+    def __init__(
+        self, profile: Profile, layouts: Sequence[Layout], loads: Loads, allowed: Bools, *, is_complete: bool
+    ) -> None:
+        """allowed: those that may be chosen, shape (n,). Others are weighed only because the run has or had them.
+
+        is_complete: True if all that may be chosen are among them.
+        """
+        self.is_complete = is_complete
         self.layouts = tuple(layouts)
         self.loads = loads
         self.allowed = allowed
@@ -36,7 +51,7 @@ class Pool:
         self._homes = np.array([by_home[layout.tiles, layout.owners] for layout in self.layouts])
         """Number of each layout's home: those with the same blocks at the same workers share it."""
         self._shapes = np.array([by_shape[one.tiles, one.owners, one.widths] for one in self.layouts])
-        self._runs = runs_of(profile, self.layouts) if all(map(is_stacked, self.layouts)) else None
+        self._runs = runs_of(self._profile, self.layouts) if all(map(is_stacked, self.layouts)) else None
         self._moved: dict[int, dict[Direction, Floats]] = {}
 
     def __len__(self) -> int:
@@ -56,6 +71,19 @@ class Pool:
     def known(self, layout: Layout) -> int | None:
         """Return the same, or None."""
         return self._rows.get(layout)
+
+    def rows_in(self, before: "Pool") -> Ints:
+        """Return the row of each in an earlier pool, shape (n,); -1 for a newcomer."""
+        return np.array([-1 if (row := before.known(layout)) is None else row for layout in self.layouts])
+
+    def work_seconds(self, row: int, encoding: Collection[int]) -> dict[int, float]:
+        """Return the profile's seconds of computing for a step of one, by the place of the worker; with those of encoding where
+        that is asked for."""
+        computing = computing_seconds(self._profile, self.layouts[row])
+        return {
+            place: float(self.loads.work[place][row]) if place in encoding else each
+            for place, each in computing.items()
+        }
 
     def same_but_staleness(self, row: int) -> Bools:
         """Tell which differ from this one in K at most, shape (n,)."""
@@ -84,12 +112,22 @@ class Pool:
         }
 
 
-def pool_of(profile: Profile, space: SearchSpace, today: Layout) -> Pool:
-    """Return the pool of a search space, and today's layout, which need not be in it. PlanError when nothing can be chosen."""
-    found = listed(profile, space, space.best_staleness(profile))
-    layouts, loads = [found.layout(row) for row in range(len(found))], found.loads
-    allowed = np.ones(len(layouts), dtype=np.bool_)
-    if today not in set(layouts):
-        own = loads_of(profile, [today])
-        layouts, loads, allowed = [*layouts, today], joined([loads, own]), np.append(allowed, False)
-    return Pool(profile, layouts, loads, allowed)
+def complete_pool(question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout]) -> Pool:
+    """Build the pool of all permitted layouts. held: those that the run has or had."""
+    layouts, loads = listed
+    known = set(layouts)
+    missing = [layout for layout in dict.fromkeys(held) if layout not in known]
+    if missing:
+        loads = joined([loads, loads_of(question.profile, missing)])
+    allowed = np.arange(len(loads)) < len(layouts)
+    return Pool(question.profile, [*layouts, *missing], loads, allowed, is_complete=True)
+
+
+def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout]) -> Pool:
+    """Build the pool of some layouts, without those that were not wholly measured. held: as for `complete_pool`."""
+    layouts = list(dict.fromkeys([*held, *found]))
+    loads = loads_of(question.profile, layouts)
+    measured = loads.measured()
+    layouts = [layout for layout, known in zip(layouts, measured, strict=True) if known]
+    allowed = np.array([question.permits(layout) for layout in layouts], dtype=np.bool_)
+    return Pool(question.profile, layouts, loads.take(measured), allowed, is_complete=False)

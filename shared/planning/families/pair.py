@@ -39,7 +39,7 @@ def pairs(profile: Profile, cuts: Ints, bits: Ints, staleness: Ints) -> Pairs:
     return Pairs(profile, cuts, bits, staleness, stacked_loads(profile, (0, 1), (cuts,), (bits,), staleness))
 
 
-def listed(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pairs:
+def listed_pairs(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pairs:
     """Return every (cut, bits) of the space that was measured and keeps within min_bits, with each of these K.
 
     They are ordered by K as given, then by cut, then from many bits to few. The device alone has the largest width,
@@ -75,14 +75,27 @@ def listed(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pa
     return Pairs(profile, cuts, bits, each_staleness, found.loads.take(measured))
 
 
+def listed(question: Question) -> tuple[list[Layout], Loads] | None:
+    """Return all layouts that can be the best, with their loads; None where the question is of another kind. PlanError as
+    `listed_pairs`."""
+    if not question.is_pair:
+        return None
+    found = _best_pairs(question)
+    return [found.layout(row) for row in range(len(found))], found.loads
+
+
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
     """Yield every layout with its seconds a step, rising; of equals by cut, then from many bits to few, then by K."""
     if not question.is_pair:
         return
-    found = listed(question.profile, question.space, question.space.best_staleness(question.profile))
+    found = _best_pairs(question)
     seconds = found.loads.seconds(at)
     for row in np.lexsort((found.staleness, -found.bits, found.cuts, seconds)).tolist():
         yield float(seconds[row]), found.layout(row)
+
+
+def _best_pairs(question: Question) -> Pairs:
+    return listed_pairs(question.profile, question.space, question.space.best_staleness(question.profile))
 
 
 def check_space(profile: Profile, space: SearchSpace) -> None:

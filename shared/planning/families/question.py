@@ -1,7 +1,8 @@
 """Questions of planning."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from shared.planning.layout import Layout
 from shared.planning.profile import Profile
 from shared.planning.space import SearchSpace
 
@@ -19,6 +20,53 @@ class Question:
         return len(self.profile.workers) == 2 and self.profile.max_staleness is not None
 
     @property
-    def staleness(self) -> int | None:
-        """Return K if it is given or bounded; None if it may be as large as need be."""
-        return self.profile.max_staleness if self.space.staleness is None else self.space.staleness
+    def is_staleness_open(self) -> bool:
+        """Tell whether K may be chosen, within a known limit."""
+        return self.space.staleness is None and self.profile.max_staleness is not None
+
+    @property
+    def choices_of_staleness(self) -> tuple[int | None, ...]:
+        """Return the values of K that can be the best, smallest first; None alone if it may be as large as need be."""
+        if self.space.staleness is None and self.profile.max_staleness is None:
+            return (None,)
+        return tuple(sorted(self.space.best_staleness(self.profile)))
+
+    @property
+    def permitted(self) -> tuple[str, ...]:
+        """Return the workers that may have blocks, nearest to the samples first."""
+        only = self.space.workers
+        return tuple(name for name in self.profile.names if only is None or name in only)
+
+    def holding(self, layout: Layout) -> SearchSpace:
+        """Return the space of this layout alone, whose workers each run the next blocks."""
+        is_alone = not layout.cuts
+        return replace(
+            self.space,
+            cuts=(len(self.profile),) if is_alone and self.is_pair else layout.cuts,
+            bits=tuple(sorted(set(layout.bits))) or self.space.bits,
+            widths=layout.bits or None,
+            workers=None if self.is_pair else frozenset(layout.workers),
+            staleness=layout.staleness,
+            allow_edge_only=self.space.allow_edge_only or is_alone,
+        )
+
+    def permits(self, layout: Layout) -> bool:
+        """Tell whether a layout may be chosen, measured or not: workers that each run the next blocks on the whole batch."""
+        names, space, workers = self.permitted, self.space, layout.workers
+        places = [names.index(worker) for worker in workers if worker in names]
+        is_stacked = not layout.owners and len(workers) == len(layout.tiles)
+        if not is_stacked or len(places) < len(workers) or places[0] or places != sorted(places):
+            return False
+        if len(places) == 1 < len(names) and not space.allow_edge_only:
+            return False
+        if space.cuts is not None and (layout.cuts != space.cuts or len(places) < len(names)):
+            return False
+        if space.widths is not None and layout.bits != space.widths:
+            return False
+        bits = zip(layout.cuts, layout.bits, strict=True)
+        return layout.staleness in self.choices_of_staleness and all(self._permits_bits(*one) for one in bits)
+
+    def _permits_bits(self, cut: int, bits: int) -> bool:
+        least = None if self.profile.min_bits is None else self.profile.min_bits[cut]
+        is_enough = self.profile.min_bits is None or (least is not None and bits >= least)
+        return bits in self.space.bits and (is_enough or bits in self.space.uncalibrated_bits)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS, EXACTNESS_MARGIN
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from shared.planning.planners.plan import Plan, check_start, horizon_seconds, migration_seconds, over, plan_of
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
@@ -24,7 +24,7 @@ def accurate(
     """
     space = space or SearchSpace()
     check_start(profile, horizon_steps, from_cut)
-    found, at = listed(profile, space, space.staleness_range(profile)), over(profile, rates)
+    found, at = listed_pairs(profile, space, space.staleness_range(profile)), over(profile, rates)
     costs = horizon_seconds(found, at, horizon_steps) + migration_seconds(profile, from_cut, found.cuts, at)
     within = np.flatnonzero(costs <= (1.0 + EXACTNESS_MARGIN) * costs.min())
     cuts = found.cuts[within]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from shared.planning.layout import Layout
 from shared.planning.planners.plan import Plan, check_start, horizon_seconds, migration_seconds, over, plan_of
 from shared.planning.profile import Profile
@@ -30,7 +30,7 @@ def greedy(
     among, at = space.staleness_range(profile), over(profile, rates)
     # Eq. 12 never rises with K, so the least cost is at the largest K, or at K = 0, which spares the replay. The
     # smallest K of that cost is taken afterwards.
-    found = listed(profile, space, sorted({among[0], among[-1]}))
+    found = listed_pairs(profile, space, sorted({among[0], among[-1]}))
     costs = horizon_seconds(found, at, horizon_steps) + migration_seconds(profile, from_cut, found.cuts, at)
     ties = np.flatnonzero(costs == costs.min())
     cuts, bits = found.cuts[ties], found.bits[ties]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from shared.planner_names import DEFAULT_HORIZON_STEPS
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.planners.plan import Plan, check_start, over, plan_of
 from shared.planning.profile import Profile
@@ -25,6 +25,6 @@ def jointdnn(
     """
     check_start(profile, horizon_steps, from_cut)
     allow_edge_only = space is None or space.allow_edge_only
-    found = listed(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only), (0,))
+    found = listed_pairs(profile, SearchSpace((FLOAT32_BITS,), allow_edge_only=allow_edge_only), (0,))
     cut = int(found.cuts[np.argmin(found.loads.at(over(profile, rates)).total)])
     return plan_of(profile, rates, cut, FLOAT32_BITS, range(1), horizon_steps, from_cut, len(found))

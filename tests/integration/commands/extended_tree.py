@@ -8,10 +8,24 @@ from typer.testing import CliRunner
 from edge_agent.main import app
 from shared.execution.split import Scheme, split_session
 from shared.model.chain import build_chain
-from shared.planning import profile_to_json
+from shared.planning import (
+    Engine,
+    LinkTrace,
+    Question,
+    SearchSpace,
+    Trace,
+    best,
+    conditions_of,
+    loads_of,
+    parse_profile,
+    profile_to_json,
+    simulate_layouts,
+    stacked,
+)
 from shared.registry import OptimizerConfig, codec_of_bits
 from shared.training.recipe import Recipe, ScheduleConfig
 from tests.support.planning.cases import small_profile
+from tests.support.planning.chains import chain_document
 
 CPU = torch.device("cpu")
 
@@ -60,6 +74,23 @@ def test_commands_have_the_planner(tmp_path, monkeypatch, command):
     done = CliRunner().invoke(app, [*command, "--profile", "profile.json", "--planner", "halves", "--json"])
     assert done.exit_code == 0, done.output
     assert '"cut": 2' in done.stdout, "of four blocks"
+
+
+def test_a_family_is_planned_simulated_and_gone_to_by_the_engine():
+    document = chain_document(8, 3, seed=3)
+    for place, stage in enumerate(document["stages"]):
+        stage["name"] = f"mirror{place}"
+    profile = parse_profile(document, "chain")
+    middle = stacked(profile, (4,), 2, (32,), ("mirror0", "mirror2"))
+    start = stacked(profile, (3, 5), 2, (32, 32))
+    space = SearchSpace((32,), 2)
+    assert (
+        best(Question(profile, space)).seconds_per_step
+        <= loads_of(profile, [middle]).seconds(conditions_of(profile))[0]
+    )
+    links = [LinkTrace(Trace.constant(1e7), Trace.constant(1e7)) for _ in range(2)]
+    run = simulate_layouts(profile, links, start, 120.0, Engine(profile, space, start))
+    assert run.switches[0].layout == middle
 
 
 def test_a_loss_trains():

@@ -9,6 +9,7 @@ import numpy as np
 
 from shared.planning import (
     Decision,
+    Engine,
     EngineConfig,
     Found,
     Layout,
@@ -24,7 +25,6 @@ from shared.planning import (
     parse_profile,
     stacked,
 )
-from shared.planning.chain import ChainEngine
 
 BITS = (8, 32)
 
@@ -62,9 +62,9 @@ def linked(chain: Profile, rates: Sequence[Rates]) -> Profile:
     )
 
 
-def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> Found:
-    """Find the best layout over links as they were measured."""
-    return best(Question(chain, SearchSpace(tuple(bits), staleness)))
+def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None, *, alone: bool = True) -> Found:
+    """Find the best layout over links as they were measured. alone: whether the first worker may run all blocks."""
+    return best(Question(chain, SearchSpace(tuple(bits), staleness, allow_edge_only=alone)))
 
 
 class ChainTraining:
@@ -80,7 +80,7 @@ class ChainTraining:
     ) -> None:
         self.chain, self.staleness = chain, staleness
         layout = stacked(chain, start[0], staleness, start[1]) if start else plan_chain(chain, BITS, staleness).layout
-        self.engine = ChainEngine(chain, SearchSpace(BITS), layout, config, total_steps)
+        self.engine = Engine(chain, SearchSpace(BITS), layout, config, total_steps)
         self.slowness = [1.0] * len(chain.workers)
         self._true_workers = list(chain.workers)
         self.rates: Callable[[float], list[Rates]] = lambda _seconds: hops(chain)
@@ -120,28 +120,37 @@ class ChainTraining:
     def run(self, seconds: int) -> None:
         """Train for so long, and do what the engine decides."""
         for _ in range(seconds):
-            layout = self.engine.layout
-            working = max(0.0, 1.0 - self._still_seconds)
-            self._still_seconds = max(0.0, self._still_seconds - 1.0)
             before = int(self.steps)
-            self.steps += working * self._noisy(1.0 / self.true_seconds(layout))
-            self.seconds += 1.0
-            true = [
-                float(self.true_chain().worker(tile.worker).replayed[tile.first, tile.stop]) for tile in layout.tiles
-            ]
-            names = self.chain.names
-            work = {
-                name: self._noisy(one) if int(self.steps) > before else None
-                for name, one in zip(names, true, strict=True)
-            }
-            rates = {}
-            for (near, far), link in zip(pairwise(names), self.rates(self.seconds), strict=True):
-                rates |= {(near, far): self._noisy(link.uplink), (far, near): self._noisy(link.downlink)}
-            decision = self.engine.observe(Observation(self.seconds, int(self.steps), rates, work=work))
+            self._train_for_a_second()
+            decision = self.engine.observe(self._seen(before))
+            if (search := self.engine.wants()) is not None:
+                self.engine.found(search.question, search.run())
             if decision is not None:
                 self.decisions.append((self.seconds, decision))
                 self._still_seconds = decision.migration_seconds
                 self.engine.note_deployed(self.seconds, decision.layout)
+
+    def keep(self, seconds: int) -> None:
+        """Train for so long with today's layout, and ask nobody."""
+        for _ in range(seconds):
+            self._train_for_a_second()
+
+    def _train_for_a_second(self) -> None:
+        working = max(0.0, 1.0 - self._still_seconds)
+        self._still_seconds = max(0.0, self._still_seconds - 1.0)
+        self.steps += working * self._noisy(1.0 / self.true_seconds(self.engine.layout))
+        self.seconds += 1.0
+
+    def _seen(self, steps_before: int) -> Observation:
+        chain, layout = self.true_chain(), self.engine.layout
+        work = {
+            tile.worker: self._noisy(float(chain.worker(tile.worker).replayed[tile.first, tile.stop]))
+            for tile in layout.tiles
+        }
+        rates = {}
+        for (near, far), link in zip(pairwise(self.chain.names), self.rates(self.seconds), strict=True):
+            rates |= {(near, far): self._noisy(link.uplink), (far, near): self._noisy(link.downlink)}
+        return Observation(self.seconds, int(self.steps), rates, work=work if int(self.steps) > steps_before else {})
 
     def _noisy(self, number: float) -> float:
         return number * float(np.clip(self._draw.gauss(1.0, self.noise), 0.5, 1.5))

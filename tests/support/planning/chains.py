@@ -44,50 +44,79 @@ def link_document(number) -> dict:
     return {"uplink": number(2**21, 2e7), "downlink": number(2**21, 2e7), "round_trip_seconds": number(0.015625, 0.1)}
 
 
-def all_partitions(document: dict, bits: Sequence[int], staleness: int | None) -> Iterator[tuple]:
-    """(seconds a step, cuts, bits) of every partition that may be chosen."""
+def all_layouts(document: dict, bits: Sequence[int], staleness: int | None) -> Iterator[tuple]:
+    """(seconds a step, path, bits) of every layout that may be chosen; path: (blocks before it, its place) of each worker but
+    the first."""
     blocks, stages = len(document["blocks"]), document["stages"]
-    for cuts in itertools.combinations(range(1, blocks), len(stages) - 1):
-        ends = (0, *cuts, blocks)
-        computing = [stage["seconds"][i][j] for stage, i, j in zip(stages, ends, ends[1:], strict=False)]
-        if None in computing:
-            continue
-        hops = [[hop(document, n, cut, width) for width in bits] for n, cut in enumerate(cuts)]
-        for chosen in itertools.product(*hops):
-            if None in chosen:
-                continue
-            parts = list(computing)
-            for n, (_, encode, up, down) in enumerate(chosen):
-                parts[n] += encode
-                parts += [up, down]
-            seconds = max(parts)
-            if staleness is not None:
-                travel = sum(link["round_trip_seconds"] for link in document["links"])
-                seconds = max(seconds, (sum(parts) + travel) / (staleness + 1))
-            yield seconds, cuts, tuple(width for width, *_ in chosen)
+    for count in range(len(stages)):
+        for places in itertools.combinations(range(1, len(stages)), count):
+            links = [passed(document, *ends) for ends in itertools.pairwise((0, *places))]
+            for cuts in itertools.combinations(range(1, blocks), count):
+                ends = (0, *cuts, blocks)
+                runs = zip((0, *places), ends, ends[1:], strict=False)
+                computing = [stages[place]["seconds"][i][j] for place, i, j in runs]
+                if None in computing:
+                    continue
+                hops = [
+                    [hop(document, link, cut, width) for width in bits] for link, cut in zip(links, cuts, strict=True)
+                ]
+                for chosen in itertools.product(*hops):
+                    if None in chosen:
+                        continue
+                    parts = list(computing)
+                    for n, (_, encode, up, down) in enumerate(chosen):
+                        parts[n] += encode
+                        parts += [up, down]
+                    seconds = max(parts)
+                    if staleness is not None:
+                        travel = sum(link["round_trip_seconds"] for link in links)
+                        seconds = max(seconds, (sum(parts) + travel) / (staleness + 1))
+                    path = tuple(zip(cuts, places, strict=True))
+                    yield seconds, path, tuple(width for width, *_ in chosen)
 
 
-def hop(document: dict, link: int, cut: int, width: int) -> tuple | None:
+def passed(document: dict, near: int, far: int) -> dict:
+    """Describe the link between two stages: a known one, or the path through those between them."""
+    names = [stage["name"] for stage in document["stages"]]
+    if far > near + 1:
+        for link in document.get("links_between", []):
+            if (link["from"], link["to"]) == (names[near], names[far]):
+                return link
+            if (link["to"], link["from"]) == (names[near], names[far]):
+                return link | {"uplink": link["downlink"], "downlink": link["uplink"]}
+    links = document["links"][near:far]
+    return {
+        "uplink": min(link["uplink"] for link in links),
+        "downlink": min(link["downlink"] for link in links),
+        "round_trip_seconds": sum(link["round_trip_seconds"] for link in links),
+    }
+
+
+def hop(document: dict, link: dict, cut: int, width: int) -> tuple | None:
     """(width, encoding, up, down); None where the width may not be."""
     if document["min_bits"] is not None and width < document["min_bits"][cut]:
         return None
     if width < 32 and document["encode"] is None:
         return None
-    size, rates = document["feature_bytes"][cut], document["links"][link]
+    size = document["feature_bytes"][cut]
     encode = document["encode"]["seconds"] + document["encode"]["seconds_per_byte"] * size if width < 32 else 0.0
     return (
         width,
         encode,
-        size * 8 * width / 32 / rates["uplink"],
-        document["gradient_bytes"][cut] * 8 / rates["downlink"],
+        size * 8 * width / 32 / link["uplink"],
+        document["gradient_bytes"][cut] * 8 / link["downlink"],
     )
 
 
 def best_by_trying(document: dict, bits: Sequence[int], staleness: int | None) -> tuple | None:
-    """The same of the best one: of equals the smallest cuts, then the most bits. None where there is none."""
-    found = list(all_partitions(document, bits, staleness))
+    """Return the seconds, workers, cuts and bits of the best. Of equals: the one that ends with the nearest worker, then the
+    smallest first cut and the nearest worker after it, and so on, then the most bits. None where there is none."""
+    found = list(all_layouts(document, bits, staleness))
     if not found:
         return None
     least = min(seconds for seconds, _, _ in found)
     equal = [each for each in found if each[0] <= least * (1 + 1e-12)]
-    return min(equal, key=lambda each: (each[1], tuple(-width for width in each[2])))
+    seconds, path, widths = min(equal, key=lambda each: (each[1], tuple(-width for width in each[2])))
+    names = [stage["name"] for stage in document["stages"]]
+    workers = (names[0], *(names[place] for _, place in path))
+    return seconds, workers, tuple(cut for cut, _ in path), widths

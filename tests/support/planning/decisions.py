@@ -6,15 +6,16 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.engine_inputs import EngineInputs, adjust_profile
 from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import ModelError
-from shared.placement import Deployment, at_cuts, two_workers
-from shared.planning import SearchSpace, feature_routes
-from shared.registry import codec_of_bits
+from shared.placement import Deployment, Placement, at_cuts, two_workers
+from shared.planning import EngineConfig, Profile, SearchSpace, feature_routes, layout_of
+from shared.registry import codec_bits, codec_of_bits
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import LIGHT
 
@@ -82,6 +83,16 @@ class Deployer:
         self.wish = None
 
 
+def inputs_of(profile: Profile, settings: EngineSection, placement: Placement, total_steps: int) -> EngineInputs:
+    """Return the beginning of an engine for a run with these settings and this first placement."""
+    config = EngineConfig(
+        margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
+    )
+    space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
+    adjusted = adjust_profile(profile, settings, "fp32")
+    return EngineInputs(adjusted, space, layout_of(placement, codec_bits), config, total_steps)
+
+
 class Run:
     """A loop, its deployer, and a second after another."""
 
@@ -90,20 +101,12 @@ class Run:
         self._registry = CollectorRegistry()
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
-        probe = LinkProbe(self._probe)
-        space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
-        self.loop = DecisionLoop(
-            profile,
-            settings,
-            space,
-            self.deployer.placement,
-            "fp32",
-            10_000,
-            self.statistics,
-            EngineMetrics(self._registry),
-            probe,
-        )
+        inputs = inputs_of(profile, settings, self.deployer.placement, 10_000)
+        probes = {profile.names[1]: LinkProbe(self._probe)}
+        self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self._registry), probes)
+        self.statistics.workers = {name: WorkerFigures(()) for name in profile.names}
         self.seconds, self.undone = 0.0, 0
+        self.round_trip_seconds = None
         self.statistics.is_flowing = True
 
     def shown_seconds(self, kind):
@@ -113,7 +116,8 @@ class Run:
     @property
     def decisions(self):
         """Number of decisions that the metrics count."""
-        return self._registry.get_sample_value("isthmus_decisions_total")
+        names = {"isthmus_decisions_total"}
+        return sum(one.value for each in self._registry.collect() for one in each.samples if one.name in names)
 
     def went_back(self, steps):
         """So many steps were lost, and are done again."""
@@ -132,9 +136,15 @@ class Run:
             if self.deployer.moving:
                 return
 
+    def carry(self, mbit):
+        """The training stream shows these rates from now on."""
+        near, far = self.loop.engine.names
+        self.statistics.link_rates = {(near, far): mbit * MBIT, (far, near): mbit * MBIT}
+        self.statistics.link_trips = {(near, far): self.round_trip_seconds}
+
     def watch(self, seconds, mbit, steps_a_second=1.0):
         """So many looks, a second apart; ends early when a move was asked for."""
-        self.statistics.uplink_bits_per_second = self.statistics.downlink_bits_per_second = mbit * MBIT
+        self.carry(mbit)
         for _ in range(seconds):
             self.seconds += 1.0
             self.statistics.steps = int(self.seconds * steps_a_second) - self.undone

@@ -26,7 +26,8 @@ from shared.planning import (
     simulate,
     stacked,
 )
-from shared.planning.families.pair import listed
+from shared.planning.cost import computing_seconds
+from shared.planning.families.pair import listed_pairs
 from shared.planning.planners.plan import over
 from shared.planning.profile import Profile, parse_profile
 from shared.planning.rates import Rates
@@ -71,23 +72,25 @@ def wandering_run(seed: int) -> list[Change]:
     changes: list[Change] = []
     steps, busy_until, pending = 0.0, 0.0, None
     for second in range(1, int(RUN_SECONDS)):
+        # Everything is drawn in every second, so that the world is the same whatever is decided.
         mbit = min(1000.0, max(0.1, mbit * 10 ** draw.gauss(0.0, 0.03 if draw.random() < 0.97 else 1.0)))
-        if draw.random() < 0.01:
-            edge_factor, cloud_factor = draw.uniform(0.7, 2.0), draw.uniform(0.7, 2.0)
-        if draw.random() < 0.005:
-            space = replace(SearchSpace(WIDTHS), staleness=draw.choice((None, 0, profile.max_staleness)))
-            engine.constrain(space)
-        rates = Rates(mbit * 1e6, 2 * mbit * 1e6, draw.choice((0.0, 0.01, 0.05)))
+        changes_devices, factors = draw.random() < 0.01, (draw.uniform(0.7, 2.0), draw.uniform(0.7, 2.0))
+        pins, pinned = draw.random() < 0.005, draw.choice((None, 0, profile.max_staleness))
+        round_trip, pace, fails = draw.choice((0.0, 0.01, 0.05)), draw.uniform(0.8, 1.05), draw.random() < 0.1
+        if changes_devices:
+            edge_factor, cloud_factor = factors
+        if pins:
+            engine.constrain(replace(space, staleness=pinned))
+        rates = Rates(mbit * 1e6, 2 * mbit * 1e6, round_trip)
         today, at = engine.layout, over(profile, rates).with_factors(np.array([edge_factor, cloud_factor]))
-        loads = loads_of(profile, [today])
         if second >= busy_until:
-            steps += draw.uniform(0.8, 1.05) / float(loads.seconds(at)[0])
-        busy = loads.worker_seconds(at)
-        compute = {"edge": float(busy[0][0]), "trainer": float(busy[1][0])} if second % 3 else {}
-        decision = engine.observe(between(second, int(steps), rates, compute))
+            steps += pace / float(loads_of(profile, [today]).seconds(at)[0])
+        computing = computing_seconds(profile, today)
+        compute = {"edge": computing.get(0, 0.0) * edge_factor, "trainer": computing.get(1, 0.0) * cloud_factor}
+        decision = engine.observe(between(second, int(steps), rates, compute if second % 3 else {}))
         if decision is not None:
             busy_until = second + decision.migration_seconds
-            pending = today if draw.random() < 0.1 else decision.layout
+            pending = today if fails else decision.layout
         if pending is not None and second >= busy_until:
             engine.note_deployed(float(second), pending)
             changes.append(_change(profile, second, pending))
@@ -136,7 +139,7 @@ def _chain(draw: random.Random, blocks: int, stages: int) -> Profile:
 
 
 def _start(draw: random.Random, profile: Profile, space: SearchSpace) -> Layout:
-    found = listed(profile, space, (0,))
+    found = listed_pairs(profile, space, (0,))
     row = draw.randrange(len(found))
     staleness = draw.choice(space.best_staleness(profile))
     return stacked(profile, (int(found.cuts[row]),), staleness, (int(found.bits[row]),))

@@ -14,6 +14,7 @@ from shared.planning import (
     ProfiledBlock,
     Rates,
     SearchSpace,
+    Setting,
     Trace,
     compare,
     edge_only,
@@ -93,7 +94,7 @@ def test_no_planner_beats_the_bound(profile, link, bits, staleness):
     profile = dataclasses.replace(profile, min_bits=None)
     space = SearchSpace(bits, staleness)
     least = least_seconds_per_100_steps(profile, link, space, SECONDS)
-    results = compare(profile, link, space, SECONDS)
+    results = compare(Setting(profile, [link], space, SECONDS))
     assert len(results) == 5
     assert all(result.seconds_per_100_steps >= least / (1.0 + FLOAT_SLACK) for result in results)
 

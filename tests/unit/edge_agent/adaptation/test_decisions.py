@@ -54,7 +54,7 @@ def test_step_times_before_a_move_are_not_used_after_it():
         run = Run()
         run.watch(900, 1.0, 1 / 32)
         for each in seconds:
-            run.statistics.edge.add(each)
+            run.statistics.workers["edge"].compute.add(each)
             run.statistics.encode.add(each)
         run.deployer.move_if_requested()
         run.watch(120, 1.0, 1 / 8)
@@ -128,10 +128,10 @@ def waiting_for_the_link():
 
 def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
     run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
-    run.statistics.round_trip_seconds = 0.001
+    run.round_trip_seconds = 0.001
     run.watch(60, 1000.0, 1 / 0.605)
     assert run.deployer.deployment.staleness == 0
-    run.statistics.round_trip_seconds = 1.5
+    run.round_trip_seconds = 1.5
     run.watch(300, 1000.0, 1 / 2.1)
     assert run.deployer.deployment.staleness == 3
     assert not run.deployer.moving
@@ -219,16 +219,18 @@ def test_before_the_link_was_measured_nothing_is_decided():
 
 @pytest.mark.parametrize(("codec", "counts"), [("fp32", False), ("uniform8", True)])
 def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
-    def modelled_seconds(encode_seconds):
+    def edge_ratio(encode_seconds):
         run = Run(codec=codec, staleness=0)
         run.loop.pin((1,), 32 if codec == "fp32" else 8, 0)
-        for _ in range(5):
-            run.statistics.edge.add(1.0)
+        ratios = []
+        for _ in range(15):
+            run.statistics.workers["edge"].compute.add(1.0)
             run.statistics.encode.add(encode_seconds)
             run.watch(1, 1000.0)
-        return run.shown_seconds("modelled")
+            ratios.append(run.loop.engine.prediction_ratios["edge"])
+        return ratios[-1]
 
-    assert (modelled_seconds(0.5) - modelled_seconds(0.0) > 0.1) == counts
+    assert (edge_ratio(0.5) - edge_ratio(0.0) > 0.1) == counts
 
 
 def test_a_profile_of_another_model_is_refused():

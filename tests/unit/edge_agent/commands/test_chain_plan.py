@@ -1,6 +1,7 @@
 """`edge-agent plan` of a chain as a user meets it: its output and its refusals."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -10,7 +11,7 @@ from shared.planning import Question, SearchSpace, best, best_order, conditions_
 from shared.planning.profile import parse_profile
 from tests.support.planning.chains import chain_document
 
-DOCUMENT = chain_document(6, 3, seed=5)
+DOCUMENT = chain_document(6, 3, seed=42)
 CHAIN = parse_profile(DOCUMENT, "chain")
 
 
@@ -18,8 +19,9 @@ def parts_of(layout):
     """Return the seconds of the stages, and of each link up and down."""
     loads, at = loads_of(CHAIN, [layout]), conditions_of(CHAIN)
     stages, carried = loads.worker_seconds(at), loads.direction_seconds(at)
-    links = [[float(carried[hop][0]) for hop in ((place, place + 1), (place + 1, place))] for place in range(2)]
-    return [float(stages[place][0]) for place in range(3)], links
+    places = [CHAIN.names.index(worker) for worker in layout.workers]
+    links = [[float(carried[hop][0]) for hop in ((near, far), (far, near))] for near, far in pairwise(places)]
+    return [float(stages[place][0]) for place in places], links
 
 
 @pytest.fixture
@@ -36,6 +38,7 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
     stages, links = parts_of(expected.layout)
     assert printed == {
         "order": ["s0", "s1", "s2"],
+        "workers": list(expected.layout.workers),
         "cuts": list(expected.layout.cuts),
         "bits": list(expected.layout.bits),
         "staleness": 2,
@@ -132,9 +135,10 @@ def test_a_simulation_takes_a_trace_a_link(edge_agent, chain_path, trace_path):
     traces = ("--trace", trace_path, "--trace", trace_path)
     code, out, err = edge_agent("simulate", "--profile", chain_path, *traces, "--staleness", 2, "--json")
     assert (code, err) == (0, "")
-    planned, even = json.loads(out)
-    assert (planned["planner"], even["planner"]) == ("partition", "even")
-    assert planned["start"].keys() == {"cuts", "staleness", "bits"}
+    planned, followed, even = json.loads(out)
+    assert (planned["planner"], followed["planner"], even["planner"]) == ("partition", "greedy", "even")
+    assert planned["start"].keys() == {"workers", "cuts", "staleness", "bits"}
+    assert followed["start"] == planned["start"]
     assert 0.0 < planned["seconds_per_100_steps"] < even["seconds_per_100_steps"]
     _, table, _ = edge_agent("simulate", "--profile", chain_path, *traces, "--planner", "even")
     assert "even" in table

@@ -23,7 +23,7 @@ from shared.planning import (
     step_cost,
     step_tasks,
 )
-from shared.planning.simulator import SimulatedPipeline
+from shared.planning.runs.pair_run import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
 

@@ -19,6 +19,7 @@ from shared.planning import (
     Question,
     Rates,
     SearchSpace,
+    Setting,
     Trace,
     accurate,
     best,
@@ -31,7 +32,7 @@ from shared.planning import (
     jointdnn,
     pair_profile,
 )
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from tests.support.planning.cases import AT_8_MBIT, measured, pair, profiles, rates, small_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
@@ -269,7 +270,7 @@ def test_the_calibration_does_not_bound_other_codecs():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
     assert greedy(profile, AT_8_MBIT, space).layout.bits[0] == 2
-    assert set(listed(profile, space, (0,)).bits.tolist()) == {2}
+    assert set(listed_pairs(profile, space, (0,)).bits.tolist()) == {2}
 
 
 def test_a_staleness_that_is_given_is_taken():
@@ -323,10 +324,13 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
     )
 
 
+LINK_AT_8_MBIT = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
+
+
 @pytest.mark.parametrize("name", [name for name in PLANNERS if name != GREEDY])
 def test_the_choice_of_another_planner_than_greedy_is_kept(name):
     profile = small_profile()
-    (result,) = compare(profile, LinkTrace(Trace.constant(8e6), Trace.constant(8e6)), SearchSpace(), 60.0, (name,))
+    (result,) = compare(Setting(profile, [LINK_AT_8_MBIT], SearchSpace(), 60.0), (name,))
     assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).layout
     assert not result.run.switches
 
@@ -338,7 +342,7 @@ def test_unmeasured_edge_only_is_refused():
 
 def test_command_lines_name_all_planners_and_all_compared_ones():
     assert {*PLANNERS, FIXED} == set(PLANNER_NAMES)
-    link = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
-    compared = compare(small_profile(), link, SearchSpace(), 1.0, CONTESTANT_NAMES)
+    setting = Setting(small_profile(), [LINK_AT_8_MBIT], SearchSpace(), 1.0)
+    compared = compare(setting, CONTESTANT_NAMES)
     assert tuple(result.planner for result in compared) == CONTESTANT_NAMES
-    assert {result.planner for result in compare(small_profile(), link, SearchSpace(), 1.0)} == set(CONTESTANT_NAMES)
+    assert {result.planner for result in compare(setting)} == set(CONTESTANT_NAMES)

@@ -14,13 +14,14 @@ from shared.planning import (
     LinkTrace,
     Rates,
     SearchSpace,
+    Setting,
     Trace,
     compare,
     loads_of,
     simulate,
 )
 from shared.planning.planners.plan import over
-from shared.planning.simulator import SimulatedPipeline
+from shared.planning.runs.pair_run import SimulatedPipeline
 from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, rates, small_profile
 
 
@@ -164,4 +165,4 @@ def test_a_step_that_takes_no_time_is_refused():
 
 def test_an_unknown_planner_is_refused():
     with pytest.raises(PlanError, match='no planner "best"; there are accurate, greedy, jointdnn'):
-        compare(small_profile(), STEADY, SearchSpace(), 10.0, ("best",))
+        compare(Setting(small_profile(), [STEADY], SearchSpace(), 10.0), ("best",))

@@ -41,7 +41,8 @@ def check(document: dict, bits: tuple[int, ...], staleness: int | None) -> None:
             plan_chain(chain, bits, staleness)
         return
     planned = plan_chain(chain, bits, staleness)
-    assert (planned.layout.cuts, planned.layout.bits) == expected[1:]
+    layout = planned.layout
+    assert (layout.workers, layout.cuts, layout.bits) == expected[1:]
     assert planned.seconds_per_step == pytest.approx(expected[0], rel=1e-11)
 
 
@@ -108,7 +109,7 @@ def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
 
 
 def planned(document: dict, bits: tuple[int, ...] = (2, 4, 32), staleness: int | None = None) -> Layout:
-    return plan_chain(parse_profile(document, "chain"), bits, staleness).layout
+    return plan_chain(parse_profile(document, "chain"), bits, staleness, alone=False).layout
 
 
 def test_of_equals_it_takes_the_smallest_cuts_and_then_the_most_bits():
@@ -152,7 +153,7 @@ def test_encoding_counts_at_the_sender():
 def test_the_round_trips_count_where_k_bounds_the_steps_in_flight():
     far = {"uplink": 8e12, "downlink": 8e12, "round_trip_seconds": 4.0}
     chain = parse_profile(even_chain(links=[far]), "chain")
-    seconds = [plan_chain(chain, (32,), staleness).seconds_per_step for staleness in (0, 1, 3, 4, None)]
+    seconds = [plan_chain(chain, (32,), staleness, alone=False).seconds_per_step for staleness in (0, 1, 3, 4, None)]
     assert seconds == pytest.approx([8.0, 4.0, 2.0, 2.0, 2.0])
 
 
@@ -168,9 +169,9 @@ def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rat
         expected = greedy(plain, link, SearchSpace(bits, staleness, allow_edge_only=False), steps)
     except PlanError:
         with pytest.raises(PlanError, match="no partition"):
-            plan_chain(two_stages(plain, link), bits, staleness)
+            plan_chain(two_stages(plain, link), bits, staleness, alone=False)
         return
-    found = plan_chain(two_stages(plain, link), bits, staleness)
+    found = plan_chain(two_stages(plain, link), bits, staleness, alone=False)
     assert found.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
     at_its_cut = greedy(plain, link, SearchSpace(bits, staleness, found.layout.cuts, allow_edge_only=False), steps)
     assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
@@ -200,10 +201,11 @@ def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
     found = []
     for order in itertools.permutations(range(1, 4)):
         stages = [document["stages"][index] for index in (0, *order)]
-        links = document["links"]
+        turned = document | {"stages": stages}
         if linked:
-            links = [between(known, near["name"], far["name"]) for near, far in itertools.pairwise(stages)]
-        best = best_by_trying(document | {"stages": stages, "links": links}, (2, 32), staleness)
+            turned["links"] = [between(known, near["name"], far["name"]) for near, far in itertools.pairwise(stages)]
+            turned["links_between"] = [{"from": near, "to": far, **link} for (near, far), link in known.items()]
+        best = best_by_trying(turned, (2, 32), staleness)
         if best is not None:
             found.append((best, tuple(stage["name"] for stage in stages)))
     least = min(best[0] for best, _ in found)
@@ -211,7 +213,7 @@ def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
     ordered = best_order(Question(parse_profile(document, "chain"), SearchSpace((2, 32), staleness)))
     plan = plan_chain(ordered, (2, 32), staleness)
     assert plan.seconds_per_step == pytest.approx(best[0], rel=1e-11)
-    assert (ordered.names, plan.layout.cuts, plan.layout.bits) == (order, *best[1:])
+    assert (ordered.names, plan.layout.workers, plan.layout.cuts, plan.layout.bits) == (order, *best[1:])
 
 
 def between(known: dict, near: str, far: str) -> dict:

@@ -16,7 +16,7 @@ from shared.planning import (
     loads_of,
     simulate,
 )
-from shared.planning.families.pair import listed
+from shared.planning.families.pair import listed_pairs
 from shared.planning.planners.plan import over
 from shared.planning.rates import Rates
 from tests.support.examples import examples
@@ -50,7 +50,7 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
     _, run = both(profile, link, start, 1800.0)
     last = run.switches[-1].layout if run.switches else start
     at = over(profile, Rates(mbit * MBIT, mbit * MBIT))
-    best = listed(profile, SPACE, (0, profile.max_staleness)).loads.seconds(at).min()
+    best = listed_pairs(profile, SPACE, (0, profile.max_staleness)).loads.seconds(at).min()
     assert loads_of(profile, [last]).seconds(at)[0] <= 1.06 * best
 
 
@@ -223,6 +223,6 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
 def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     link = symmetric((60.0, 60.0), (60.0, 5.0))
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)
-    found = listed(QUICK, SPACE, SPACE.best_staleness(QUICK))
+    found = listed_pairs(QUICK, SPACE, SPACE.best_staleness(QUICK))
     kept = [simulate(QUICK, link, found.layout(row), 1800.0).steps for row in range(len(found))]
     assert run.steps > 1.05 * max(kept)

@@ -5,53 +5,18 @@ batch before it and of the one K + 1 before it, and no queue of events is needed
 empty and then moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one
 of a real run, and it sees only what the link carried so far.
 
-`placement_simulator.py` agrees with it for two workers. It simulates any placement, but does not change it during the run.
+`layout_run.py` agrees with it for two workers, runs any layout, and takes far longer.
 """
 
-import math
 from bisect import bisect_right
-from dataclasses import dataclass
-
-import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import loads_of, moved_bits, runs_of
 from shared.planning.engine import Decision, Engine, Observation
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
+from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
 from shared.planning.traces import LinkTrace
-
-OBSERVE_SECONDS = 1.0
-"""Interval of the link monitor's reports to the engine."""
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A change of deployment during a run."""
-
-    seconds: float
-    """Time at which training continued with the new deployment, or with the old one after an attempt that was given up."""
-    layout: Layout
-    """Deployment with which it continued."""
-    paused_seconds: float
-    """Time without a batch in work: the blocks' move over the link."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of a run."""
-
-    seconds: float
-    """Duration of the run."""
-    steps: float
-    """Batches settled by then. The one under way counts in proportion."""
-    start: Layout
-    switches: tuple[Switch, ...] = ()
-
-    @property
-    def seconds_per_100_steps(self) -> float:
-        """Return the figure by which runs over one trace compare."""
-        return 100 * self.seconds / self.steps if self.steps else math.inf
 
 
 class SimulatedPipeline:
@@ -181,15 +146,3 @@ class _Monitor:
             )
             first = first or decision
         return first
-
-
-def check_duration(seconds: float) -> None:
-    """Refuse a run of no time or of endless time. Raises PlanError."""
-    if not 0.0 < seconds < math.inf:
-        raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
-
-
-def steps_until(settled: list[float], begin: float, end: float) -> float:
-    """Return the batches settled by the end. Between two settlements, they count in proportion."""
-    times = np.array([begin, *settled])
-    return float(np.interp(end, times, np.arange(len(times))))

@@ -1,0 +1,116 @@
+"""The work of a run's decisions that takes longer than a look: searches, new times of a worker, and trainers that are back.
+
+A changed device first gets one factor. If that does not fit, eight new samples are measured during training, and all its times
+are computed from them (paper 001; stage_samples.py). If the run continues without a trainer, and it answers again, it is taken
+back where that is worth it.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import structlog
+
+from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
+from edge_agent.training.open_run import PlacementController
+from shared.concurrency.tasks import meanwhile
+from shared.errors import IsthmusError, PlanError
+from shared.planning import Decision, Engine, Profile
+
+_log = structlog.get_logger(__name__)
+
+RETURN_SECONDS = 30.0
+"""Interval of questions to trainers that were left out."""
+
+NEXT_SAMPLES_SECONDS = 600.0
+"""Shortest time to the next measurement of a worker. One that changes all the time would otherwise do nothing else."""
+
+Measures = Callable[[str, Sequence[Run]], Awaitable[Mapping[Run, float]]]
+"""Measurement of a step's seconds, for these runs of blocks at a worker, during training. Raises IsthmusError."""
+Apply = Callable[[PlacementController, Decision], None]
+
+
+class Jobs:
+    """The work of one run, on its event loop; what computes runs on other threads."""
+
+    def __init__(self, engine: Engine, profile: Profile) -> None:
+        self._engine = engine
+        self._profile = profile
+        self._looked = asyncio.Event()
+        """Set after each look at the run."""
+        self._measured_seconds: dict[str, float] = {}
+        """Times of the latest measurement of each worker, by time.monotonic."""
+
+    def wake(self) -> None:
+        """Look for work, because the engine has observed something."""
+        self._looked.set()
+
+    @asynccontextmanager
+    async def running(self, deployer: PlacementController, measure: Measures, apply: Apply) -> AsyncIterator[None]:
+        """Do the work while the body runs. apply: has a decision carried out."""
+        async with meanwhile(self._after_looks(measure)), meanwhile(self._ask_who_is_back(deployer, apply)):
+            yield
+
+    async def _after_looks(self, measure: Measures) -> None:
+        while True:
+            await self._looked.wait()
+            self._looked.clear()
+            await self.search()
+            await self.take_new_samples(measure)
+
+    async def search(self) -> None:
+        """Find the layouts that are worth weighing, where the engine wants that."""
+        if (search := self._engine.wants()) is not None:
+            question = search.question
+            found = await asyncio.to_thread(search.run)
+            self._engine.found(question, found)
+
+    async def take_new_samples(self, measure: Measures) -> None:
+        """Measure every worker again for which one factor does not fit."""
+        for name in self._engine.misfits:
+            await self._measure_again(name, measure)
+
+    async def _measure_again(self, name: str, measure: Measures) -> None:
+        """Measure a worker again. If that fails, its factor stays until it no longer fits."""
+        engine, profile = self._engine, self._profile
+        now, run = time.monotonic(), engine.runs.get(name)
+        if run is None or now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
+            engine.keep_factor(name)
+            return
+        self._measured_seconds[name] = now
+        worker = profile.worker(name)
+        before = worker.replayed
+        runs = await asyncio.to_thread(runs_to_measure, before, run)
+        _log.info("measuring a worker again, because one factor does not bring it right", worker=name, runs=runs)
+        try:
+            samples = await measure(name, runs)
+        except IsthmusError as failure:
+            _log.warning("the worker could not be measured again", worker=name, reason=str(failure))
+            engine.keep_factor(name)
+            return
+        seconds = await asyncio.to_thread(seconds_by, samples, before)
+        measured = replace(worker, replayed=seconds)
+        self._profile = profile.with_worker(measured)
+        engine.measured_again(measured)
+
+    async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
+        while True:
+            await asyncio.sleep(RETURN_SECONDS)
+            if back := await deployer.back():
+                await self.take_back(deployer, back, apply)
+
+    async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
+        """Take trainers back that answer again, if that is worth it."""
+        search = self._engine.search_with(back)
+        if search is None or deployer.moving:
+            return
+        try:
+            found = await asyncio.to_thread(search)
+        except PlanError:
+            return
+        if (decision := self._engine.offered(found)) is not None:
+            _log.info("taking trainers back", trainers=back)
+            apply(deployer, decision)

@@ -1,0 +1,98 @@
+"""Devices: how much slower each worker computes than it was measured.
+
+Within a tenth, a mean follows the measurements. A worker that is off by more than that in two consecutive windows has become
+another device: its factor is then that of the second window. A worker that is off again despite its factor is no longer the
+measured device at another speed, so its times must be measured again.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shared.planning.measurements import Bools, Floats
+
+WINDOW_STEPS = 20
+WINDOW_SECONDS, FEWEST_STEPS = 10.0, 5
+"""A window ends after so many steps, or after so many seconds with the fewest steps that tell anything."""
+TOLERANCE = 0.1
+"""Part of the expected seconds by which a window may be off."""
+
+NEWEST_WEIGHT = 0.2
+"""Weight of the newest measurement in the mean."""
+
+
+class Devices:
+    """The factors of W workers, by place. Knows nothing of layouts: its caller gives the expected seconds."""
+
+    def __init__(self, workers: int) -> None:
+        self.off: Floats = np.zeros(workers)
+        """Seconds of each worker over its expected ones, in its last whole window, shape (W,); 0 before one."""
+        self.misfits: set[int] = set()
+        """Workers that were off again despite their factors, and are not measured again yet."""
+        self._steady, self._drift = np.ones(workers), np.ones(workers)
+        self._has_factor: Bools = np.zeros(workers, dtype=np.bool_)
+        self.begin()
+
+    @property
+    def factors(self) -> Floats:
+        """Return the seconds of each worker over those that were measured before the run, shape (W,)."""
+        return self._steady * self._drift
+
+    def begin(self) -> None:
+        """Begin windows again, because another layout is in force. The factors stay."""
+        workers = len(self._steady)
+        self._steps, self._ratios, self._seconds = np.zeros(workers), np.zeros(workers), np.zeros(workers)
+        self._was_off: Bools = np.zeros(workers, dtype=np.bool_)
+
+    def measured_again(self, worker: int) -> None:
+        """Note that a worker's times are those of today's device."""
+        self._steady[worker] = self._drift[worker] = 1.0
+        self._has_factor[worker] = False
+        self.misfits.discard(worker)
+        self.begin()
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether no worker seems to be changing: neither its last window nor the one under way is off."""
+        begun = self._steps > 0.0
+        ratios = np.divide(self._ratios, self._steps, out=self._steady.copy(), where=begun)
+        return not (self._was_off | (np.abs(ratios / self._steady - 1.0) > TOLERANCE)).any()
+
+    def note(self, seconds: float, steps: int, work: Mapping[int, float], expected: Mapping[int, float]) -> set[int]:
+        """Include the mean seconds of computing in the last steps. Returns the workers that have become other devices.
+
+        seconds: since the last call.
+
+        expected: seconds in the profile for the blocks that each worker runs. 0 or nothing gives no information.
+        """
+        changed = set()
+        self._seconds += seconds
+        for worker, taken in work.items():
+            if (profiled := expected.get(worker, 0.0)) <= 0.0:
+                continue
+            ratio = taken / profiled
+            off = ratio / self._steady[worker]
+            if abs(off - 1.0) <= TOLERANCE:
+                self._drift[worker] += NEWEST_WEIGHT * (off - self._drift[worker])
+            self._steps[worker] += steps
+            self._ratios[worker] += steps * ratio
+            if self._is_whole(worker) and self._end_window(worker):
+                changed.add(worker)
+        return changed
+
+    def _is_whole(self, worker: int) -> bool:
+        steps = self._steps[worker]
+        return bool(steps >= WINDOW_STEPS or (steps >= FEWEST_STEPS and self._seconds[worker] >= WINDOW_SECONDS))
+
+    def _end_window(self, worker: int) -> bool:
+        ratio = self._ratios[worker] / self._steps[worker]
+        self._steps[worker] = self._ratios[worker] = self._seconds[worker] = 0.0
+        self.off[worker] = ratio / self._steady[worker]
+        is_off = abs(self.off[worker] - 1.0) > TOLERANCE
+        has_changed = bool(is_off and self._was_off[worker])
+        if has_changed:
+            if self._has_factor[worker]:
+                self.misfits.add(worker)
+            self._steady[worker], self._drift[worker], self._has_factor[worker] = ratio, 1.0, True
+        self._was_off[worker] = is_off and not has_changed
+        return has_changed
