@@ -125,10 +125,13 @@ def _costs(contest: Contest, moment: Moment, there_seconds: Floats) -> Floats:
 
 
 def _answer(contest: Contest, moment: Moment, there_seconds: Floats, costs: Floats) -> Choice | None:
-    """Choose what is best for the devices as they are now, without the account. It is given up when it takes all that it can
-    gain."""
-    best = contest.cheapest(costs, contest.pool.allowed)
-    if costs[best] >= (1.0 - moment.config.margin) * costs[contest.current]:
+    """Choose what is best for the devices as they are now, without the account; it has to be better on the links of this moment,
+    too. It is given up when it takes all that it can gain."""
+    now = moment.horizon_steps / contest.beliefs.speeds + there_seconds
+    least = 1.0 - moment.config.margin
+    is_better = (costs < least * costs[contest.current]) & (now < least * now[contest.current])
+    best = contest.cheapest(costs, contest.pool.allowed & is_better)
+    if not is_better[best] or not contest.pool.allowed[best]:
         return None
     most_seconds = float(PROFIT * there_seconds[best] + costs[contest.current] - costs[best])
     return Choice(best, most_seconds, Reason.DEVICE, is_for_good=True)
