@@ -101,6 +101,14 @@ class Loads:
         """Return the seconds for which a step keeps each direction of a link busy."""
         return _carrying(self.bits, conditions)
 
+    def round_trip_seconds(self, conditions: Conditions) -> Floats:
+        """Return the longest round trip of a link that a step uses, shape (n,); 0 if it uses none."""
+        ways = self.ways
+        longest = np.zeros(len(ways.waited))
+        for (near, far), halves in ways.halves.items():
+            longest = np.maximum(longest, np.where(halves > 0.0, conditions.trips[near, far], 0.0))
+        return longest if ways.starts is None else np.maximum.reduceat(longest, ways.starts)
+
     def sends(self) -> Bools:
         """Tell which of them use a link at all."""
         uses: Bools = np.zeros(len(self), dtype=np.bool_)

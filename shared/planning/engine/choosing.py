@@ -125,8 +125,10 @@ def _costs(contest: Contest, moment: Moment, there_seconds: Floats) -> Floats:
 
 
 def _answer(contest: Contest, moment: Moment, there_seconds: Floats, costs: Floats) -> Choice | None:
-    """Choose what is best for the devices as they are now, without the account; it has to be better on the links of this moment,
-    too. It is given up when it takes all that it can gain."""
+    """Choose what is best for the devices as they are now, without the account.
+
+    It has to be better on the links of this moment, too. It is given up when it takes all that it can gain.
+    """
     now = moment.horizon_steps / contest.beliefs.speeds + there_seconds
     least = 1.0 - moment.config.margin
     is_better = (costs < least * costs[contest.current]) & (now < least * now[contest.current])

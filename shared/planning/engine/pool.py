@@ -1,7 +1,6 @@
 """The layouts that the engine weighs against each other, as rows of arrays."""
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import count
 
 import numpy as np
 
@@ -40,17 +39,10 @@ class Pool:
         """K of each, shape (n,)."""
         self._profile = profile
         self._rows = {layout: row for row, layout in enumerate(self.layouts)}
-        homes, shapes = count(), count()
-        by_home: dict[object, int] = {}
-        by_shape: dict[object, int] = {}
-        for layout in self.layouts:
-            if (layout.tiles, layout.owners) not in by_home:
-                by_home[layout.tiles, layout.owners] = next(homes)
-            if (layout.tiles, layout.owners, layout.widths) not in by_shape:
-                by_shape[layout.tiles, layout.owners, layout.widths] = next(shapes)
-        self._homes = np.array([by_home[layout.tiles, layout.owners] for layout in self.layouts])
-        """Number of each layout's home: those with the same blocks at the same workers share it."""
-        self._shapes = np.array([by_shape[one.tiles, one.owners, one.widths] for one in self.layouts])
+        shapes = [(layout.tiles, layout.owners, layout.widths) for layout in self.layouts]
+        numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+        self._shapes = np.array([numbers[shape] for shape in shapes])
+        """Number of each layout's shape: those that differ in K alone share it."""
         self._runs = runs_of(self._profile, self.layouts) if all(map(is_stacked, self.layouts)) else None
         self._moved: dict[int, dict[Direction, Floats]] = {}
 
@@ -92,7 +84,7 @@ class Pool:
 
     def changes(self, row: int) -> Bools:
         """Tell for which the pipeline has to run empty on the move from this one, shape (n,)."""
-        changes: Bools = (self._homes != self._homes[row]) | (self.staleness != self.staleness[row])
+        changes: Bools = (self._shapes != self._shapes[row]) | (self.staleness != self.staleness[row])
         return changes
 
     def moved(self, row: int) -> dict[Direction, Floats]:

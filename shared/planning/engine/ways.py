@@ -1,4 +1,7 @@
-"""The time from one layout of the pool to another: until blocks have moved and the pipeline is full."""
+"""The time from one layout of the pool to another: until blocks have moved, links are up again, and the pipeline is full.
+
+Whatever differs, bits alone too, the workers drain, commit and dial again, which takes two round trips.
+"""
 
 import numpy as np
 
@@ -6,6 +9,9 @@ from shared.planning.cost import Conditions, moving_seconds
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.pool import Pool
 from shared.planning.measurements import Floats
+
+CHANGE_TRIPS = 2
+"""Round trips of a change: all commit, and the links are dialled again."""
 
 
 class Ways:
@@ -18,17 +24,16 @@ class Ways:
     def there(self, start: int, *conditions: Conditions) -> Floats:
         """Return the seconds to each, until training is at full speed, shape (n,).
 
-        conditions: those given, or the present and the mean ones. The longest time counts. Another K counts as well: a
-        move to a smaller one and back empties the pipeline once.
+        conditions: those given, or the present and the mean ones. The longest time counts.
         """
         moved, changes = self._pool.moved(start), self._pool.changes(start)
-        ways = [moving_seconds(moved, at) + self._pool.loads.at(at).filling() for at in self._some(conditions)]
+        ways = [moving_seconds(moved, at) + self._beginning(at) for at in self._some(conditions)]
         return np.where(changes, np.max(ways, axis=0), 0.0)
 
     def back(self, end: int) -> Floats:
         """Return the seconds from each, by the present and the mean conditions, shape (n,)."""
         turned = {(receiver, sender): bits for (sender, receiver), bits in self._pool.moved(end).items()}
-        ways = [moving_seconds(turned, at) + self._pool.loads.at(at).filling()[end] for at in self._some(())]
+        ways = [moving_seconds(turned, at) + self._beginning(at)[end] for at in self._some(())]
         return np.where(self._pool.changes(end), np.max(ways, axis=0), 0.0)
 
     def there_now(self, start: int) -> Floats:
@@ -39,6 +44,12 @@ class Ways:
         """Return the part in which blocks are on the links; 0 without moves."""
         moved = self._pool.moved(start)
         return max(float(moving_seconds(moved, at)[end]) for at in self._some(()))
+
+    def _beginning(self, at: Conditions) -> Floats:
+        """Return the seconds of each from the last block's arrival until its pipeline is full, shape (n,)."""
+        loads = self._pool.loads
+        seconds: Floats = loads.at(at).filling() + CHANGE_TRIPS * loads.round_trip_seconds(at)
+        return seconds
 
     def _some(self, conditions: tuple[Conditions, ...]) -> tuple[Conditions, ...]:
         return conditions or (self._beliefs.now, self._beliefs.mean)

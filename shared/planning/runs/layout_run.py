@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 
 from shared.planning.cost import bits_between
 from shared.planning.engine import Decision, Engine, Observation
+from shared.planning.engine.ways import CHANGE_TRIPS
 from shared.planning.layout import Layout
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
 from shared.planning.profile import Hop, Profile
@@ -88,13 +89,15 @@ class _LayoutRun:
         return simulate_placement(step, traces=self._traces, begin=begin, until=until)
 
     def _moved(self, begin: float, before: Layout, decision: Decision) -> float:
-        """Return the time at which the blocks of a change have moved."""
-        names, end = self._profile.names, begin
+        """Return the time at which the blocks of a change have moved, and all links are up again."""
+        names = self._profile.names
+        trips = [self._links[hop].round_trip_seconds for hop in pairwise(decision.layout.workers)]
+        end = begin
         for (sender, receiver), bits in bits_between(self._profile, before, decision.layout).items():
             near, far = sorted((sender, receiver))
             carried = self._traces[names[sender], names[receiver]].finish(begin, bits)
             end = max(end, carried + self._links[names[near], names[far]].round_trip_seconds)
-        return end
+        return end + CHANGE_TRIPS * max(trips, default=0.0)
 
     def _observe_until(self, moment: float) -> Decision | None:
         """Make the observations due by then, until the first decision, and return that."""

@@ -1,9 +1,9 @@
 """A simulated training run over a trace: the four phases of the pipeline as a discrete-event model.
 
 Each phase serves the batches one by one and in order (paper 000, 4.1), so a batch's times follow from those of the
-batch before it and of the one K + 1 before it, and no queue of events is needed. A new cut waits until the pipeline is
-empty and then moves the blocks (Alg. 2, lines 11 to 14); bits and K hold from the next batch on. The engine is the one
-of a real run, and it sees only what the link carried so far.
+batch before it and of the one K + 1 before it, and no queue of events is needed. A change waits until the pipeline is
+empty and then moves the blocks (Alg. 2, lines 11 to 14), commits and dials again. The engine is the one of a real run, and
+it sees only what the link carried so far.
 
 `layout_run.py` agrees with it for two workers, runs any layout, and takes far longer.
 """
@@ -13,6 +13,7 @@ from bisect import bisect_right
 from shared.errors import PlanError
 from shared.planning.cost import loads_of, moved_bits, runs_of
 from shared.planning.engine import Decision, Engine, Observation
+from shared.planning.engine.ways import CHANGE_TRIPS
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
 from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
@@ -79,7 +80,8 @@ class SimulatedPipeline:
         moved = moved_bits(self._profile, before, after)
         carried = self._link.uplink.finish(start, float(moved[0, 1][0]))
         carried = self._link.downlink.finish(carried, float(moved[1, 0][0]))
-        end = carried + self._link.round_trip_seconds
+        trips = CHANGE_TRIPS + int((before[1] != after[1]).any())
+        end = carried + trips * self._link.round_trip_seconds
         if end - start <= abandon_after_seconds:
             self.change(layout)
         end = min(end, start + abandon_after_seconds)
@@ -107,11 +109,7 @@ def simulate(
     switches: list[Switch] = []
     while not pipeline.settled or pipeline.settled[-1] < begin + seconds:
         if monitor is not None and (decision := monitor.observe_until(pipeline.next_start())) is not None:
-            paused = 0.0
-            if decision.layout.tiles == pipeline.layout.tiles:
-                pipeline.change(decision.layout)
-            else:
-                paused = pipeline.migrate(decision.layout, decision.abandon_after_seconds)
+            paused = pipeline.migrate(decision.layout, decision.abandon_after_seconds)
             now = pipeline.next_start()
             monitor.observe_until(now)
             monitor.engine.note_deployed(now, pipeline.layout)
