@@ -10,7 +10,7 @@ class StepBoundary:
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
-        self._on_request: Callable[[], object] | None = None
+        self._at_request: list[Callable[[], object]] = []
 
     @property
     def requested(self) -> bool:
@@ -20,17 +20,17 @@ class StepBoundary:
     def request(self) -> None:
         """Request a boundary as soon as possible."""
         self._requested.set()
-        if self._on_request is not None:
-            self._on_request()
+        for stop_feeding in self._at_request:
+            stop_feeding()
 
     @contextmanager
-    def heard_by(self, on_request: Callable[[], object]) -> Iterator[None]:
-        """Report a request at once while the body runs, before other work can begin."""
-        self._on_request = on_request
+    def stopping(self, stop_feeding: Callable[[], object]) -> Iterator[None]:
+        """Have a request stop the feeding of batches at once while the body runs, before other work can begin."""
+        self._at_request.append(stop_feeding)
         try:
             yield
         finally:
-            self._on_request = None
+            self._at_request.remove(stop_feeding)
 
     def clear_request(self) -> None:
         """Forget the request. The run is at a boundary, and now serves all work that waits for one."""

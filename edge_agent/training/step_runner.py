@@ -50,7 +50,7 @@ class StepRunner:
         run = self._worker.run
         run.feed(batches, stop_step)
         try:
-            with self._boundary.heard_by(run.feed_no_more):
+            with self._boundary.stopping(run.feed_no_more):
                 await run_unless_failed(
                     self._reach(stop_step), run.failure, self._aggregator.failure, links.failure, batches.failure
                 )

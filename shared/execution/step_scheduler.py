@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
@@ -95,8 +96,8 @@ class StepScheduler:
         plan, worker = window.plan, window.worker
         placement = plan.placement
         self.worker = worker
-        """Fixed, as `receives`, `arriving` and `segment_count`."""
-        self._window = window
+        """Fixed, as `window`, `device`, `receives`, `arriving` and `segment_count`."""
+        self.window = window
         self._placement = placement
         self._blocks = blocks
         self._training = plan.training
@@ -113,6 +114,11 @@ class StepScheduler:
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
         """Segment that was computed last, of any step."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that computes."""
+        return self._blocks.held.device
 
     @property
     def segment_count(self) -> int:
@@ -135,7 +141,7 @@ class StepScheduler:
         samples: of the whole batch. inputs, labels: the rows of this worker's source.
         """
         assert self._source is not None, "batches begin where samples are"
-        self._window.begin(step)
+        self.window.begin(step)
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
@@ -184,7 +190,7 @@ class StepScheduler:
         self._last_segment = state.segment
         state.segment += 1
         if work.segment == self._answering:
-            self._window.answer(work.step)
+            self.window.answer(work.step)
         if not work.ends_step:
             return None
         self._end(work.step)
@@ -192,22 +198,22 @@ class StepScheduler:
 
     def _end(self, step: int) -> None:
         del self._steps[step]
-        self._window.end(step)
+        self.window.end(step)
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if (state := self._steps.get(step)) is None:
             state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
             if state.has_begun:
-                self._window.begin(step)
+                self.window.begin(step)
         return state
 
     def _may_run(self, state: StepInFlight) -> bool:
         if not state.has_begun:
             return False
-        if state.step > self._window.done and self._steps[state.step - 1].segment <= state.segment:
+        if state.step > self.window.done and self._steps[state.step - 1].segment <= state.segment:
             return False  # each segment does its steps in their order
         segment = self._segments[state.segment]
-        if segment.goes_forward and not self._window.may_go_forward(state.step):
+        if segment.goes_forward and not self.window.may_go_forward(state.step):
             return False
         if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
             return False
