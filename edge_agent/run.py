@@ -224,7 +224,7 @@ async def _train(
     with serving_metrics(config.metrics.listen, metrics.registry), AgentThreads.started() as threads:
         async with serving_control(control_state, events), AsyncExitStack() as stack:
             clients = {
-                name: TrainerClient(trainer, config.link, metrics.failed, access[name])
+                name: TrainerClient(trainer, config.link, events.emit, access[name])
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)

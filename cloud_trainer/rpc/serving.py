@@ -52,7 +52,7 @@ class ServedStream:
             assembler=Assembler(end.accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=end.note_delivered,
+            note_delivered=end.note_delivered,
         )
 
     async def run(self, work: Awaitable[None]) -> None:

@@ -26,7 +26,7 @@ from edge_agent.training.events import (
 )
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
-from shared.events.calls import TrainersAwaited
+from shared.events.calls import CallFailed, TrainersAwaited
 from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
 from shared.placement import held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
@@ -49,6 +49,7 @@ class RunObserver:
         subscribe(RolledBack, self._roll_back)
         subscribe(ActivityChanged, lambda event: self._be(event.activity))
         subscribe(TrainersAwaited, self._await_trainers)
+        subscribe(CallFailed, lambda event: metrics.failed(event.code))
         subscribe(LinkUp, self._note_link)
         subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
         subscribe(LinkLost, lambda event: metrics.link_losses.labels(event.peer).inc())

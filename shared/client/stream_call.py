@@ -66,7 +66,7 @@ class LinkCall:
             assembler=Assembler(listener.accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=listener.delivered,
+            note_delivered=listener.delivered,
         )
 
     async def begin(self, first: LinkMessage) -> LinkMessage:

@@ -74,7 +74,7 @@ In = TypeVar("In", bound=Envelope)
 class Duplex(Generic[Out, In]):
     """One end of a stream.
 
-    outgoing: the type of message that carries this end's frames and acks. on_delivered: receives every tensor that the
+    outgoing: the type of message that carries this end's frames and acks. note_delivered: told every tensor that the
     peer has acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's
     clock at which that one arrived. largest_chunk_bytes: on a slow link chunks are smaller. window_bytes: limit of the
     peer's bytes under way.
@@ -87,7 +87,7 @@ class Duplex(Generic[Out, In]):
         assembler: Assembler,
         largest_chunk_bytes: int,
         window_bytes: int,
-        on_delivered: Callable[[WireTensor, float, int], None],
+        note_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
         self._outgoing = outgoing
         self._channel = channel
@@ -103,7 +103,7 @@ class Duplex(Generic[Out, In]):
         """Each with the count of sent bytes at its end, and the moment at which its sending began."""
         self._chunks_under_way: deque[tuple[int, int, float]] = deque()
         """The count of sent bytes at each one's end, its bytes, and the moment at which it was written."""
-        self._on_delivered = on_delivered
+        self._note_delivered = note_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._asked_bytes = 0
         """The count of sent bytes at the end of the last chunk that asked for an ack."""
@@ -251,7 +251,7 @@ class Duplex(Generic[Out, In]):
             self._allow(ack.received_bytes)
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
-            self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
+            self._note_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
     def _is_to_be_measured(self, now: float) -> bool:
         is_due = now > self._measured_seconds + MEASURED_AGAIN_SECONDS

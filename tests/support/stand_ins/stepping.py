@@ -104,7 +104,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             assembler=Assembler(lambda _frame: None, aligned_buffer),
             largest_chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
-            on_delivered=lambda *_: None,
+            note_delivered=lambda *_: None,
         )
         told = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
         position = LinkPosition(awaited=[Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)])
