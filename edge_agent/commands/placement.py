@@ -30,8 +30,7 @@ def placement(
     with importing("edge-agent"):
         from rich.console import Console
 
-        from edge_agent.commands.placement_document import to_document
-        from edge_agent.commands.placement_tables import render
+        from edge_agent.commands.placement_tables import render, to_document
         from edge_agent.experiment.placement_report import report_on
         from edge_agent.experiment.workload import Workload
 

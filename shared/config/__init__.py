@@ -1,8 +1,7 @@
 """Configuration: typed sections, loading them from a file, the environment and flags, and describing them."""
 
 from shared.config.describe import toml_value
-from shared.config.example import example_toml
-from shared.config.keys import Key, Table, tables
+from shared.config.keys import Key, Table, example_toml, tables
 from shared.config.load import load_config
 from shared.config.section import (
     AddressPattern,
