@@ -19,10 +19,9 @@ from shared.config import LinkConfig
 from shared.errors import ClosedError, ProtocolError, SessionLostError, UnreachableError
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Damaged, Packet, PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 

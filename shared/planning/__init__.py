@@ -2,7 +2,7 @@
 
 The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
 planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
-operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: simulator.py and comparison.py.
+operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: simulator.py and comparison.py.
 """
 
 from shared.planning.comparison import CONTESTANTS, PROBE_SECONDS, Result, compare
@@ -48,7 +48,6 @@ from shared.planning.rates import Rates, parse_rate, parse_seconds
 from shared.planning.search import Found, best, best_order, most_exact
 from shared.planning.simulator import Run, Switch, simulate
 from shared.planning.space import SearchSpace
-from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import LinkTrace, Trace
@@ -90,7 +89,6 @@ __all__ = [
     "RiskLimits",
     "Run",
     "SearchSpace",
-    "StepCost",
     "StepTasks",
     "Switch",
     "Times",
@@ -127,6 +125,5 @@ __all__ = [
     "stacked",
     "stacked_loads",
     "steady_seconds",
-    "step_cost",
     "step_tasks",
 ]

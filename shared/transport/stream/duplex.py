@@ -11,11 +11,10 @@ from contextlib import suppress
 from typing import Generic, Literal, Protocol, TypeVar
 
 from shared.errors import ProtocolError
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger, SendCredits
 from shared.transport.stream.framing import Assembler, WireTensor, messages, payloads
 from shared.transport.stream.link_estimate import LinkEstimate
-from shared.transport.stream.packets import Packet, undamaged
+from shared.transport.stream.packets import Packet, PacketChannel, undamaged
 from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
 from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.planning.step_cost import step_cost
 from shared.errors import PlanError
-from shared.planning import LinkTrace, Trace, conditions_of, loads_of, simulate_placement, stacked, step_cost
+from shared.planning import LinkTrace, Trace, conditions_of, loads_of, simulate_placement, stacked
 from shared.planning.chain import ChainSetting, chain_tasks, compare_chain
 from shared.planning.profile import parse_profile
 from tests.support.planning.chain_runs import hops, plan_chain
