@@ -13,11 +13,6 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(placement)
-
-
 def placement(
     config: ConfigFile = None,
     overrides: Overrides = None,
