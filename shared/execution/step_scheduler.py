@@ -97,7 +97,7 @@ class StepScheduler:
         placement = plan.placement
         self.worker = worker
         """Fixed, as `window`, `device`, `receives`, `arriving` and `segment_count`."""
-        self.window = window
+        self._window = window
         self._placement = placement
         self._blocks = blocks
         self._training = plan.training
@@ -114,6 +114,11 @@ class StepScheduler:
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
         """Segment that was computed last, of any step."""
+
+    @property
+    def window(self) -> Window:
+        """Count of the steps that are under way here."""
+        return self._window
 
     @property
     def device(self) -> torch.device:
@@ -141,7 +146,7 @@ class StepScheduler:
         samples: of the whole batch. inputs, labels: the rows of this worker's source.
         """
         assert self._source is not None, "batches begin where samples are"
-        self.window.begin(step)
+        self._window.begin(step)
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
@@ -190,7 +195,7 @@ class StepScheduler:
         self._last_segment = state.segment
         state.segment += 1
         if work.segment == self._answering:
-            self.window.answer(work.step)
+            self._window.answer(work.step)
         if not work.ends_step:
             return None
         self._end(work.step)
@@ -198,22 +203,22 @@ class StepScheduler:
 
     def _end(self, step: int) -> None:
         del self._steps[step]
-        self.window.end(step)
+        self._window.end(step)
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if (state := self._steps.get(step)) is None:
             state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
             if state.has_begun:
-                self.window.begin(step)
+                self._window.begin(step)
         return state
 
     def _may_run(self, state: StepInFlight) -> bool:
         if not state.has_begun:
             return False
-        if state.step > self.window.done and self._steps[state.step - 1].segment <= state.segment:
+        if state.step > self._window.done and self._steps[state.step - 1].segment <= state.segment:
             return False  # each segment does its steps in their order
         segment = self._segments[state.segment]
-        if segment.goes_forward and not self.window.may_go_forward(state.step):
+        if segment.goes_forward and not self._window.may_go_forward(state.step):
             return False
         if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
             return False

@@ -111,6 +111,7 @@ class ComputeLoop:
         self._results = results
         self._record = record
         self._runner = runner
+        self._device = steps.device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
         """True if others wait for finished work, so that the event loop must hear of it at once."""
@@ -209,9 +210,9 @@ class ComputeLoop:
 
     def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
-        with translate_failures(f"step {work.step} at {self._steps.worker!r}", self._steps.device):
+        with translate_failures(f"step {work.step} at {self._steps.worker!r}", self._device):
             outgoing = work.run()
-            synchronise(self._steps.device)
+            synchronise(self._device)
             if work.ends_step:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._steps.finish(work)
