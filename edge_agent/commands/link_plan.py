@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import typer
 
-from edge_agent.commands.layout_fields import layout_fields
 from shared.errors import PlanError
 from shared.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
 from shared.planning import (
     FLOAT32_BITS,
     PLANNERS,
+    Layout,
     Plan,
     Profile,
     Rates,
@@ -29,6 +29,15 @@ from shared.telemetry.phases import PHASES
 
 LEAST_GAIN = 0.001
 """Part of the time per step below which nothing counts as faster."""
+
+
+def layout_fields(layout: Layout) -> dict[str, object]:
+    """Return the fields of a layout. Of two workers and of one: cut, staleness and bits; of a chain: cuts, staleness
+    and bits, a list."""
+    if len(layout.tiles) > 2:
+        return {"cuts": list(layout.cuts), "staleness": layout.staleness, "bits": list(layout.bits)}
+    bits = (*layout.bits, FLOAT32_BITS)[0]
+    return {"cut": layout.tiles[0].stop, "staleness": layout.staleness, "bits": bits}
 
 
 def uncalibrated(profile: Profile, plan: Plan) -> list[str]:

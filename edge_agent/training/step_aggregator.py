@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from edge_agent.training.events import StepFinished
-from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.pause import StepBoundary
 from shared.errors import IsthmusError
 from shared.events import Events
 from shared.events.worker import WorkerDone, WorkerStops
