@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -65,10 +66,8 @@ class TrainerServer:
         self._health = Health()
         self._local = AsyncExitStack()
         self._servers: list[grpc.aio.Server] = []
-        self._tidying: asyncio.Task[None]
-        self._renewing: asyncio.Task[None]
-        self._watching: asyncio.Task[None]
-        self._gate: Gate
+        self._tasks: list[asyncio.Task[None]] = []
+        """Tidying, renewing and watching, while it serves."""
         self.address = self.health_address = ""
 
     async def start(self) -> None:
@@ -77,8 +76,8 @@ class TrainerServer:
         options = server_options(config.max_message_bytes, self._config.link.keepalive_seconds)
         offers = self.service.offered_blocks.find_ticket
         tickets = {LINK: self.service.link_rpc.find_ticket, DOWNLOAD_BLOCK: offers, REFLECTION: offers}
-        self._gate = build_gate(self._config, self.metrics, self.connections, tickets)
-        server = grpc.aio.server(options=options, interceptors=[self._gate])
+        gate = build_gate(self._config, self.metrics, self.connections, tickets)
+        server = grpc.aio.server(options=options, interceptors=[gate])
         controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
         server.add_generic_rpc_handlers((handlers(self.service, self.metrics, self.device_watch), controlling))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
@@ -101,10 +100,11 @@ class TrainerServer:
         for each in servers:
             await each.start()
         self._servers = servers
-        self._tidying = asyncio.create_task(repeat("removing abandoned sessions", self.service.tidy, TIDY_SECONDS))
-        self._renewing = asyncio.create_task(repeat("holding sessions", self.service.renew, HELD_SECONDS / 3))
+        tidying = repeat("removing abandoned sessions", self.service.tidy, TIDY_SECONDS)
+        renewing = repeat("holding sessions", self.service.renew, HELD_SECONDS / 3)
+        self._tasks = [asyncio.create_task(tidying), asyncio.create_task(renewing)]
         await self._set_health(serving=True)
-        self._watching = asyncio.create_task(self._gate.keep_watch(self._say_whether_open))
+        self._tasks.append(asyncio.create_task(gate.keep_watch(partial(self._say_whether_open, gate))))
         _log.info("listening", address=self.address)
 
     def counted(self, metric: str) -> float:
@@ -118,9 +118,8 @@ class TrainerServer:
         """
         self.stopping.set()
         self.connections.close()
-        self._tidying.cancel()
-        self._renewing.cancel()
-        self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._set_health(serving=False)
         if self.device_watch.failure is None:  # without a device no checkpoint can be taken
             await self.service.stop(self._config.server.stop_seconds)
@@ -130,10 +129,10 @@ class TrainerServer:
         _log.warning("a computation goes on and is given up", waited_seconds=STOP_GRACE_SECONDS)
         return ended
 
-    async def _say_whether_open(self) -> None:
+    async def _say_whether_open(self, gate: Gate) -> None:
         """Set the health of the service: not serving while no new caller is admitted. Present callers are still served,
         so a restart is not needed."""
-        await self._health.say(self._gate.open, SERVICE)
+        await self._health.say(gate.open, SERVICE)
 
     async def _set_health(self, *, serving: bool) -> None:
         await self._health.say(serving, "", SERVICE, CONTROL.full_name)

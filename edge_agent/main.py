@@ -10,18 +10,18 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.commands import forget as forget_command
-from edge_agent.commands import measure as measure_command
-from edge_agent.commands import placement as placement_command
-from edge_agent.commands import plan as plan_command
-from edge_agent.commands import predictor as predictor_commands
-from edge_agent.commands import profile as profile_command
-from edge_agent.commands import simulate as simulate_command
-from edge_agent.commands import timeline as timeline_command
+from edge_agent.commands.forget import forget
+from edge_agent.commands.measure import measure
+from edge_agent.commands.placement import placement
+from edge_agent.commands.plan import plan
+from edge_agent.commands.predictor import predictor
+from edge_agent.commands.profile import profile
+from edge_agent.commands.simulate import simulate
+from edge_agent.commands.timeline import timeline
 from edge_agent.config import EdgeConfig
 from edge_agent.control import commands as control_commands
-from edge_agent.doctor import command as doctor_command
-from edge_agent.replaying import command as replay_command
+from edge_agent.doctor.command import doctor
+from edge_agent.replaying.command import replay
 from isthmus import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
@@ -147,16 +147,16 @@ def model(
 
 
 control_commands.register(app)
-forget_command.register(app)
-measure_command.register(app)
-placement_command.register(app)
-plan_command.register(app)
-profile_command.register(app)
-predictor_commands.register(app)
-simulate_command.register(app)
-timeline_command.register(app)
-replay_command.register(app)
-doctor_command.register(app)
+app.command()(forget)
+app.command()(measure)
+app.command()(placement)
+app.command()(plan)
+app.command()(profile)
+app.add_typer(predictor, name="predictor")
+app.command()(simulate)
+app.command()(timeline)
+app.command()(replay)
+app.command()(doctor)
 add_config(app, EdgeConfig)
 
 

@@ -39,12 +39,11 @@ from edge_agent.sessions.room import check_room
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.events import BeganAgain, Prepared, Progressed, RolledBack, SessionOpened
 from edge_agent.training.kept_result import deliver, kept_result
-from edge_agent.training.pause import Pause
+from edge_agent.training.pause import Pause, StepBoundary
 from edge_agent.training.recovery import placement_to_go_on_with
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
-from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.training_loop import TrainingLoop
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
@@ -223,7 +222,7 @@ async def _train(
     with serving_metrics(config.metrics.listen, metrics.registry), AgentThreads.started() as threads:
         async with serving_control(control_state, events), AsyncExitStack() as stack:
             clients = {
-                name: TrainerClient(trainer, config.link, metrics.failed, access[name])
+                name: TrainerClient(trainer, config.link, events.emit, access[name])
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planning.mixes import NEAR_THE_BOUND, mixes
+from benchmarks.planning.step_cost import step_cost
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, Tile
@@ -25,7 +26,6 @@ from shared.planning import (
     Rates,
     StepTasks,
     simulate_placement,
-    step_cost,
     step_tasks,
 )
 

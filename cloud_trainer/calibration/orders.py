@@ -10,7 +10,7 @@ from cloud_trainer.config import StandInConfig, TrainerConfig
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.limits import Limits
 from shared.codec import FeedbackMode, codec_by_name
-from shared.config import OneOf, Section
+from shared.config import OneOf, Section, first_complaint
 from shared.errors import ConfigError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.registry import POLICIES
@@ -101,8 +101,7 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
             }
         )
     except ValidationError as cause:
-        first = cause.errors(include_url=False)[0]
-        raise ConfigError(f"the copy: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+        raise ConfigError(f"the copy: {first_complaint(cause, 'as a whole')}") from cause
     except ValueError as cause:  # FeedbackMode's own sentence
         raise ConfigError(f"the copy: {cause}") from cause
 

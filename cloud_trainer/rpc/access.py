@@ -14,7 +14,9 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.connections import Connections
 from cloud_trainer.rpc.methods import SERVICE
 from shared.config import is_loopback
-from shared.errors import ConfigError, IsthmusError, one_line
+from shared.errors import ConfigError, one_line
+from shared.events import Events
+from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, FindTicket
 from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.rate import RateLimit
@@ -80,27 +82,32 @@ def build_gate(
     _check_exposure(config, asks=authenticator.asks)
     logged = RateLimit(_LOGGED_PER_SECOND, time.monotonic)
 
-    def on_refusal(method: str, peer: str, error: IsthmusError) -> None:
-        code = status_of(error)
-        metrics.failed(code)
-        if not logged.take(peer):
-            _log.warning("call refused", method=method, peer=peer, code=code.name, reason=one_line(str(error)))
+    def log(refused: CallRefused) -> None:
+        if not logged.take(refused.host):
+            code, reason = status_of(refused.error).name, one_line(str(refused.error))
+            _log.warning("call refused", method=refused.method, peer=refused.host, code=code, reason=reason)
 
-    server = config.server
-    limits = GateLimits(server.max_calls_per_second, server.max_calls_at_once)
-    return Gate(authenticator, SCOPES, limits, on_refusal, connections.called)
+    events = _counted(metrics, connections)
+    events.subscribe(CallRefused, log)
+    return Gate(authenticator, SCOPES, _limits(config), events.emit)
 
 
 def build_probe_gate(config: TrainerConfig, metrics: TrainerMetrics, connections: Connections) -> Gate:
     """Build the gate of the port that answers probes alone, those of any caller."""
-    server = config.server
-
-    def on_refusal(_method: str, _peer: str, error: IsthmusError) -> None:
-        metrics.failed(status_of(error))
-
     anybody = Authenticator(None, certificates=False)
-    limits = GateLimits(server.max_calls_per_second, server.max_calls_at_once)
-    return Gate(anybody, {CHECK: None}, limits, on_refusal, connections.called)
+    return Gate(anybody, {CHECK: None}, _limits(config), _counted(metrics, connections).emit)
+
+
+def _counted(metrics: TrainerMetrics, connections: Connections) -> Events:
+    """Return the events of one gate, of which the metrics and the watch over connections are told."""
+    events = Events()
+    events.subscribe(CallMade, lambda made: connections.called(made.peer))
+    events.subscribe(CallRefused, lambda refused: metrics.failed(status_of(refused.error)))
+    return events
+
+
+def _limits(config: TrainerConfig) -> GateLimits:
+    return GateLimits(config.server.max_calls_per_second, config.server.max_calls_at_once)
 
 
 def listen(server: grpc.aio.Server, config: TrainerConfig) -> int:

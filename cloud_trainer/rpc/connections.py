@@ -8,6 +8,7 @@ or has TLS where this port has none, is noticed by the time that has passed. All
 import asyncio
 import re
 import time
+from functools import partial
 
 import structlog
 
@@ -48,7 +49,6 @@ class Connections:
 
     def __init__(self, metrics: TrainerMetrics) -> None:
         self._metrics = metrics
-        self._loop: asyncio.AbstractEventLoop
         self._waiting: dict[str, asyncio.TimerHandle] = {}
         """Timers of peers that have made no call yet, by peer."""
         self._callers: dict[str, None] = {}
@@ -58,19 +58,18 @@ class Connections:
 
     def follow(self, raw_lines: RawLines) -> None:
         """Hear from now on of the handshakes that gRPC writes about."""
-        self._loop = asyncio.get_running_loop()
-        raw_lines.hear = self._hear
+        raw_lines.hear = partial(self._hear, asyncio.get_running_loop())
 
-    def _hear(self, entry: str) -> bool:
+    def _hear(self, loop: asyncio.AbstractEventLoop, entry: str) -> bool:
         """Take an entry, on the reading thread. Returns whether it was about handshakes."""
         if _SOURCES.match(entry) is None:
             return False
         step, outcome = _STEP.search(entry), _OUTCOME_OF_SERVER.search(entry)
         if step is not None and outcome is not None and not outcome[1].startswith("unix"):
             if step[1].partition(" ")[0] != "OK":
-                self._loop.call_soon_threadsafe(self._failed, outcome[1], _reason(step[1]))
+                loop.call_soon_threadsafe(self._failed, outcome[1], _reason(step[1]))
             elif "grpc.auth_context=" in entry:  # which the last step of a handshake leaves
-                self._loop.call_soon_threadsafe(self._connected, outcome[1])
+                loop.call_soon_threadsafe(self._connected, outcome[1])
         return True
 
     def called(self, peer: str) -> None:
@@ -90,7 +89,7 @@ class Connections:
 
     def _connected(self, peer: str) -> None:
         if peer not in self._callers and len(self._waiting) < _MOST_REMEMBERED:
-            self._waiting[peer] = self._loop.call_later(FIRST_CALL_SECONDS, self._made_no_call, peer)
+            self._waiting[peer] = asyncio.get_running_loop().call_later(FIRST_CALL_SECONDS, self._made_no_call, peer)
 
     def _made_no_call(self, peer: str) -> None:
         del self._waiting[peer]

@@ -18,10 +18,9 @@ from shared.runtime import StallWatch
 from shared.runtime.link_end import LinkEnd
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
-from shared.transport.stream.packets import Damaged, Packet, undamaged
+from shared.transport.stream.packets import Damaged, Packet, PacketChannel, undamaged
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +51,7 @@ class ServedStream:
             assembler=Assembler(end.accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=end.note_delivered,
+            note_delivered=end.note_delivered,
         )
 
     async def run(self, work: Awaitable[None]) -> None:

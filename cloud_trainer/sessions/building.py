@@ -12,6 +12,7 @@ from torch import nn
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
 from shared.bounds import is_session_id
+from shared.config import first_complaint
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, parse_kwargs
@@ -126,8 +127,7 @@ def _recipe_of(request: OpenSessionRequest) -> Recipe:
     try:
         return Recipe.model_validate_json(request.recipe_json or "{}")
     except ValidationError as cause:
-        first = cause.errors(include_url=False)[0]
-        raise ConfigError(f"the recipe: {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}") from cause
+        raise ConfigError(f"the recipe: {first_complaint(cause, 'as a whole')}") from cause
 
 
 def _example_of(request: OpenSessionRequest, limits: Limits) -> TensorSpec:

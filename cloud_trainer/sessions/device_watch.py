@@ -24,10 +24,10 @@ Call = Callable[[Any, Context], Awaitable[T]]
 class DeviceWatch:
     """A watch that notices in any call that the device has failed."""
 
-    def __init__(self, on_failure: Callable[[], object]) -> None:
-        """on_failure: called once, on the event loop."""
+    def __init__(self, stop_trainer: Callable[[], object]) -> None:
+        """stop_trainer: called once, on the event loop, when the device has failed."""
         self.failure: DeviceError | None = None
-        self._on_failure = on_failure
+        self._stop_trainer = stop_trainer
 
     def watched(self, call: Call[T]) -> Call[T]:
         """Wrap `call`: the caller that makes the device fail gets the reason, and every later caller gets UNAVAILABLE."""
@@ -41,7 +41,7 @@ class DeviceWatch:
                 self._check()
                 self.failure = failure
                 _log.error("the device has failed; the trainer ends", reason=one_line(str(failure)))
-                self._on_failure()
+                self._stop_trainer()
                 raise
 
         return watching

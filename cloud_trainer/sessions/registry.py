@@ -45,18 +45,18 @@ class SessionRegistry:
         limit: int,
         idle_seconds: float,
         unattached_seconds: float,
-        on_expired: Callable[[Session], None],
+        end_session: Callable[[Session], None],
         limit_per_subject: int | None = None,
     ) -> None:
         """idle_seconds: time for which an unused session is kept. unattached_seconds: the same for one that was never attached.
 
-        on_expired: called with each session that is freed for that reason.
+        end_session: called with each session that is freed for that reason.
         """
         self.limit = limit
         self._limit_per_subject = limit_per_subject
         self._idle_seconds = idle_seconds
         self._unattached_seconds = unattached_seconds
-        self._on_expired = on_expired
+        self._end_session = end_session
         self._places: dict[str, _Place] = {}
 
     def __len__(self) -> int:
@@ -190,7 +190,7 @@ class SessionRegistry:
         if self._places.get(session_id) is not place or place.session is None:
             return  # The place was freed, and another session has the id now.
         self.remove(place.session)
-        self._on_expired(place.session)
+        self._end_session(place.session)
 
 
 def _no_place(sentence: str) -> StatusError:

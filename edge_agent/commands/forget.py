@@ -10,11 +10,6 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(forget)
-
-
 def forget(
     session: Annotated[str, typer.Argument(help="Its id, as `edge-agent sessions` shows it.")],
     config: ConfigFile = None,

@@ -5,16 +5,17 @@ adds both.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import typer
 
-from edge_agent.commands.layout_fields import layout_fields
 from shared.errors import PlanError
 from shared.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
 from shared.planning import (
     FLOAT32_BITS,
     PLANNERS,
+    Layout,
     Plan,
     Profile,
     Rates,
@@ -29,6 +30,22 @@ from shared.telemetry.phases import PHASES
 
 LEAST_GAIN = 0.001
 """Part of the time per step below which nothing counts as faster."""
+
+
+def layout_fields(layout: Layout, names: Sequence[str]) -> dict[str, object]:
+    """Return the fields of a layout. names: of all workers that may have blocks.
+
+    Of two workers: cut, staleness and bits. Of a chain: those that have blocks, cuts, staleness and bits, which are lists.
+    """
+    if len(names) > 2:
+        return {
+            "workers": list(layout.workers),
+            "cuts": list(layout.cuts),
+            "staleness": layout.staleness,
+            "bits": list(layout.bits),
+        }
+    bits = (*layout.bits, FLOAT32_BITS)[0]
+    return {"cut": layout.tiles[0].stop, "staleness": layout.staleness, "bits": bits}
 
 
 def uncalibrated(profile: Profile, plan: Plan) -> list[str]:

@@ -15,11 +15,6 @@ from shared.files.whole_file import write_whole
 from shared.placement import AGENT
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(measure)
-
-
 def measure(
     out: Annotated[Path, typer.Option(help="The latency table to write (JSON).")],
     config: ConfigFile = None,

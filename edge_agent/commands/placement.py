@@ -13,11 +13,6 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(placement)
-
-
 def placement(
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -30,8 +25,7 @@ def placement(
     with importing("edge-agent"):
         from rich.console import Console
 
-        from edge_agent.commands.placement_document import to_document
-        from edge_agent.commands.placement_tables import render
+        from edge_agent.commands.placement_tables import render, to_document
         from edge_agent.experiment.placement_report import report_on
         from edge_agent.experiment.workload import Workload
 

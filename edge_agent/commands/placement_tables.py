@@ -1,19 +1,46 @@
-"""A placement on a terminal: a picture of the grid (blocks down, samples across) and three tables."""
+"""A placement for its reader: on a terminal, as a picture of the grid (blocks down, samples across) and three tables, or as
+JSON."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from edge_agent.experiment.placement_report import Memory, PlacementReport, Transfer, Visibility
-from shared.placement import Placement, Tile
+from shared.placement import Placement, Tile, document_of
 
+SCHEMA = "isthmus.placement-report/v1"
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 _GRID_CHARACTERS = 40
 _NAME_CHARACTERS = 18
 """The width of a block's name; a longer one keeps its end, which tells it from others."""
+
+
+def to_document(report: PlacementReport) -> dict[str, Any]:
+    """The report as JSON; its placement can be read again as a file (schema isthmus.placement/v1)."""
+    return {
+        "schema": SCHEMA,
+        "placement": document_of(report.placement),
+        "blocks": list(report.block_names),
+        "crossings": [
+            {
+                "from": one.crossing.sender,
+                "to": one.crossing.receiver,
+                "cargo": str(one.crossing.cargo),
+                "block": one.crossing.index,
+                "samples": [one.crossing.rows.begin, one.crossing.rows.end],
+                "codec": one.codec,
+                "bytes": one.bytes,
+            }
+            for one in report.transfers
+        ],
+        "memory": [asdict(one) | {"total": one.total} for one in report.memory],
+        "sees": [asdict(one) for one in report.visibility],
+    }
 
 
 def render(report: PlacementReport, console: Console) -> None:

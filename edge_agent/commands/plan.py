@@ -31,11 +31,6 @@ from shared.commands.options import one_of
 from shared.planner_names import ACCURATE, DEFAULT_HORIZON_STEPS, PLANNER_NAMES
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    app.command()(plan)
-
-
 def plan(
     context: typer.Context,
     profile: ProfileFile = None,

@@ -27,11 +27,6 @@ predictor = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    app.add_typer(predictor, name="predictor")
-
-
 @predictor.command()
 def train(
     tables: Tables,

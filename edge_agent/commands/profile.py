@@ -21,11 +21,6 @@ CHAIN, CALIBRATION = "Of a chain", "Calibration"
 """Panels of the help."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(profile)
-
-
 def profile(
     out: Annotated[Path, typer.Option(help="The profile to write (JSON).")],
     config: ConfigFile = None,

@@ -32,12 +32,7 @@ COMMON = {"staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something of both."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an app."""
-    app.command("simulate")(simulate_command)
-
-
-def simulate_command(
+def simulate(
     context: typer.Context,
     trace: Annotated[
         list[Path],

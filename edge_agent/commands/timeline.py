@@ -25,8 +25,3 @@ def timeline(
     if png is not None:
         draw(window, png)
         typer.echo(f"picture: {png}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("timeline")(timeline)

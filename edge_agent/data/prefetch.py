@@ -31,13 +31,13 @@ class Prefetcher:
     """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left."""
 
     def __init__(
-        self, source: Generator[Batch], worker: WorkerThread, on_ready: Callable[[], None], reading: Reading
+        self, source: Generator[Batch], worker: WorkerThread, note_ready: Callable[[], None], reading: Reading
     ) -> None:
-        """source: read on `worker` or on the compute thread, and closed on `worker` at the end. on_ready: called whenever
-        `worker` has read a batch."""
+        """source: read on `worker` or on the compute thread, and closed on `worker` at the end. note_ready: called on
+        `worker` whenever it has read a batch."""
         self._source = source
         self._worker = worker
-        self._on_ready = on_ready
+        self._note_ready = note_ready
         self._ready: deque[Samples] = deque()
         self._is_left = self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class Prefetcher:
             if self._is_over:
                 return
             self._judge(time.thread_time() - began)
-            self._on_ready()
+            self._note_ready()
             if self._at_once or len(self._ready) == MOST_READY:
                 self._is_filling = False  # The taker of one now reads more; an earlier one is read here.
 

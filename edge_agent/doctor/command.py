@@ -20,11 +20,6 @@ from shared.errors import UnfitError
 _STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.FIX: "bold red", Status.SKIPPED: "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(doctor)
-
-
 def doctor(
     config: ConfigFile = None,
     overrides: Overrides = None,

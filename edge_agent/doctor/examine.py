@@ -11,13 +11,13 @@ from edge_agent.config import EdgeConfig
 from edge_agent.doctor.device import examine_device
 from edge_agent.doctor.finding import Finding, Status, advise, fine, fix, skipped
 from edge_agent.doctor.link import check_downlink, check_links, check_round_trip, check_uplink
-from edge_agent.doctor.placement import check_placement, next_down_the_chain
 from edge_agent.doctor.reach import SOON, check_connection, check_encryption, check_name
 from edge_agent.doctor.trainer import check_access, check_service
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import TrainerAccess, trainer_access
 from shared.client.probing import ProbeCalls
 from shared.errors import ConfigError
+from shared.placement import load_placement
 
 WAY_TO_THE_TRAINER = (
     "credentials",
@@ -115,3 +115,42 @@ def check_credentials(
 
 def _end_of(pem: bytes) -> datetime.datetime:
     return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc
+
+
+def check_placement(config: EdgeConfig) -> tuple[list[Finding], tuple[TrainerAddressConfig, ...]]:
+    """Return advice on the placement, if there is any, and the trainers that are to be examined: those that a run asks.
+
+    No model is loaded, so whether the blocks fit stays open.
+    """
+    try:
+        asked = _trainers_of_a_run(config)
+    except ConfigError as error:
+        return [fix("placement", str(error), "correct this file, or leave placement.file out")], config.all_trainers
+    if len(asked) > 1 and not config.placement.given:
+        remedy = "say in [placement] which blocks each of them runs before edge-agent run; profile needs none"
+        return [advise("placement", f"none, for {len(asked)} trainers", remedy)], asked
+    return [], asked
+
+
+def _trainers_of_a_run(config: EdgeConfig) -> tuple[TrainerAddressConfig, ...]:
+    """The trainers that the placement names, or all where there is none. Raises ConfigError for a file that is none."""
+    section = config.placement
+    if section.file is not None:
+        workers = load_placement(section.file, blocks=0, batch_size=config.data.batch_size).workers
+    elif section.given:
+        workers = tuple(section.blocks)
+    else:
+        return config.all_trainers
+    return tuple(trainer for trainer in config.all_trainers if trainer.name in workers)
+
+
+def next_down_the_chain(
+    config: EdgeConfig, trainer: TrainerAddressConfig, behind: tuple[TrainerAddressConfig, ...]
+) -> TrainerAddressConfig | None:
+    """The trainer whose blocks follow those of this one; None where [placement] does not say so by ranges."""
+    blocks = config.placement.blocks
+    ends = {text.rpartition(":")[2] for text in blocks.get(trainer.name, ())}
+    follows = [
+        other for other in behind if ends & {text.partition(":")[0] for text in blocks.get(other.name, ())} - {""}
+    ]
+    return follows[0] if follows else None

@@ -26,7 +26,7 @@ from edge_agent.training.events import (
 )
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
-from shared.events.calls import TrainersAwaited
+from shared.events.calls import CallFailed, TrainersAwaited
 from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
 from shared.placement import AGENT, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
@@ -49,6 +49,7 @@ class RunObserver:
         subscribe(RolledBack, self._roll_back)
         subscribe(ActivityChanged, lambda event: self._be(event.activity))
         subscribe(TrainersAwaited, self._await_trainers)
+        subscribe(CallFailed, lambda event: metrics.failed(event.code))
         subscribe(LinkUp, self._note_link)
         subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
         subscribe(LinkLost, lambda event: metrics.link_losses.labels(event.peer).inc())
@@ -184,7 +185,7 @@ class RunObserver:
         rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
         statistics.uplink_bits_per_second = min(rates, default=None)
         statistics.downlink_bits_per_second = event.downlink_bits_per_second or None
-        trips = {peer: stream.round_trip.seconds for peer, stream in self._streams.items()}
+        trips = {peer: stream.link.round_trip_seconds for peer, stream in self._streams.items()}
         statistics.link_trips |= {(AGENT, peer): seconds for peer, seconds in trips.items()}
         statistics.round_trip_seconds = max((one for one in trips.values() if one is not None), default=None)
 

@@ -14,9 +14,9 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
+from edge_agent.training.pause import StepBoundary
 from edge_agent.training.recovery import Recovery
 from edge_agent.training.step_aggregator import StepAggregator
-from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.step_runner import StepRunner
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -53,9 +53,9 @@ class _Watch:
     """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
     gradient waited."""
 
-    def __init__(self, events: Events) -> None:
-        self.run: PlacementExecutor | None = None
-        """The edge's worker, once there is one."""
+    def __init__(self, events: Events, run: PlacementExecutor) -> None:
+        """run: the edge's worker, before its first step."""
+        self._run = run
         self.ends: list[float] = []
         self.turns: list[float] = []
         self.waiting: list[int] = []
@@ -65,9 +65,8 @@ class _Watch:
         events.subscribe(Encoded, lambda event: self.turns.append(event.end_seconds - self._arrived))
 
     def _note_step(self) -> None:
-        assert self.run is not None, "steps are done by a worker"
         self.ends.append(time.monotonic())
-        self.waiting.append(self.run.waiting["compute"])
+        self.waiting.append(self._run.waiting["compute"])
 
     def _begin_turn(self) -> None:
         """A turn of the edge begins with what comes, and ends with what is encoded."""
@@ -87,16 +86,13 @@ async def _train(
     experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
     stop_step = WARM_UP_STEPS + steps + staleness
     events, boundary = Events(), StepBoundary()
-    watch = _Watch(events)
     session = await open_session({config.only_trainer.name: client}, experiment, threads, Retry(0))
     try:
-        aggregator = StepAggregator(events, _ignore, boundary)
         device = await DeviceWorker.made(session.state, events.emit)
         worker = device.placed
         try:
             await Recovery(session, device).rejoin(is_whole=True)
-            aggregator.begin(worker.run.window)
-            watch.run = worker.run
+            aggregator, watch = StepAggregator(events, worker, _ignore, boundary), _Watch(events, worker.run)
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
                 Links(session, worker.run, events.emit) as links,

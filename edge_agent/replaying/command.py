@@ -36,8 +36,3 @@ def replay(
         record, run / "model.safetensors", lambda step: typer.echo(f"step {step} of {record.steps}", err=True)
     )
     typer.echo(f"{steps} steps, and the same weights to the last bit")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command("replay")(replay)

@@ -13,8 +13,8 @@ from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Migrated, MigrationFailed
 from edge_agent.training.failure_budget import can_be_mended, is_refusal
+from edge_agent.training.pause import StepBoundary
 from edge_agent.training.placement_change import change_placement
-from edge_agent.training.step_boundary import StepBoundary
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError

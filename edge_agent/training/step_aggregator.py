@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from edge_agent.training.events import StepFinished
-from edge_agent.training.step_boundary import StepBoundary
+from edge_agent.training.pause import StepBoundary
 from shared.errors import IsthmusError
 from shared.events import Events
 from shared.events.worker import WorkerDone, WorkerStops
-from shared.placement import AGENT, Window
+from shared.placement import AGENT
+from shared.runtime.placed_worker import PlacedWorker
 from shared.training.losses import BatchLoss, whole_loss
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
@@ -20,35 +21,41 @@ _log = structlog.get_logger(__name__)
 class StepAggregator:
     """A reader of the reports of all workers, which come by this device's worker. Used on the event loop."""
 
-    def __init__(self, events: Events, check_loss: Callable[[int, float], None], boundary: StepBoundary) -> None:
-        """check_loss: raises an IsthmusError for a loss that ends the run.
+    def __init__(
+        self, events: Events, worker: PlacedWorker, check_loss: Callable[[int, float], None], boundary: StepBoundary
+    ) -> None:
+        """worker: of this device, before its first step. check_loss: raises an IsthmusError for a loss that ends the run.
 
         boundary: requested when a trainer is about to stop.
         """
         self._emit = events.emit
         events.subscribe(WorkerDone, self._note_done)
         events.subscribe(WorkerStops, self._note_stopping)
+        self._worker = worker
         self._check_loss = check_loss
         self._boundary = boundary
         self.trainer_stops = False
         """True if a trainer is about to stop, and the run has not reacted yet."""
-        self._names: tuple[str, ...] = ()
         self._reports: dict[int, list[StepDone]] = {}
         self._warned_of_no_gradient = False
-        self._window: Window
-        """Counts of the steps under the placement in force."""
         self._loop = asyncio.get_running_loop()
         self._goal = 0
         self._reached: asyncio.Future[None] = self._loop.create_future()
         """Ends when `done_step` is at the goal."""
         self.failure: asyncio.Future[None] = self._loop.create_future()
         """Ends with the error of a loss that ends the run."""
+        self._count_from_here()
 
-    def begin(self, window: Window) -> None:
-        """Begin the steps that a window of this device's worker counts."""
-        self._window, plan = window, window.plan
-        self._names = tuple(name for name in plan.placement.workers if plan.program(name))
+    def begin_again(self) -> None:
+        """Begin the steps under the placement that is in force now, or after those that have to be done once more."""
         self._reports.clear()
+        self._count_from_here()
+
+    def _count_from_here(self) -> None:
+        self._window = self._worker.run.window
+        """Counts of the steps under the placement in force."""
+        plan = self._window.plan
+        self._names = tuple(name for name in plan.placement.workers if plan.program(name))
 
     @property
     def done_step(self) -> int:

@@ -5,8 +5,8 @@ import asyncio
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
+from edge_agent.training.pause import StepBoundary
 from edge_agent.training.step_aggregator import StepAggregator
-from edge_agent.training.step_boundary import StepBoundary
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.run_unless_failed import run_unless_failed
 
@@ -50,7 +50,7 @@ class StepRunner:
         run = self._worker.run
         run.feed(batches, stop_step)
         try:
-            with self._boundary.heard_by(run.feed_no_more):
+            with self._boundary.stopping(run.feed_no_more):
                 await run_unless_failed(
                     self._reach(stop_step), run.failure, self._aggregator.failure, links.failure, batches.failure
                 )

@@ -65,8 +65,9 @@ class TrainingLoop:
         """
         on_nan = session.experiment.config.training.on_nan
         events = Events(emit)
-        aggregator = StepAggregator(events, LossCheck(on_nan).check, pause.boundary)
-        return cls(session, await DeviceWorker.made(session.state, events.emit), aggregator, pause, emit, statistics)
+        device = await DeviceWorker.made(session.state, events.emit)
+        aggregator = StepAggregator(events, device.placed, LossCheck(on_nan).check, pause.boundary)
+        return cls(session, device, aggregator, pause, emit, statistics)
 
     def __init__(
         self,
@@ -94,7 +95,6 @@ class TrainingLoop:
         self.deployer = Deployer(session, device, boundary, emit, self._may_change)
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
-        self._aggregator.begin(self._worker.run.window)
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._failure_budget = FailureBudget()
         self._liveness = LivenessMonitor(session, lambda: self._aggregator.done_step, lambda: self._pause.requested)
@@ -192,7 +192,7 @@ class TrainingLoop:
         if (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used. Joining gives others.
             return await self._rejoin(is_whole=True)
-        self._aggregator.begin(self._worker.run.window)
+        self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
 
@@ -305,7 +305,7 @@ class TrainingLoop:
 
     async def _restart(self, restored: Restored) -> None:
         """Continue from the checkpoint that all workers have restored."""
-        self._aggregator.begin(self._worker.run.window)
+        self._aggregator.begin_again()
         self.checkpointer.count_from(restored.step)
         if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.methods import HEALTH, method_path
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
+from shared.events import Emit
+from shared.events.calls import CallFailed
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.rpc.status import error_of
@@ -39,17 +41,16 @@ class TrainerConnection:
         self,
         trainer: TrainerAddressConfig,
         link: LinkConfig,
-        on_failure: Callable[[grpc.StatusCode], None],
+        emit: Emit,
         access: TrainerAccess,
     ) -> None:
-        """on_failure: told the status of each call that failed."""
         self._access = access
         self.address = trainer.address
         self._connect_timeout_seconds = trainer.connect_timeout_seconds
         self.call_timeout_seconds = trainer.call_timeout_seconds
         self.call_timeout_key = f"{access.trainer_section}.call_timeout_seconds" if access.trainer_section else ""
         """The setting that says so; empty where none does."""
-        self._on_failure = on_failure
+        self._emit = emit
         self._options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._retired: list[grpc.aio.Channel] = []
         """Replaced connections: no new call is made on them, but the training stream may still be on one."""
@@ -182,7 +183,7 @@ class TrainerConnection:
         itself (`_CONNECTION_FAILURES`) it is replaced at once: HTTP/2 packs the headers of a call by those of the calls before,
         so once a byte of them was damaged on the way, the trainer understands no later call of that connection.
         """
-        self._on_failure(failure.code())
+        self._emit(CallFailed(failure.code()))
         error = error_of(failure, self.address)
         outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
         if outdated or failure.code() in _CONNECTION_FAILURES:

@@ -19,10 +19,9 @@ from shared.config import LinkConfig
 from shared.errors import ClosedError, ProtocolError, SessionLostError, UnreachableError
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Damaged, Packet, PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
@@ -66,7 +65,7 @@ class LinkCall:
             assembler=Assembler(listener.accept, aligned_buffer),
             largest_chunk_bytes=link.chunk_bytes,
             window_bytes=link.window_bytes,
-            on_delivered=listener.delivered,
+            note_delivered=listener.delivered,
         )
 
     async def begin(self, first: LinkMessage) -> LinkMessage:

@@ -22,6 +22,7 @@ from shared.client.stream_call import METHOD, LinkCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
+from shared.events import Emit, ignore
 from shared.tensor_wire import check_encoding
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
 from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
@@ -31,10 +32,6 @@ from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 M = TypeVar("M", bound=Message)
-
-
-def _ignore(_code: grpc.StatusCode) -> None:
-    pass
 
 
 def _accept_any(_count: int) -> None:
@@ -48,11 +45,10 @@ class TrainerClient:
         self,
         trainer: TrainerAddressConfig,
         link: LinkConfig,
-        on_failure: Callable[[grpc.StatusCode], None] = _ignore,
+        emit: Emit = ignore,
         access: TrainerAccess = PLAIN,
     ) -> None:
-        """on_failure: told the status of each call that failed."""
-        self._connection = TrainerConnection(trainer, link, on_failure, access)
+        self._connection = TrainerConnection(trainer, link, emit, access)
         self._link = link
         self._judge = AnswerJudge(trainer.address)
 

@@ -1,8 +1,7 @@
 """Configuration: typed sections, loading them from a file, the environment and flags, and describing them."""
 
-from shared.config.describe import toml_value
-from shared.config.example import example_toml
-from shared.config.keys import Key, Table, tables
+from shared.config.describe import first_complaint, toml_value
+from shared.config.keys import Key, Table, example_toml, tables
 from shared.config.load import load_config
 from shared.config.section import (
     AddressPattern,
@@ -46,6 +45,7 @@ __all__ = [
     "Section",
     "Table",
     "example_toml",
+    "first_complaint",
     "is_allowed",
     "is_loopback",
     "load_config",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 Schema = dict[str, Any]
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -42,6 +42,12 @@ def _toml_key(key: str) -> str:
 
 def _toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+
+
+def first_complaint(error: ValidationError, whole: str) -> str:
+    """Return the first complaint of an error, with its place. whole: the place where none is named. It quotes no input."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
 def schema_at(model: type[BaseModel], location: Sequence[str | int]) -> Schema | None:

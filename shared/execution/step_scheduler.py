@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
@@ -95,7 +96,7 @@ class StepScheduler:
         plan, worker = window.plan, window.worker
         placement = plan.placement
         self.worker = worker
-        """Fixed, as `receives`, `arriving` and `segment_count`."""
+        """Fixed, as `window`, `device`, `receives`, `arriving` and `segment_count`."""
         self._window = window
         self._placement = placement
         self._blocks = blocks
@@ -113,6 +114,16 @@ class StepScheduler:
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
         """Segment that was computed last, of any step."""
+
+    @property
+    def window(self) -> Window:
+        """Count of the steps that are under way here."""
+        return self._window
+
+    @property
+    def device(self) -> torch.device:
+        """The device that computes."""
+        return self._blocks.held.device
 
     @property
     def segment_count(self) -> int:

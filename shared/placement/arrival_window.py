@@ -16,7 +16,7 @@ class ArrivalWindow:
 
     def __init__(self, window: Window) -> None:
         """window: of this worker, with nothing under way."""
-        self._window = window
+        self.window = window
         self._placement = window.plan.placement
         coming = [one.crossing for one in window.plan.program(window.worker) if isinstance(one, Receive)]
         self._coming = {(one.sender, one.cargo, one.index): one for one in coming}
@@ -38,11 +38,11 @@ class ArrivalWindow:
         next_step = self._next_steps[crossing]
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
-        latest = self._window.latest
+        latest = self.window.latest
         if step > latest:
             raise ProtocolError(
                 f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness} and step "
-                f"{latest - self._window.ahead} is not answered, so step {latest} is the latest that may come"
+                f"{latest - self.window.ahead} is not answered, so step {latest} is the latest that may come"
             )
         expected = self._samples.get(step)
         if not 1 <= samples <= self._placement.batch_size or samples != (expected or samples):
@@ -60,7 +60,7 @@ class ArrivalWindow:
         self._next_steps[crossing] = step
 
     def _forget_done(self) -> None:
-        done = self._window.done
+        done = self.window.done
         while self._samples and (oldest := next(iter(self._samples))) < done:
             del self._samples[oldest]
 

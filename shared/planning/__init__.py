@@ -2,7 +2,7 @@
 
 The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
 planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
-operation_costs.py, tasks.py, step_cost.py and placement_simulator.py. Judged over traces: runs/.
+operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: runs/.
 """
 
 from shared.planning.cost import (
@@ -51,7 +51,6 @@ from shared.planning.runs.pair_run import simulate
 from shared.planning.runs.run import PROBE_SECONDS, Run, Switch
 from shared.planning.search import Found, best, best_order, most_exact
 from shared.planning.space import SearchSpace
-from shared.planning.step_cost import StepCost, step_cost
 from shared.planning.tasks import StepTasks, step_tasks
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import LinkTrace, Trace
@@ -95,7 +94,6 @@ __all__ = [
     "Run",
     "SearchSpace",
     "Setting",
-    "StepCost",
     "StepTasks",
     "Switch",
     "Times",
@@ -134,6 +132,5 @@ __all__ = [
     "stacked",
     "stacked_loads",
     "steady_seconds",
-    "step_cost",
     "step_tasks",
 ]

@@ -11,7 +11,6 @@ import threading
 import time
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from shared.concurrency.handover import Handover
@@ -19,7 +18,6 @@ from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
 from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
 from shared.model.features import Features
-from shared.placement import Window
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.step_record import StepRecord
 from shared.training.device import synchronise
@@ -96,26 +94,24 @@ class ComputeLoop:
 
     def __init__(
         self,
-        window: Window,
         steps: StepScheduler,
         loads: LoadQueue,
         results: Results,
         record: StepRecord,
         runner: Runner,
-        device: torch.device,
         changed: asyncio.Event,
     ) -> None:
         """steps, record: belong to the runner's thread from here on.
 
         changed: set when more may begin or be computed.
         """
-        self._window = window
+        self._window = window = steps.window
         self._steps = steps
         self._loads = loads
         self._results = results
         self._record = record
         self._runner = runner
-        self._device = device
+        self._device = steps.device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
         """True if others wait for finished work, so that the event loop must hear of it at once."""

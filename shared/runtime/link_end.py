@@ -13,7 +13,7 @@ from shared.errors import ProtocolError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_scheduler import Outgoing
-from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send, Window
+from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send
 from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.load_coder import LoadCoder, raw_bytes
@@ -34,7 +34,6 @@ class LinkEnd:
 
     def __init__(
         self,
-        window: Window,
         peer: str,
         coder: LoadCoder,
         arrivals: ArrivalWindow,
@@ -42,9 +41,12 @@ class LinkEnd:
         relay: ReportRelay,
         emit: Emit,
     ) -> None:
-        """window: of this worker, with nothing under way. loads: gets the arrivals. relay: gets the arriving reports."""
+        """arrivals: judges them by the window of this worker, with nothing under way. loads: gets the arrivals.
+
+        relay: gets the arriving reports.
+        """
         self.peer = peer
-        self._window = window
+        self._window = window = arrivals.window
         self._coder = coder
         self._wire = wire = coder.wire
         self._arrivals = arrivals

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.model.spec import TensorSpec
-from shared.placement import Placement, PlacementPlan, StepPlan
+from shared.placement import Placement, PlacementPlan, StepPlan, Window
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
@@ -82,4 +82,4 @@ class PlacedWorker:
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
         wire = CrossingWire(plan.placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
         step_log = setup.step_log if plan.training else None
-        return PlacementExecutor(plan, wire, blocks, setup.threads, emit, first_step, step_log)
+        return PlacementExecutor(Window(plan, setup.worker, first_step), wire, blocks, setup.threads, emit, step_log)

@@ -13,7 +13,7 @@ from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.step_scheduler import Outgoing, StepScheduler
-from shared.placement import ArrivalWindow, Backward, StepPlan, Window
+from shared.placement import ArrivalWindow, Backward, Window
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
@@ -51,17 +51,17 @@ class PlacementExecutor:
 
     def __init__(
         self,
-        plan: StepPlan,
+        window: Window,
         wire: CrossingWire,
         blocks: PlacedBlocks,
         threads: Threads,
         emit: Emit,
-        first_step: int = 0,
         step_log: StepLog | None = None,
     ) -> None:
-        """step_log: gets every step that is done here, with its arrivals."""
-        self.worker = worker = blocks.worker
-        self.window = window = Window(plan, worker, first_step)
+        """window: of this worker, with nothing under way. step_log: gets every step that is done here, with its arrivals."""
+        plan, worker = window.plan, window.worker
+        self.worker = worker
+        self.window = window
         """Counts of the steps that are under way here."""
         self._blocks = blocks
         self._emit = emit
@@ -71,16 +71,12 @@ class PlacementExecutor:
         steps, changed = StepScheduler(window, blocks), asyncio.Event()
         self._loads = LoadQueue(steps.arriving, changed)
         results = Results(self._hear, MOST_UNHEARD)
-        self._compute_loop = ComputeLoop(
-            window, steps, self._loads, results, self._record, threads.compute, blocks.held.device, changed
-        )
+        self._compute_loop = ComputeLoop(steps, self._loads, results, self._record, threads.compute, changed)
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         coder = LoadCoder(wire, crossings, Feedback(blocks.feedback, steps.receives), threads.codecs)
         arrivals = ArrivalWindow(window)
         self._relay = relay = ReportRelay(window, emit, changed)
-        self.links = {
-            peer: LinkEnd(window, peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)
-        }
+        self.links = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
         """By the worker at the other end."""
         self._costs: dict[int, _Cost] = {}
         self._order = ComputedOrder(steps.segment_count)

@@ -14,15 +14,15 @@ class StallWatch:
     """Tells once that the peer has been silent for too long. Made and stopped on the event loop."""
 
     def __init__(
-        self, quiet_seconds: Callable[[], float], limit_seconds: float, on_stall: Callable[[float], object]
+        self, quiet_seconds: Callable[[], float], limit_seconds: float, give_up: Callable[[float], object]
     ) -> None:
         """quiet_seconds: how long the peer has been silent although it owes an answer; 0 while it owes none.
 
-        on_stall: told limit_seconds, when that was reached. A watch begins at once and goes on until then, or until `stop`.
+        give_up: called with limit_seconds, once that is reached. A watch begins at once, and ends then or by `stop`.
         """
         self._quiet_seconds = quiet_seconds
         self._limit_seconds = limit_seconds
-        self._on_stall = on_stall
+        self._give_up = give_up
         self._timer = asyncio.get_running_loop().call_later(limit_seconds, self._look)
 
     def stop(self) -> None:
@@ -38,4 +38,4 @@ class StallWatch:
             self._timer = asyncio.get_running_loop().call_later(rest, self._look)
             return
         _log.warning("nothing is heard of what was sent", seconds=round(quiet, 1))
-        self._on_stall(self._limit_seconds)
+        self._give_up(self._limit_seconds)

@@ -47,10 +47,10 @@ class Stage:
         self.gradients_return = held.chain.gradients_return(stop)
         """True if error gradients return to the outputs, because any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
-        self._running: Block
-        """The block that is run, or was last."""
+        self._running = 0
+        """Position among `blocks` of the block that is run, or was last."""
         # Made once, because a step that is short would feel it.
-        self._block_failures = foreign_code(lambda cause: block_failure("", cause, self._running))
+        self._block_failures = foreign_code(lambda cause: block_failure("", cause, self.blocks[self._running]))
         self._backward_failures = failures_of("the backward of", *self.blocks)
 
     @property
@@ -118,8 +118,8 @@ class Stage:
         features = self._writable(features)
         self._set_mode(training=True)
         with self._block_failures:
-            for block in self.blocks:
-                self._running = block
+            for position, block in enumerate(self.blocks):
+                self._running = position
                 values = None if weights is None else weights[block.index]
                 if block.draws_random:
                     with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
@@ -160,8 +160,8 @@ class Stage:
         self._set_mode(training=False)
         with torch.no_grad(), self._block_failures:
             features = self._writable(self._placed(inputs))
-            for block in self.blocks:
-                self._running = block
+            for position, block in enumerate(self.blocks):
+                self._running = position
                 features = call_module(block.module, features)
         return features
 

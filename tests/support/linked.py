@@ -13,7 +13,7 @@ from shared.events import Events
 from shared.events.worker import StepComputed, WorkerDone, WorkerStops
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
-from shared.placement import Placement, Source, StepPlan, held_blocks
+from shared.placement import Placement, Source, StepPlan, Window, held_blocks
 from shared.runtime.compute_loop import Samples
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -167,7 +167,7 @@ class LinkedSession:
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
             self.events[worker] = events = Ends() if self.workers else self._heard
-            self.workers[worker] = PlacementExecutor(plan, wire, blocks, threads, events.emit)
+            self.workers[worker] = PlacementExecutor(Window(plan, worker), wire, blocks, threads, events.emit)
         self._links = plan.links
 
     @property

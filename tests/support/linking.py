@@ -10,10 +10,11 @@ from shared.errors import UnreachableError
 from shared.placement import Link
 from shared.runtime.link_end import LinkStream
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.transport.stream.channel import PacketChannel, loopback
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
+from shared.transport.stream.packets import PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
+from tests.support.loopback import loopback
 from tests.support.virtual import Wire
 
 CHUNK_BYTES = 256

@@ -14,11 +14,10 @@ from unittest.mock import patch
 from shared.codec import aligned_buffer
 from shared.concurrency.threads import WorkerThread
 from shared.transport.stream import duplex
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, WireTensor
-from shared.transport.stream.packets import Packet
+from shared.transport.stream.packets import Packet, PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 

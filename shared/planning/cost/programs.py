@@ -1,6 +1,6 @@
 """Loads of any placement, from the tasks of its step: every path through it that can be the longest under some conditions.
 
-`step_cost` works for given rates, this for all rates at once.
+`benchmarks.planning.step_cost` works for given rates, this for all rates at once; tests compare the two.
 """
 
 from collections import defaultdict, deque

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import grpc
 
 from shared.concurrency.tasks import repeat
-from shared.errors import IsthmusError
+from shared.events import Emit, ignore
+from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
 from shared.transport.auth.probes import Probes
 from shared.transport.auth.rate import RateLimit
@@ -32,7 +33,6 @@ because a file that is being written may lack a token for a moment. So a subject
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 """The handler of a method; None where the server has no such method."""
-Refused = Callable[[str, str, IsthmusError], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,6 @@ class Gate(grpc.aio.ServerInterceptor):
 
     scopes: the full name of every method ("/package.Service/Method") to the scope it needs; None needs not even a token,
     and is a probe: no limit of a caller keeps it out.
-    on_refusal: told the method, the peer's host and the error. on_call: told the peer, with its port, of every call.
     """
 
     def __init__(
@@ -67,8 +66,7 @@ class Gate(grpc.aio.ServerInterceptor):
         authenticator: Authenticator,
         scopes: Mapping[str, Scope | None],
         limits: GateLimits,
-        on_refusal: Refused,
-        on_call: Callable[[str], None] = lambda _peer: None,
+        emit: Emit = ignore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._authenticator = authenticator
@@ -80,8 +78,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._withdrawn: set[_Call] = set()
         """The calls that the last look has found to be withdrawn."""
         self._probes = Probes()
-        self._on_refusal = on_refusal
-        self._on_call = on_call
+        self._emit = emit
 
     async def intercept_service(
         self,
@@ -97,12 +94,12 @@ class Gate(grpc.aio.ServerInterceptor):
         """Tell whether a caller without a call under way can be admitted."""
         return self._authenticator.failure is None
 
-    async def keep_watch(self, on_look: Callable[[], Awaitable[None]]) -> None:
-        """End calls whose caller may no longer make them, for as long as this is awaited. on_look: called with each look."""
+    async def keep_watch(self, report: Callable[[], Awaitable[None]]) -> None:
+        """End calls whose caller may no longer make them, for as long as this is awaited. report: called after each look."""
 
         async def look() -> None:
             self._turn_out()
-            await on_look()
+            await report()
 
         await repeat("the watch over withdrawn tokens", look, LOOK_SECONDS)
 
@@ -120,7 +117,7 @@ class Gate(grpc.aio.ServerInterceptor):
         """The gate in front of a handler, as a handler of streams: gRPC calls only those before the first message has come."""
 
         async def call(requests: Any, context: Context) -> None:
-            self._on_call(context.peer())
+            self._emit(CallMade(context.peer()))
             try:
                 async with self._admitted(method, context):
                     if handler.response_streaming:
@@ -130,7 +127,7 @@ class Gate(grpc.aio.ServerInterceptor):
                     request = requests if handler.request_streaming else await _only(context)
                     await _answer(_behaviour(handler)(request, context), context)
             except StatusError as refusal:
-                self._on_refusal(method, _host(context), refusal)
+                self._emit(CallRefused(method, _host(context), refusal))
                 await abort(context, refusal)
 
         return grpc.stream_stream_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)

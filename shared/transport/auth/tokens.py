@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from shared.config import Section, parse_toml
+from shared.config import Section, first_complaint, parse_toml
 from shared.errors import ConfigError
 from shared.transport.auth.secrets import read_file
 
@@ -89,9 +89,7 @@ def read_tokens(path: Path) -> TokenBook:
         content = parse_toml(data.decode())
         entries = _TokenFile.model_validate_json(json.dumps(content, default=str)).token
     except ValidationError as cause:
-        first = cause.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigError(f"{KEY}: {path}: {where}: {first['msg']}") from cause
+        raise ConfigError(f"{KEY}: {path}: {first_complaint(cause, 'the file')}") from cause
     except ValueError as cause:
         raise ConfigError(f"{KEY}: {path} is not valid TOML: {cause}") from cause
     if len({entry.sha256 for entry in entries}) < len(entries):

@@ -11,16 +11,13 @@ from contextlib import suppress
 from typing import Generic, Literal, Protocol, TypeVar
 
 from shared.errors import ProtocolError
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.credits import ReceiveLedger, SendCredits
 from shared.transport.stream.framing import Assembler, WireTensor, messages, payloads
-from shared.transport.stream.link_rate import LinkRate
-from shared.transport.stream.packets import Packet, undamaged
+from shared.transport.stream.link_estimate import LinkEstimate
+from shared.transport.stream.packets import Packet, PacketChannel, undamaged
 from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
-from shared.transport.stream.round_trip import RoundTrip
-from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK, allowance
-from shared.transport.stream.suspicion import Suspicion
+from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2
@@ -41,8 +38,6 @@ LEAST_CHUNKS_OF_A_TENSOR = 4
 """The fewest chunks of a tensor that has to measure the link, because it is not known or may have become slower."""
 LEAST_FIRST_CHUNK_BYTES = 8 * 1024
 """The smallest chunk that measures a link of which nothing is known; less says little."""
-MEASURED_AGAIN_SECONDS = 30.0
-"""A link is measured so often, whether it shows a reason or not."""
 
 
 class Frames(Protocol):
@@ -74,7 +69,7 @@ In = TypeVar("In", bound=Envelope)
 class Duplex(Generic[Out, In]):
     """One end of a stream.
 
-    outgoing: the type of message that carries this end's frames and acks. on_delivered: receives every tensor that the
+    outgoing: the type of message that carries this end's frames and acks. note_delivered: told every tensor that the
     peer has acknowledged, with the seconds from its first byte to the ack of its last, and the nanosecond of the peer's
     clock at which that one arrived. largest_chunk_bytes: on a slow link chunks are smaller. window_bytes: limit of the
     peer's bytes under way.
@@ -87,7 +82,7 @@ class Duplex(Generic[Out, In]):
         assembler: Assembler,
         largest_chunk_bytes: int,
         window_bytes: int,
-        on_delivered: Callable[[WireTensor, float, int], None],
+        note_delivered: Callable[[WireTensor, float, int], None],
     ) -> None:
         self._outgoing = outgoing
         self._channel = channel
@@ -103,16 +98,12 @@ class Duplex(Generic[Out, In]):
         """Each with the count of sent bytes at its end, and the moment at which its sending began."""
         self._chunks_under_way: deque[tuple[int, int, float]] = deque()
         """The count of sent bytes at each one's end, its bytes, and the moment at which it was written."""
-        self._on_delivered = on_delivered
+        self._note_delivered = note_delivered
         self._credits = SendCredits(INITIAL_WINDOW_BYTES)
         self._asked_bytes = 0
         """The count of sent bytes at the end of the last chunk that asked for an ack."""
         self._ledger = ReceiveLedger(window_bytes)
-        self.link = LinkRate()
-        self.round_trip = RoundTrip()
-        self._suspicion = Suspicion()
-        self._measured_seconds = 0.0
-        """Time of the last tensor that measured the link."""
+        self.link = LinkEstimate()
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
         """Time of the peer's last message, or of the first send after it had acknowledged everything."""
@@ -137,14 +128,12 @@ class Duplex(Generic[Out, In]):
         message: goes with the first chunk.
         """
         first, *others = tensors
-        if self.round_trip.is_due(len(first.payload), time.monotonic()):
+        if self.link.wants_ack(len(first.payload), time.monotonic()):
             await self._send((first,), message, measures=True)
             tensors, message = tuple(others), None
         if tensors:
             total = sum(len(tensor.payload) for tensor in tensors)
-            now = time.monotonic()
-            if measures := total > LEAST_FIRST_CHUNK_BYTES and self._is_to_be_measured(now):
-                self._measured_seconds = now
+            measures = total > LEAST_FIRST_CHUNK_BYTES and self.link.begin_measurement(time.monotonic())
             await self._send(tensors, message, measures=measures)
 
     async def _send(self, tensors: Sequence[WireTensor], message: Out | None, *, measures: bool) -> None:
@@ -244,18 +233,11 @@ class Duplex(Generic[Out, In]):
             # As if it had come when the bytes did: it may have waited for a message to go with.
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
-            self._suspicion.note(now - written, chunk_bytes * 8 / (self.link.bits_per_second or float("inf")))
-            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now)
-            unqueued_seconds = now - written - self.link.queue_seconds
-            self.round_trip.observe(unqueued_seconds, chunk_bytes, self.link.bits_per_second, now)
+            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now, chunk_bytes)
             self._allow(ack.received_bytes)
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
-            self._on_delivered(tensor, now - started, ack.receiver_nanoseconds)
-
-    def _is_to_be_measured(self, now: float) -> bool:
-        is_due = now > self._measured_seconds + MEASURED_AGAIN_SECONDS
-        return self.link.bits_per_second is None or self._suspicion.is_raised or is_due
+            self._note_delivered(tensor, now - started, ack.receiver_nanoseconds)
 
     def _chunk_bytes_of(self, count: int, *, measures: bool) -> int:
         """Return the length of each chunk of `count` bytes. Where none measures, all are equal: a short one would cost
@@ -267,7 +249,7 @@ class Duplex(Generic[Out, In]):
         return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:
-        allowed = allowance(self.link, self._largest_chunk_bytes)
+        allowed = self.link.allowance(self._largest_chunk_bytes)
         if allowed is None:
             # The link carries at least what has arrived.
             self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes

@@ -5,7 +5,7 @@ the payload as field 14, then XXH3-64 of all that as field 15. Any protobuf libr
 serialises the rest and appends the checksum.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,6 +16,8 @@ from shared.errors import DamagedMessageError
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+Out = TypeVar("Out")
+In = TypeVar("In")
 
 MOST_HEADER_BYTES = 512 * 1024
 """The largest message without its payload. The request that opens a session is the largest that an edge sends."""
@@ -44,6 +46,17 @@ class Damaged:
     """A message that has arrived damaged; `reason` completes the sentence 'damaged message: ...'."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PacketChannel(Generic[Out, In]):
+    """One end of the carrier of a stream's packets, such as a gRPC call.
+
+    read: the next packet, or None at the end. write: hands one packet over; called by one task at a time.
+    """
+
+    read: Callable[[], Awaitable[Packet[In] | Damaged | None]]
+    write: Callable[[Packet[Out]], Awaitable[None]]
 
 
 def undamaged(received: T | Damaged) -> T:

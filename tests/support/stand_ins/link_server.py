@@ -13,10 +13,9 @@ from shared.codec import aligned_buffer
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.auth.callers import PeerLink
 from shared.transport.rpc.options import server_options
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
-from shared.transport.stream.packets import Packet, deserializer, serialize, undamaged
+from shared.transport.stream.packets import Packet, PacketChannel, deserializer, serialize, undamaged
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened
 from tests.support.linked import CHUNK_BYTES
 

@@ -13,10 +13,9 @@ import torch
 from shared.codec import aligned_buffer, codec_by_name
 from shared.placement import AGENT
 from shared.tensor_wire import to_wire
-from shared.transport.stream.channel import PacketChannel
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
-from shared.transport.stream.packets import deserializer, serialize
+from shared.transport.stream.packets import PacketChannel, deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
@@ -104,7 +103,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
             assembler=Assembler(lambda _frame: None, aligned_buffer),
             largest_chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
-            on_delivered=lambda *_: None,
+            note_delivered=lambda *_: None,
         )
         told = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
         position = LinkPosition(awaited=[Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)])

@@ -3,9 +3,9 @@
 import grpc
 import pytest
 
+from edge_agent.doctor.examine import next_down_the_chain
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.link import judge_links
-from edge_agent.doctor.placement import next_down_the_chain
 from shared.client.probing import Answer
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.running import edge_config

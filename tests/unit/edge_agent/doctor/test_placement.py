@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from edge_agent.doctor.examine import check_placement
 from edge_agent.doctor.finding import Status
-from edge_agent.doctor.placement import check_placement
 from tests.support.running import edge_config
 
 SEVERAL = 'trainers=[{name="near", address="near:1"}, {name="far", address="far:1"}, {name="spare", address="spare:1"}]'

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from edge_agent.commands.timeline import register
+from edge_agent.commands.timeline import timeline
 from edge_agent.commands.timeline_plot import draw
 from edge_agent.observability.lanes import lanes_of
 from edge_agent.observability.timeline import MOST_ENTRIES, Span, Timeline, Trace, load
@@ -313,7 +313,7 @@ def test_without_matplotlib_there_is_one_sentence(tmp_path, monkeypatch):
 def test_the_command_says_the_figures_and_draws(tmp_path):
     app = typer.Typer()
     app.callback()(lambda: None)
-    register(app)
+    app.command()(timeline)
     spans = pipeline(EQUAL, 2, 30)
     trace = write(spans, tmp_path / "out.json")
     said = CliRunner().invoke(app, ["timeline", str(trace), "--from", "10", "--steps", "8"])

@@ -48,7 +48,7 @@ def access_to(answer):
 )
 def test_work_that_never_ends_is_given_up_after_a_day(answer, call):
     async def main():
-        client = TrainerClient(TrainerAddressConfig(), LinkConfig(), lambda _code: None, access_to(answer))
+        client = TrainerClient(TrainerAddressConfig(), LinkConfig(), access=access_to(answer))
         began = time.monotonic()
         with pytest.raises(
             UnreachableError, match=r"was not done after 86400 s \(\w+\), though it said that it went on"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planning.chains import chain_step, over_the_bound, random_chain
 from benchmarks.planning.mixes import mixes, most_over_the_bound
+from benchmarks.planning.step_cost import step_cost
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Link, ModelFacts, StepPlan, two_workers
 from shared.planning import (
@@ -20,7 +21,6 @@ from shared.planning import (
     Rates,
     Trace,
     simulate_placement,
-    step_cost,
     step_tasks,
 )
 from shared.planning.runs.pair_run import SimulatedPipeline

@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
+from benchmarks.planning.step_cost import step_cost
 from shared.concurrency.threads import WorkerThread
 from shared.execution.model_facts import facts_of
 from shared.execution.step_scheduler import StepScheduler, Work
@@ -23,7 +24,6 @@ from shared.planning import (
     Rates,
     StepTasks,
     simulate_placement,
-    step_cost,
     step_tasks,
 )
 from shared.training.losses import BatchLoss

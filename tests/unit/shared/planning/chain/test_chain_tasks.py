@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.planning.step_cost import step_cost
 from shared.errors import PlanError
 from shared.planning import (
     LinkTrace,
@@ -26,7 +27,6 @@ from shared.planning import (
     simulate_layouts,
     simulate_placement,
     stacked,
-    step_cost,
 )
 from shared.planning.planners.plan import over
 from shared.planning.profile import parse_profile

@@ -5,10 +5,13 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from shared.events import Events
+from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, Caller, PeerLink, PeerTicket, caller
 from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
+from shared.transport.rpc.status import status_of
 
 Code = grpc.StatusCode
 LINK, OTHER = "/a.Service/Link", "/a.Service/Other"
@@ -24,11 +27,15 @@ class Door:
         self.book.write_text(table)
         self.tickets = {"good": TICKET}
         self.linked = []
+        self.made, self.refused = [], []
+        events = Events()
+        events.subscribe(CallMade, self.made.append)
+        events.subscribe(CallRefused, self.refused.append)
         authenticator = Authenticator(
             Reloaded([self.book], lambda: read_tokens(self.book)), certificates=False, tickets={LINK: self.find}
         )
         scopes = {LINK: Scope.TRAIN, OTHER: Scope.TRAIN}
-        self.gate = Gate(authenticator, scopes, GateLimits(calls_per_second, 1), lambda *_: None)
+        self.gate = Gate(authenticator, scopes, GateLimits(calls_per_second, 1), events.emit)
 
     def find(self, ticket):
         found = self.tickets.get(ticket)
@@ -107,6 +114,18 @@ async def test_a_link_ends_when_the_tokens_of_the_session_s_owner_are_withdrawn(
         assert await call.code() is Code.UNAUTHENTICATED
         assert "withdrawn the tokens of 'pi-7'" in await call.details()
         watching.cancel()
+
+
+async def test_every_call_is_an_event_and_so_is_every_refusal(tmp_path):
+    async with standing(tmp_path) as (door, channel):
+        code, sentence = await refused(channel, "Ticket bad")
+        call = dialled(channel, "Ticket good")
+        await call.write(b"opening")
+        assert await call.read() == b"opened"
+        assert [event.peer.partition(":")[0] for event in door.made] == ["ipv4", "ipv4"]
+        (refusal,) = door.refused
+        assert (refusal.method, refusal.host, str(refusal.error)) == (LINK, "ipv4:127.0.0.1", sentence)
+        assert status_of(refusal.error) is code
 
 
 async def test_links_count_among_the_calls_of_the_session_s_owner(tmp_path):

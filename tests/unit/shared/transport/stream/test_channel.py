@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.codec import aligned_buffer
-from shared.transport.stream.channel import MOST_UNREAD_PACKETS, LoopbackChannel, loopback
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+from tests.support.loopback import MOST_UNREAD_PACKETS, LoopbackChannel, loopback
 
 Near = Far = LoopbackChannel[LinkMessage, LinkMessage]
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.transport.stream.round_trip import MEMORY_SECONDS, RoundTrip
+from shared.transport.stream.link_estimate import MEMORY_SECONDS, RoundTrip
 from tests.support.virtual import Wire, run_virtually
 from tests.unit.shared.transport.stream.test_duplex import DEEP, busy_stream
 
@@ -49,6 +49,6 @@ def test_a_stream_that_waits_between_tensors_knows_the_round_trip_of_its_link(ra
         pause_seconds = 0.1 + 2 * 100_000 * 8 / rate
         async with busy_stream(up, down, 100_000, pause_seconds=pause_seconds) as (edge, _):
             await asyncio.sleep(10 * pause_seconds)
-            assert round_trip - 0.001 <= edge.round_trip.seconds <= round_trip + ACK_SECONDS + 256 * 8 / rate
+            assert round_trip - 0.001 <= edge.link.round_trip_seconds <= round_trip + ACK_SECONDS + 256 * 8 / rate
 
     run_virtually(main)

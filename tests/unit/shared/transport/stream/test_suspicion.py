@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.transport.stream.suspicion import IN_A_ROW, LATE_SECONDS, LATE_TIMES, USUAL, Suspicion
+from shared.transport.stream.link_estimate import IN_A_ROW, LATE_SECONDS, LATE_TIMES, USUAL, Suspicion
 
 CARRIED = st.floats(0.0001, 0.1)
 

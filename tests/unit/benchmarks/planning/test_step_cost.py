@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planning.chains import chain_step
+from benchmarks.planning.step_cost import step_cost
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, StepPlan, Tile
 from shared.planning import (
@@ -21,7 +22,6 @@ from shared.planning import (
     Rates,
     loads_of,
     simulate_placement,
-    step_cost,
     step_tasks,
 )
 from shared.planning.cost import loads_of_step

@@ -1,13 +1,13 @@
-"""Carriers of packets between the two ends of a stream: a gRPC call, or this process's memory."""
+"""A channel of packets within this process, in place of a gRPC call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from shared.transport.stream.packets import Damaged, Packet
+from shared.transport.stream.packets import Packet, PacketChannel
 
 Out = TypeVar("Out")
 In = TypeVar("In")
@@ -19,17 +19,6 @@ MOST_UNREAD_PACKETS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PacketChannel(Generic[Out, In]):
-    """One end of a channel.
-
-    read: the next packet, or None at the end. write: hands one packet over; called by one task at a time.
-    """
-
-    read: Callable[[], Awaitable[Packet[In] | Damaged | None]]
-    write: Callable[[Packet[Out]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
 class LoopbackChannel(PacketChannel[Out, In]):
     """One end of a channel within this process. end: tells the reader at the other end that no more comes."""
 
@@ -37,7 +26,7 @@ class LoopbackChannel(PacketChannel[Out, In]):
 
 
 def loopback() -> tuple[LoopbackChannel[M, N], LoopbackChannel[N, M]]:
-    """Both ends of a channel within this process, for training without a network and for tests.
+    """Both ends of a channel within this process.
 
     Each end reads the other's messages in their order. Payloads are copied, as a socket would do. Used on one event loop.
     """
