@@ -24,7 +24,6 @@ from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.client.link_measurement import LinkRates
 from shared.errors import IsthmusError, PlanError
-from shared.placement import Placement
 from shared.planner_names import FIXED, GREEDY
 from shared.planning import (
     Decision,
@@ -92,7 +91,7 @@ class DecisionLoop:
     def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
         if not deployer.moving:
-            is_known = self._report_placement(deployer.placement, seconds)
+            is_known = self._report_placement(deployer, seconds)
             if not (is_known and self._statistics.is_flowing):
                 self.engine.note_standstill(seconds)
                 return
@@ -158,13 +157,13 @@ class DecisionLoop:
         sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
         return {self._here: encoding} if sends_narrow else {}
 
-    def _report_placement(self, placement: Placement, seconds: float) -> bool:
+    def _report_placement(self, deployer: PlacementController, seconds: float) -> bool:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
-        actual = layout_of(placement, codec_bits)
+        actual = layout_of(deployer.placement, codec_bits)
         if not self.engine.knows(actual):
             return False
-        present = frozenset(self.engine.names).intersection(placement.workers)
+        present = frozenset(self.engine.names) - deployer.left_out
         if present != self._present:
             self._present = present
             if self.planner == FIXED:

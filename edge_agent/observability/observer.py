@@ -28,7 +28,7 @@ from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
 from shared.events.calls import CallFailed, TrainersAwaited
 from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
-from shared.placement import AGENT, held_blocks, ranges_of
+from shared.placement import held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -150,7 +150,7 @@ class RunObserver:
             self._statistics.staleness = event.staleness
 
     def _note_worker(self, event: WorkerDone) -> None:
-        report, rates = event.report, self._statistics.link_rates
+        report, rates, trips = event.report, self._statistics.link_rates, self._statistics.link_trips
         figures = self._statistics.workers[report.worker]
         figures.done_step = report.step + 1
         figures.compute.add(report.compute_seconds)
@@ -158,6 +158,9 @@ class RunObserver:
         for rate in report.rates:
             if (report.worker, rate.to) in rates:
                 rates[report.worker, rate.to] = rate.bits_per_second
+                if rate.HasField("round_trip_seconds"):
+                    near, far = sorted((report.worker, rate.to), key=list(self._statistics.workers).index)
+                    trips[near, far] = rate.round_trip_seconds
 
     def _note_step(self, event: StepFinished) -> None:
         """T3, and the time since the step before."""
@@ -185,9 +188,8 @@ class RunObserver:
         rates = [rate for stream in streams if (rate := stream.link.bits_per_second) is not None]
         statistics.uplink_bits_per_second = min(rates, default=None)
         statistics.downlink_bits_per_second = event.downlink_bits_per_second or None
-        trips = {peer: stream.link.round_trip_seconds for peer, stream in self._streams.items()}
-        statistics.link_trips |= {(AGENT, peer): seconds for peer, seconds in trips.items()}
-        statistics.round_trip_seconds = max((one for one in trips.values() if one is not None), default=None)
+        trips = [seconds for stream in streams if (seconds := stream.link.round_trip_seconds) is not None]
+        statistics.round_trip_seconds = max(trips, default=None)
 
     def _note_evaluation(self, event: Evaluated) -> None:
         self._statistics.accuracy, self._statistics.test_loss = event.accuracy, event.loss

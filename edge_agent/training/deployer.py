@@ -170,6 +170,11 @@ class Deployer:
             else self._session.members.newcomers(self._session.placement, wish.placement)
         )
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the trainers that the run continues without."""
+        return frozenset(self._session.members.left_out)
+
     async def back(self) -> list[str]:
         """List the trainers that were left out and answer again."""
         asked = {name: member.client for name, member in self._session.members.left_out.items()}

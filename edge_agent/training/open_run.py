@@ -60,6 +60,10 @@ class PlacementController(Protocol):
     def chosen_by(self) -> Chooser:
         """Return the chooser of the placement in force."""
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the trainers that the run continues without."""
+
     async def back(self) -> list[str]:
         """List the trainers that the run continues without, and that answer again."""
 

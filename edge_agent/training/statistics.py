@@ -105,7 +105,7 @@ class Statistics:
     link_rates: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """Bits per second from one worker to another, both directions of every link."""
     link_trips: dict[tuple[str, str], float | None] = field(default_factory=dict)
-    """Seconds from one worker to another and back, of the links that were measured, the worker nearer to the samples first."""
+    """Seconds there and back of the links that were measured, the worker nearer to the device first."""
     edge: Timing = field(default_factory=Timing)
     """T1."""
     encode: Timing = field(default_factory=Timing)

@@ -80,6 +80,11 @@ class LinkEnd:
         return None if self._stream is None else self._stream.link.bits_per_second
 
     @property
+    def round_trip_seconds(self) -> float | None:
+        """Return the seconds to the peer and back; None where they are not known."""
+        return None if self._stream is None else self._stream.link.round_trip_seconds
+
+    @property
     def waiting(self) -> int:
         """Number of items for the peer that are not on their way."""
         return self._outbox.waiting

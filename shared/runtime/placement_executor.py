@@ -206,5 +206,5 @@ class PlacementExecutor:
                 done.correct = loss.correct
         for peer, link in self.links.items():
             if (rate := link.bits_per_second) is not None:
-                done.rates.add(to=peer, bits_per_second=rate)
+                done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=link.round_trip_seconds)
         self._relay.tell(done)

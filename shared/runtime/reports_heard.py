@@ -72,9 +72,10 @@ class ReportsHeard:
         elif done.compute_start_nanoseconds > MOST_CLOCK_NANOSECONDS:
             wrong = f"a clock at {done.compute_start_nanoseconds} nanoseconds"
         elif len(done.rates) > len(linked) or not all(
-            rate.to in linked and is_rate(rate.bits_per_second) for rate in done.rates
+            rate.to in linked and is_rate(rate.bits_per_second) and is_duration(rate.round_trip_seconds)
+            for rate in done.rates
         ):
-            wrong = "rates of links that it has not, or that no link has"
+            wrong = "figures of links that it has not, or that no link has"
         elif len(done.order) % 2 or not all(1 <= count <= self._most_in_a_row for count in done.order[1::2]):
             wrong = "an order in which nobody computes"
         else:

@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import conditions_of, is_stacked, loads_of
+from shared.planning.cost import Conditions, conditions_of, is_stacked, loads_of
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.choosing import Choice, Contest, Moment, choose, leave
 from shared.planning.engine.config import EngineConfig
@@ -112,8 +112,7 @@ class Engine:
         held = [self.layout, *held]
         if (every := listed(question)) is not None:
             return complete_pool(question, every, held)
-        at = conditions_of(self._profile) if self._seconds is None else self._beliefs.now
-        return generated_pool(question, [best(question, at).layout], held)
+        return generated_pool(question, [best(question, self._at).layout], held)
 
     def knows(self, layout: Layout) -> bool:
         """Tell whether a layout is of workers that each run the next blocks, and all of it was measured."""
@@ -213,7 +212,12 @@ class Engine:
     @property
     def predicted_seconds(self) -> float:
         """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
-        return 1.0 / float(self._beliefs.speeds[self._contest.current])
+        return float(loads_of(self._profile, [self.layout]).seconds(self._at)[0])
+
+    @property
+    def _at(self) -> Conditions:
+        """Return the present conditions, as they were measured before the first observation."""
+        return conditions_of(self._profile) if self._seconds is None else self._beliefs.now
 
     @property
     def runs(self) -> dict[str, tuple[int, int]]:
@@ -281,11 +285,11 @@ class Engine:
     def search_with(self, back: Collection[str]) -> Callable[[], Found] | None:
         """Return a search for the best layout with workers that are back, for `offered`; None while cuts are pinned."""
         space = self._question.space
-        if space.cuts is not None or self._seconds is None:
+        if space.cuts is not None:
             return None
         workers = frozenset(self._question.permitted).union(back)
         question = replace(self._question, space=replace(space, workers=workers))
-        return partial(best, question, self._beliefs.now)
+        return partial(best, question, self._at)
 
     def offered(self, found: Found) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it."""

@@ -11,12 +11,12 @@ import pytest
 import edge_agent.run
 from edge_agent import run_training
 from edge_agent.adaptation import polling
-from edge_agent.adaptation.engine_inputs import load_run_profile
+from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.timers import measure_meanwhile
 from shared.errors import ConfigError, ExitCode, PlanError
 from shared.placement import cuts_of
-from shared.planning.chain import device_factors
+from shared.planning.engine import devices
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
@@ -130,7 +130,7 @@ async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
 
 @pytest.mark.slow
 async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_factors, "TOLERANCE", -1.0)  # no prediction is ever right
+    monkeypatch.setattr(devices, "TOLERANCE", -1.0)  # no prediction is ever right
     monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)
     measured = {}
 
@@ -147,7 +147,8 @@ async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tm
         "training.evaluate_every_epochs=0",
     ]
     async with running_trainers() as servers, asyncio.timeout(120):
-        flags_of_run = [*chosen, *chain_flags(servers, (1, 2)), engine, "engine.bits=[32]"]
+        kept = ["engine.bits=[32]", "engine.margin=0.99"]  # all workers have blocks for as long as they are measured
+        flags_of_run = [*chosen, *chain_flags(servers, (1, 2)), engine, *kept]
         result = await run_training(edge_config(*flags_of_run))
     assert measured.keys() == set(NAMES)
     assert all(len(samples) == 8 for samples in measured.values())
@@ -176,7 +177,7 @@ def test_what_may_not_be_and_what_gradients_take_is_known_before_anything_is_cho
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
     chosen = [*flags("cnn", "sgd"), *nowhere((1, 2)), engine]
     experiments = [Experiment(edge_config(*chosen, *more)) for more in ([], ['deployment.downlink_codec="uniform8"'])]
-    chains = [load_run_profile(experiment) for experiment in experiments]
+    chains = [engine_inputs(experiment, load_run_profile(experiment)).profile for experiment in experiments]
     assert chains[1].gradient_bytes[1] == chains[0].gradient_bytes[1] / 4
     # As where words can be read off what the first two blocks make.
     experiment = experiments[0]

@@ -52,6 +52,7 @@ class Deployer:
         self.experiment = Laying(codec)
         self.have(two_workers(*names, edge_blocks, 4, 8, staleness=staleness), edge_blocks)
         self.wish = self.give_up_seconds = self.chosen_by = None
+        self.left_out = frozenset()
 
     def have(self, placement, *cuts):
         """Change it from outside."""

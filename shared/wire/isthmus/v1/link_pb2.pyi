@@ -242,21 +242,27 @@ class LinkRate(_message.Message):
 
     TO_FIELD_NUMBER: _builtins.int
     BITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _builtins.int
     to: _builtins.str
     """The worker at the other end."""
     bits_per_second: _builtins.float
     """Its rate."""
+    round_trip_seconds: _builtins.float
+    """Seconds there and back, where they are known."""
     def __init__(
         self,
         *,
         to: _builtins.str = ...,
         bits_per_second: _builtins.float = ...,
+        round_trip_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_round_trip_seconds", b"_round_trip_seconds", "round_trip_seconds", b"round_trip_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits_per_second", b"bits_per_second", "to", b"to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_round_trip_seconds", b"_round_trip_seconds", "bits_per_second", b"bits_per_second", "round_trip_seconds", b"round_trip_seconds", "to", b"to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__round_trip_seconds: _TypeAlias = _typing.Literal["round_trip_seconds"]  # noqa: Y015
+    _WhichOneofArgType__round_trip_seconds: _TypeAlias = _typing.Literal["_round_trip_seconds", b"_round_trip_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__round_trip_seconds) -> _WhichOneofReturnType__round_trip_seconds | None: ...
 
 Global___LinkRate: _TypeAlias = LinkRate  # noqa: Y015
 

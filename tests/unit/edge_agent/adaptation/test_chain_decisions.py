@@ -35,7 +35,7 @@ class Deployer:
 
     def __init__(self):
         self.placement = placed(ALL, (4, 8))
-        self.moving = False
+        self.moving, self.left_out = False, frozenset()
         self.experiment = Laying()
         self.wanted = []
 
@@ -81,7 +81,7 @@ class Run:
 
     def without_the_middle(self):
         """Let the run continue without the middle worker."""
-        self.deployer.placement = placed(LEFT, (9,))
+        self.deployer.placement, self.deployer.left_out = placed(LEFT, (9,)), frozenset({"s1"})
         for second in range(1, 4):
             self.statistics.steps += 1
             self.look(second)
@@ -135,7 +135,7 @@ async def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_tod
     run.loop.pin()
     await run.take_back("s1")
     assert len(run.deployer.taken_back) == 1, "by the file, the way over s1 is quicker"
-    run.deployer.placement = placed(ALL, (4, 8))
+    run.deployer.placement, run.deployer.left_out = placed(ALL, (4, 8)), frozenset()
     run.look(60)
     run.loop.pin((4, 8))
     run.statistics.link_rates = {("s0", "s1"): 2e4, ("s1", "s0"): 2e4}

@@ -79,6 +79,10 @@ WRONG = [
         {"rates": [LinkRate(to="near", bits_per_second=rate)]}
         for rate in (math.nan, math.inf, -1.0, 0.0, MOST_BITS_PER_SECOND * 1.01)
     ),
+    *(
+        {"rates": [LinkRate(to="near", bits_per_second=1.0, round_trip_seconds=seconds)]}
+        for seconds in (math.nan, math.inf, -1e-9, MOST_SECONDS * 1.01)
+    ),
     *({"rates": [LinkRate(to=to, bits_per_second=1.0)]} for to in ("", "nobody", "far", AGENT, "x" * 100_000)),
     {"rates": [LinkRate(to="near", bits_per_second=1.0)] * 2},
     *({"order": order} for order in ([0], [0, 0], [0, 2**31], [1, 1, 0], [0, 1] * 3000)),
