@@ -102,8 +102,9 @@ class TrainingConfig(Section):
     seed: int = 0
     """Decides the first weights, the order of the samples, augmentation and dropout."""
     start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
-    """Weights to begin with: a safetensors file with every key of the model's state dict, such as a run before has written.
-    The optimizer begins with empty state. Left out, the weights are drawn from the seed."""
+    """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
+    Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
+    begins with empty state. Left out, the weights are drawn from the seed."""
     loss: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
     ] = "cross_entropy"
