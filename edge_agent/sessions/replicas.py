@@ -27,7 +27,7 @@ async def replicate(session: OpenSession, device: WorkerCalls, name: CheckpointN
         except IsthmusError as failure:
             if members.may_miss(keeper, placement):
                 members.miss(keeper, str(failure))
-            elif isinstance(failure, RefusedError) and keeper != AGENT and any(map(experiment.is_raw, blocks)):
+            elif type(failure) is RefusedError and keeper != AGENT and any(map(experiment.is_raw, blocks)):
                 members.refuse_replicas(keeper, str(failure))
             else:
                 raise
