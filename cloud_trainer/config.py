@@ -75,7 +75,8 @@ class ServerConfig(Section):
     """Calls of one subject or host that may be under way. Each holds one message at most, and a training stream its tensors."""
     accept_inputs: bool = False
     """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): also
-    features off which samples can be read number by number, and gradients of shared blocks that compute on raw samples."""
+    features off which samples can be read number by number, and gradients and replicas of blocks that compute on raw
+    samples."""
     insecure: bool = False
     """Lets this trainer listen where other machines may reach it without encryption or without authentication, and dial
     trainers on other machines without encryption. For networks and tunnels that are trusted as a whole."""

@@ -91,7 +91,8 @@ class PrivacyConfig(Section):
     gradients_to: tuple[str, ...] = Field(default=(), examples=[["trainer"]])
     """Trainers that may own blocks whose gradients tell of raw samples or of labels, by their names: shared blocks that compute
     on raw samples, and the last block where labels stay. Who may have the samples or labels themselves need not be named. For
-    blocks that compute on raw samples such a trainer needs server.accept_inputs, too. Left out, such a run is refused."""
+    blocks that compute on raw samples such a trainer needs server.accept_inputs, too. Left out, such a run is refused. Those
+    that are named may also keep replicas of such blocks of other trainers."""
 
 
 class TrainingConfig(Section):
@@ -102,8 +103,9 @@ class TrainingConfig(Section):
     seed: int = 0
     """Decides the first weights, the order of the samples, augmentation and dropout."""
     start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
-    """Weights to begin with: a safetensors file with every key of the model's state dict, such as a run before has written.
-    The optimizer begins with empty state. Left out, the weights are drawn from the seed."""
+    """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
+    Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
+    begins with empty state. Left out, the weights are drawn from the seed."""
     loss: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
     ] = "cross_entropy"
@@ -160,8 +162,9 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     cheaper."""
     replicas: Literal[0, 1] = 0
     """Number of other workers that keep each trainer's part of a checkpoint on their disks too: with 1 the next trainer
-    down the chain, for the last one the one before it, and this device where a trainer is alone. A replica costs the
-    bytes of its part, on the disk and on the way there, while training goes on."""
+    down the chain, for the last one the one before it, and this device where a trainer is alone or its neighbour may not
+    know what a block's weights tell. A replica costs the bytes of its part, on the disk and on the way there, while training
+    goes on."""
     stop_seconds: PositiveFloat = 20.0
     """Maximum time in which a run that is told to stop settles its batches and writes its last checkpoint."""
 

@@ -83,11 +83,12 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
 
 
 def check_replica_of(session: Session, name: CheckpointName, block: int) -> None:
-    """Refuse a replica that cannot be. Raises ProtocolError."""
+    """Refuse a replica that cannot be, or that this trainer may not keep. Raises ProtocolError or ConfigError."""
     if name.lineage > session.attachment.term:
         raise ProtocolError(f"there can be no checkpoint {name} in session {session.id}")
     if session.blocks.is_static(block):
         raise ProtocolError(f"training leaves block {block} as it is, so no checkpoint has it")
+    session.judge.check_replica(block)
 
 
 def check_replica(session: Session, index: int, data: bytes) -> None:

@@ -14,6 +14,7 @@ from edge_agent.experiment.placing import (
     configured_codecs,
     placement_of,
 )
+from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
@@ -28,6 +29,7 @@ from shared.placement import (
     crossings,
     gradient_crossings,
     held_blocks,
+    may_keep,
     parse_placement,
     two_workers,
 )
@@ -85,6 +87,14 @@ class Experiment(Workload):
     def check(self, placement: Placement) -> None:
         """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
         check_permitted(placement, self, self._labels_to)
+
+    def is_raw(self, block: int) -> bool:
+        """Tell whether a block computes on raw samples, or on features off which they can be read."""
+        return block < self.facts.raw_features
+
+    def may_keep(self, block: int, worker: str) -> bool:
+        """Tell whether a worker may keep replicas of a block by today's configuration."""
+        return may_keep(block, worker, self.facts, permissions_of(self.config.privacy, self._labels_to))
 
     def laid_out(self, layout: Layout, before: Placement) -> Placement:
         """The placement of a layout that may come after another one of the same session. Errors as for `completed`.

@@ -10,6 +10,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from edge_agent.experiment.placing import placement_of
+from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.execution.model_facts import facts_of
 from shared.execution.shared_blocks import part_of, weights_of
@@ -18,6 +19,7 @@ from shared.model.features import Features, FeatureSpecs, call_module, specs_byt
 from shared.model.footprint import activation_bytes
 from shared.model.spec import TensorSpec
 from shared.placement import (
+    AGENT,
     Cargo,
     Crossing,
     ModelFacts,
@@ -28,6 +30,8 @@ from shared.placement import (
     gradient_crossings,
     held_blocks,
     loss_rows,
+    may_keep,
+    replica_keepers,
     stages,
     told_by_gradients,
     weight_crossings,
@@ -84,7 +88,7 @@ class Visibility:
     features: tuple[int, ...]
     """The blocks whose inputs come to it from another worker, raw samples left out."""
     weights: tuple[int, ...]
-    """The blocks whose weights it has."""
+    """The blocks whose weights it has, in memory or as replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,10 @@ def report_on(workload: Workload) -> PlacementReport:
         block_names=tuple(block.name for block in chain.blocks),
         transfers=tuple(_transfer(workload, placement, one) for one in everything),
         memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
-        visibility=tuple(_visibility(placement, model, worker) for worker in placement.workers),
+        visibility=tuple(
+            _visibility(placement, model, worker, _kept(workload, placement, model, worker))
+            for worker in placement.workers
+        ),
     )
 
 
@@ -172,7 +179,20 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
     )
 
 
-def _visibility(placement: Placement, model: ModelFacts, worker: str) -> Visibility:
+def _kept(workload: Workload, placement: Placement, model: ModelFacts, worker: str) -> set[int]:
+    """The blocks of which a worker keeps replicas, while every trainer is there."""
+    if not workload.config.checkpoints.replicas:
+        return set()
+    permissions = permissions_of(workload.config.privacy, placement.labels)
+    changing = [index for index, block in enumerate(model.blocks) if block.changes]
+    trainers = [name for name in placement.workers if name != AGENT]
+    keepers = replica_keepers(
+        placement, trainers, changing, lambda block, name: may_keep(block, name, model, permissions)
+    )
+    return {block for (_, keeper), blocks in keepers.items() if keeper == worker for block in blocks}
+
+
+def _visibility(placement: Placement, model: ModelFacts, worker: str, kept: set[int]) -> Visibility:
     arriving = [one for one in crossings(placement) if one.receiver == worker]
     features = {one.index for one in arriving if one.cargo is Cargo.FEATURE}
     has_samples = any(source.worker == worker for source in placement.sources)
@@ -180,10 +200,10 @@ def _visibility(placement: Placement, model: ModelFacts, worker: str) -> Visibil
         worker,
         inputs=has_samples or any(index < model.raw_features for index in features),
         labels=has_samples or any(one.cargo is Cargo.LABEL for one in arriving),
-        gradients_tell=told_by_gradients(placement, model, worker),
+        gradients_tell=told_by_gradients(placement, model, worker, kept),
         outputs=loss_rows(placement, worker) is not None,
         features=tuple(sorted(index for index in features if index >= model.raw_features)),
-        weights=held_blocks(placement, worker),
+        weights=tuple(sorted({*held_blocks(placement, worker), *kept})),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.deployment_config import Schedule
-from edge_agent.experiment.privacy import check_labels_may_leave
+from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
@@ -21,7 +21,6 @@ from shared.model.chain import Chain
 from shared.placement import (
     AGENT,
     Cargo,
-    Permissions,
     Placement,
     Route,
     Rows,
@@ -59,8 +58,7 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     loss. Raises ConfigError, and DataError for labels that are the inputs themselves.
     """
     privacy = workload.config.privacy
-    permissions = Permissions(frozenset(privacy.inputs_to), labels_to, frozenset(privacy.gradients_to))
-    check(placement, facts_of(workload.chain), permissions)
+    check(placement, facts_of(workload.chain), permissions_of(privacy, labels_to))
     receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 

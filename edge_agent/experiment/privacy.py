@@ -9,7 +9,7 @@ from edge_agent.config import PrivacyConfig
 from edge_agent.data import Batch
 from shared.errors import DataError
 from shared.model.reading_off import NOTABLE_SHARE
-from shared.placement import AGENT, ModelFacts
+from shared.placement import Permissions
 
 _ENOUGH_SAMPLES = 16
 """Among fewer, columns may look alike by chance."""
@@ -44,12 +44,9 @@ def _standardised(numbers_BN: Tensor) -> Tensor:
     return standardised
 
 
-def may_keep(block: int, worker: str, model: ModelFacts, privacy: PrivacyConfig) -> bool:
-    """Tell whether a worker may keep replicas of a block.
-
-    Weights of successive checkpoints, with the optimizer's state, reveal as much of raw samples as gradients do.
-    """
-    return block >= model.raw_features or worker in (AGENT, *privacy.inputs_to, *privacy.gradients_to)
+def permissions_of(privacy: PrivacyConfig, labels_to: frozenset[str] | None) -> Permissions:
+    """Return what the configuration permits. labels_to: workers that may have labels; None means those with the loss."""
+    return Permissions(frozenset(privacy.inputs_to), labels_to, frozenset(privacy.gradients_to))
 
 
 def check_labels_may_leave(datasets: Iterable[str], receivers: Iterable[str], privacy: PrivacyConfig) -> None:

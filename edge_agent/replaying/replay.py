@@ -9,7 +9,8 @@ import safetensors
 import safetensors.torch
 import torch
 
-from edge_agent.experiment.workload import Workload, load_weights
+from edge_agent.experiment.first_weights import load_weights
+from edge_agent.experiment.workload import Workload
 from edge_agent.replaying.run_record import RunRecord, Stretch
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import ConfigError, ReplayError

@@ -22,6 +22,8 @@ class Members(Mapping[str, TrainerWorker]):
         """Trainers without which the session cannot continue."""
         self.absent: set[str] = set()
         """Trainers without blocks that lack the placement in force, because they did not answer the last question."""
+        self.refusing: set[str] = set()
+        """Trainers that refuse replicas of blocks whose weights could tell raw samples."""
 
     def __getitem__(self, name: str) -> TrainerWorker:
         return self._there[name]
@@ -64,6 +66,11 @@ class Members(Mapping[str, TrainerWorker]):
     def may_miss(self, name: str, placement: Placement) -> bool:
         """Tell whether a worker is a trainer without blocks under a placement."""
         return name in self._there and not held_blocks(placement, name)
+
+    def refuse_replicas(self, name: str, reason: str) -> None:
+        """Ask a trainer for no more replicas of blocks whose weights could tell raw samples."""
+        self.refusing.add(name)
+        _log.warning("a trainer keeps no replicas that could tell raw samples", trainer=name, reason=reason)
 
     def miss(self, name: str, reason: str) -> None:
         """Continue without a trainer that has no blocks, until a placement needs it."""

@@ -137,8 +137,8 @@ class Recovery:
                         for (sender, receiver), blocks in missing.between.items()
                     )
                 )
-                await device.restore(name, plan)
                 tickets = await restore(session, joined.positions, name, plan)
+                await device.restore(name, plan)  # last, because its step log then says that the run went back
             except NotStoredError as failure:
                 _log.warning("checkpoint not restored; an older one counts", checkpoint=str(name), reason=str(failure))
                 continue

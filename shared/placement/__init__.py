@@ -17,7 +17,7 @@ from shared.placement.derived import (
 )
 from shared.placement.document import document_of, load_placement, parse_placement
 from shared.placement.facts import BlockFacts, ModelFacts, Permissions
-from shared.placement.gradients_tell import tells_inputs, told_by_gradients
+from shared.placement.gradients_tell import may_keep, tells_inputs, told_by_gradients
 from shared.placement.programs import (
     Backward,
     Forward,
@@ -85,6 +85,7 @@ __all__ = [
     "held_blocks",
     "load_placement",
     "loss_rows",
+    "may_keep",
     "moves",
     "parse_placement",
     "parse_range",

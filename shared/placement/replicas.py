@@ -1,25 +1,28 @@
 """Replicas of blocks: their keepers, and the state that workers lack on disk to continue from a checkpoint. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from shared.placement.derived import held_blocks
 from shared.placement.tiles import AGENT, Placement
 
 
-def replica_keepers(placement: Placement, trainers: Collection[str]) -> dict[str, str]:
-    """By each trainer that updates blocks, the worker that keeps replicas of them.
+def replica_keepers(
+    placement: Placement, trainers: Collection[str], blocks: Collection[int], may_keep: Callable[[int, str], bool]
+) -> dict[tuple[str, str], list[int]]:
+    """Return the blocks of which a worker keeps replicas, by the trainer that updates them and the keeper.
 
-    trainers: those that are there. It is the next one down the chain, for the last one the one before it, and the agent where a
-    trainer is alone.
+    trainers: those that are there. The keeper is the next one down the chain, for the last one the one before it. The agent
+    keeps the blocks of a trainer that is alone, and those that this neighbour may not keep.
     """
     chain = [worker for worker in placement.workers if worker in trainers]
-    owners = {placement.owner(block) for block in range(placement.blocks)}
-    return {
-        worker: AGENT if len(chain) == 1 else chain[position + 1] if position + 1 < len(chain) else chain[position - 1]
-        for position, worker in enumerate(chain)
-        if worker in owners
-    }
+    neighbours = dict(zip(chain, [*chain[1:], *chain[-2:-1]], strict=False))
+    kept: dict[tuple[str, str], list[int]] = {}
+    for block in sorted(blocks):
+        if (owner := placement.owner(block)) in chain:
+            neighbour = neighbours.get(owner, AGENT)
+            kept.setdefault((owner, neighbour if may_keep(block, neighbour) else AGENT), []).append(block)
+    return kept
 
 
 class OnDisk(NamedTuple):

@@ -1,9 +1,9 @@
 """The log of the steps that one side has applied, with hashes, and the check that no step is missing or applied twice.
 
-A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Steps
-in which a side has no part are one line: `passed FIRST STOP`. A process that is killed between an update and its line
-loses the update,
-too. The log knows nothing of the hashed data.
+A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Of several
+such lines in a row the last one counts: another side could not go back to the others. Steps in which a side has no part
+are one line: `passed FIRST STOP`. A process that is killed between an update and its line loses the update, too. The log
+knows nothing of the hashed data.
 """
 
 import os
@@ -75,26 +75,35 @@ def applied_steps(lines: Iterable[str]) -> Steps:
     Raises StepLogError for a step that is missing, applied twice, or out of order.
     """
     next_step, hashes = 0, dict[int, str]()
+    reached = 0
+    """The most steps that were applied before the side went back, however often it did so in a row."""
     for number, line in enumerate(lines, 1):
         match line.split():
             case ["applied", step, digest] if _is_step(step):
                 if int(step) != next_step:
                     raise StepLogError(f"line {number}: step {step} was applied where step {next_step} was expected")
+                _drop_from(next_step, hashes)
                 hashes[next_step] = digest
-                next_step += 1
+                next_step = reached = next_step + 1
             case ["passed", first, stop] if _is_step(first) and _is_step(stop) and int(first) < int(stop):
                 if int(first) != next_step:
                     raise StepLogError(f"line {number}: step {first} was passed where step {next_step} was expected")
-                next_step = int(stop)
+                _drop_from(next_step, hashes)
+                next_step = reached = int(stop)
             case ["back", step] if _is_step(step):
-                if int(step) > next_step:
-                    raise StepLogError(f"line {number}: went back to step {step}, of which {next_step} were applied")
+                if int(step) > reached:
+                    raise StepLogError(f"line {number}: went back to step {step}, of which {reached} were applied")
                 next_step = int(step)
-                while hashes and next(reversed(hashes)) >= next_step:
-                    hashes.popitem()
             case _:
                 raise StepLogError(f"line {number}: {line.strip()[:80]!r} is no line of a step log")
+    _drop_from(next_step, hashes)
     return Steps(next_step, hashes)
+
+
+def _drop_from(step: int, hashes: dict[int, str]) -> None:
+    """Forget the steps from this one on, which no weights of now have."""
+    while hashes and next(reversed(hashes)) >= step:
+        hashes.popitem()
 
 
 def check_steps(log: Path, reference: Path | None = None) -> int:

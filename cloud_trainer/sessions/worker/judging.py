@@ -107,6 +107,14 @@ class PlacementJudge:
             each += self._waiting_bytes(plan.placement)
         return Batches(plan.ahead + 1, each)
 
+    def check_replica(self, block: int) -> None:
+        """Refuse to keep replicas of a block whose weights could tell raw samples in the course of time. Raises ConfigError."""
+        if block < self.model.raw_features and not self.limits.accept_inputs:
+            raise ConfigError(
+                f"block {block} computes on raw samples, so its replicas could tell raw samples to {self.worker!r}, which "
+                "takes none (server.accept_inputs); keep them on the device, or at a trainer that takes samples"
+            )
+
     def check_tensor(self, what: str, count: int) -> None:
         """Refuse a tensor of too many bytes. Raises ProtocolError."""
         if count > self.limits.tensor_bytes:

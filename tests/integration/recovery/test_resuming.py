@@ -180,9 +180,9 @@ async def test_weights_of_a_finished_run_are_the_start_of_the_next(tmp_path):
         assert_same_bits(trained, again.module.state_dict())
         first = next(iter(trained))
         damaged = {
-            "is missing": {name: tensor for name, tensor in trained.items() if name != first},
-            "is not one of the model's": {**trained, "zz": torch.zeros(1)},
-            "it must be torch.float32": {**trained, first: torch.zeros(1)},
+            f"it lacks '{first}'": {name: tensor for name, tensor in trained.items() if name != first},
+            "it holds 'zz'": {**trained, "zz": torch.zeros(1)},
+            "must be torch.float32": {**trained, first: torch.zeros(1)},
         }
         for said, weights in damaged.items():
             save_file(weights, tmp_path / "model.safetensors")

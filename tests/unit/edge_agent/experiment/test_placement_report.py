@@ -219,3 +219,13 @@ def test_in_any_placement_bytes_follow_the_rows_and_each_worker_sees_only_its_ar
 
 def per_block(chosen, block):
     return sum(value.nbytes for value in chosen.chain.blocks[block].named_parameters().values())
+
+
+def test_a_keeper_of_replicas_has_their_weights_and_is_told_what_they_tell():
+    placed = (TWO, "placement.near=0:2", "placement.far=2:", "checkpoints.replicas=1", 'privacy.inputs_to=["near"]')
+    kept = reported(*placed)
+    assert [of(kept, worker)[1].weights for worker in ("edge", "near", "far")] == [(0,), (0, 1, 2, 3), (1, 2, 3)]
+    assert of(kept, "far")[1].gradients_tell == ()
+    permitted = reported(*placed, 'privacy.gradients_to=["far"]')
+    assert [of(permitted, worker)[1].weights for worker in ("edge", "far")] == [(), (0, 1, 2, 3)]
+    assert of(permitted, "far")[1].gradients_tell == ("inputs",)

@@ -19,6 +19,7 @@ from shared.placement import (
     check,
     fetches,
     held_blocks,
+    may_keep,
     reassign_worker,
     replica_keepers,
 )
@@ -49,22 +50,57 @@ DIVIDED = Placement(
 )
 
 
+def anybody(_block, _worker):
+    """Permit all."""
+    return True
+
+
+def keepers(placement, trainers, permitted=anybody):
+    return replica_keepers(placement, trainers, range(placement.blocks), permitted)
+
+
 def test_each_trainers_blocks_lie_with_the_next_and_the_last_ones_with_the_one_before():
-    assert replica_keepers(FOUR, TRAINERS) == {"near": "far", "far": "cloud", "cloud": "far"}
+    assert keepers(FOUR, TRAINERS) == {("near", "far"): [1], ("far", "cloud"): [2], ("cloud", "far"): [3]}
+    assert replica_keepers(FOUR, TRAINERS, [0, 3], anybody) == {("cloud", "far"): [3]}
 
 
 def test_a_trainer_that_is_not_there_keeps_nothing_and_one_alone_has_the_agent():
-    assert replica_keepers(chain(1, 2, 2, 4), ["near", "cloud"]) == {"near": "cloud", "cloud": "near"}
-    assert replica_keepers(chain(1, 4), ["near"]) == {"near": AGENT}
-    assert replica_keepers(DIVIDED, ["near", "far"]) == {"near": "far"}, "who updates nothing has nothing to lose"
+    assert keepers(chain(1, 2, 2, 4), ["near", "cloud"]) == {("near", "cloud"): [1], ("cloud", "near"): [2, 3]}
+    assert keepers(chain(1, 4), ["near"]) == {("near", AGENT): [1, 2, 3]}
+    assert keepers(DIVIDED, ["near", "far"]) == {("near", "far"): [1]}, "who updates nothing has nothing to lose"
+
+
+def test_the_agent_keeps_what_the_neighbour_may_not():
+    placement = chain(0, 2, 4)
+    assert keepers(placement, ["near", "far"], lambda block, worker: block in (1, 2) or worker == AGENT) == {
+        ("near", AGENT): [0],
+        ("near", "far"): [1],
+        ("far", "near"): [2],
+        ("far", AGENT): [3],
+    }
+
+
+def test_a_block_whose_weights_tell_of_samples_or_labels_is_kept_by_those_that_may_know_them():
+    model, near, nobody = ModelFacts(FACTS.blocks, why_raw=("it is an embedding",)), frozenset({"near"}), frozenset()
+
+    def kept(worker, permissions):
+        return [block for block in range(4) if may_keep(block, worker, model, permissions)]
+
+    assert kept("near", Permissions()) == [2, 3], "labels may be wherever the loss may be"
+    assert kept("near", Permissions(labels_to=nobody)) == [2]
+    assert kept("near", Permissions(inputs_to=near, labels_to=nobody)) == [0, 1, 2]
+    assert kept("near", Permissions(labels_to=near)) == [2, 3]
+    assert kept("near", Permissions(gradients_to=near, labels_to=nobody)) == [0, 1, 2, 3]
+    assert kept("far", Permissions(near, near, near)) == [2]
+    assert kept(AGENT, Permissions(labels_to=nobody)) == [0, 1, 2, 3]
 
 
 @given(lost=st.sampled_from(TRAINERS), stops=st.lists(st.integers(1, 4), min_size=2, max_size=2).map(sorted))
 def test_with_replicas_any_one_trainer_can_be_lost_and_the_others_have_all_blocks_between_them(lost, stops):
     before = chain(1, *stops, 4)
     kept = {worker: set() for worker in before.workers}
-    for trainer, keeper in replica_keepers(before, TRAINERS).items():
-        kept[keeper] |= set(held_blocks(before, trainer))
+    for (_, keeper), blocks in keepers(before, TRAINERS).items():
+        kept[keeper] |= set(blocks)
     there = {worker: OnDisk(True, frozenset(kept[worker])) for worker in before.workers if worker != lost}
     for successor in there:
         after = reassign_worker(before, lost, successor)

@@ -25,6 +25,16 @@ def test_steps_after_a_rollback_count_once(lineages, last):
     assert steps.hashes == {step: f"{step:016x}" for step in range(done + last)}
 
 
+def test_of_several_goings_back_in_a_row_the_last_counts():
+    """As where the newest checkpoint is not everywhere, an older one is restored, and then the newest is there again."""
+    steps = applied_steps([*lines_of(range(30)), "back 20", "back 10", "back 20", *lines_of(range(20, 25))])
+    assert (steps.count, list(steps.hashes)) == (25, list(range(25)))
+    with pytest.raises(StepLogError, match="line 33: went back to step 31, of which 30 were applied"):
+        applied_steps([*lines_of(range(30)), "back 20", "back 10", "back 31"])
+    with pytest.raises(StepLogError, match="line 33: went back to step 12, of which 11 were applied"):
+        applied_steps([*lines_of(range(30)), "back 10", *lines_of([10]), "back 12"])
+
+
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 3)), min_size=1, max_size=4))
 def test_steps_without_a_part_are_one_line_however_many_they_are(turns):
     lines, done, applied = [], 0, []
