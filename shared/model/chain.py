@@ -1,7 +1,7 @@
 """A model as a chain of blocks, which are placed, trained and moved one by one.
 
-A module declares its blocks (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
-(`tracing.py`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
+A module declares its blocks (an nn.Sequential, or a method `blocks()`), or a trace of its forward finds them
+(`tracing/`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
 parameters and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module
 (`verify.py`).
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
+from shared.model.examples import shorter
 from shared.model.features import FeatureSpecs
 from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.seams import find_seams
@@ -123,7 +124,8 @@ class Chain:
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
     """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
-    Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
+    Verified are, bit for bit: outputs and buffers in train mode and in eval mode, with other batch sizes and contents, and with
+    another length where a trace allows it.
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
     inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. Raises ModelError.
@@ -136,7 +138,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     with unchanged(module):
         mode = module.training
         verification = Verification(module, example)
-        named_modules = declared_blocks(module) or _traced_blocks(module, example)
+        named_modules = declared_blocks(module) or _traced_blocks(module, example, verification)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
     assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
@@ -229,9 +231,11 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
     return names
 
 
-def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
-    """The blocks that torch.fx finds, with their names."""
+def _traced_blocks(module: nn.Module, example: Tensor, verification: Verification) -> list[tuple[str, nn.Module]]:
+    """The blocks that a trace finds, with their names. Where they are to take other lengths, this will be verified."""
     traced = trace(module, example)
+    if traced.takes_shorter and (short := shorter(example)) is not None:
+        verification.add_length(short)
     segments = find_pieces(traced)
     if len(segments) < 2:
         seams = dict.fromkeys(seam.reason for seam in find_seams(traced))

@@ -10,7 +10,7 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from shared.model.segmentation import Segment
-from shared.model.tracing import Mode, TracedForward
+from shared.model.tracing import Device, Mode, TracedForward
 
 _Value = TypeVar("_Value")
 
@@ -111,25 +111,37 @@ class _Builder:
                 continue
             if node.op == "call_module":
                 self._attributes[str(node.target)] = self._trace.root.get_submodule(str(node.target))
-            args, kwargs = self._trace.arguments[node]
-            self._copies[node] = self._graph.create_node(
-                node.op, node.target, map_aggregate(args, self._copy), map_aggregate(kwargs, self._copy), node.name
-            )
+            self._add(node)
         self._graph.output(self._copy(self._segment.result))
         for path, names in self._borrowed.items():
             owner = self._trace.root.get_submodule(path)
             self._attributes[self._lenders[path]] = Borrowed(owner, frozenset(names))
         return SegmentModule(self._attributes, self._graph, held)
 
+    def _add(self, node: fx.Node) -> None:
+        self._copies[node] = self._graph.create_node(
+            node.op,
+            node.target,
+            map_aggregate(node.args, self._copy),
+            map_aggregate(node.kwargs, self._copy),
+            node.name,
+        )
+
     def _copy(self, argument: Any) -> Any:
         if isinstance(argument, Mode):
             return self._read(argument.path, "training")
+        if isinstance(argument, Device):
+            return self._graph.call_function(getattr, (self._input, "device"))
         if not isinstance(argument, fx.Node):
             return argument
         target = str(argument.target)
         if argument.op != "get_attr":
-            if argument not in self._copies:  # a batch size that was asked for in an earlier piece
-                self._copies[argument] = self._graph.call_method("size", (self._input, 0))
+            if argument not in self._copies:  # it was asked for, or made, in an earlier piece
+                place = self._trace.sizing.dimension(argument, self._segment.source)
+                if place is None:
+                    self._add(argument)
+                else:
+                    self._copies[argument] = self._graph.call_method("size", (self._input, place))
             return self._copies[argument]
         if target in self._trace.constants:
             self._attributes[target] = self._trace.constants[target]

@@ -256,7 +256,7 @@ def test_the_batch_size_crosses_with_a_tensor_that_has_it():
     assert names(chain) == ["linears.0", "linears.1", "linears.2"]
 
 
-def test_another_size_than_the_batch_crosses_as_a_value():
+def test_another_size_than_the_batch_is_asked_of_the_tensor_that_crosses():
     class Timed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -267,7 +267,9 @@ def test_another_size_than_the_batch_crosses_as_a_value():
             x = self.second(self.first(x).relu())
             return self.third(x.mean(1) * steps)
 
-    assert names(build_chain(Timed(), example(4, 5, WIDTH))) == ["first", "third"]
+    chain = build_chain(Timed(), example(4, 5, WIDTH))
+    assert names(chain) == ["first", "second", "third"]
+    assert torch.equal(run_chain(chain, example(3, 7, WIDTH)), chain.module(example(3, 7, WIDTH)))
 
 
 def test_a_module_of_two_inputs_may_be_opened():

@@ -38,9 +38,9 @@ class ControlFlow(nn.Module):
 
 
 class TrainOnly(ControlFlow):
-    def forward(self, x: Tensor) -> Tensor:  # train only
+    def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            x = F.relu(x)
+            x = F.relu(x)  # train only
         return self.second(self.first(x))
 
 
@@ -360,13 +360,13 @@ def test_tied_weights_are_named_where_they_leave_no_cut():
 
 
 def test_tensors_beside_the_feature_are_named_where_they_leave_no_cut():
-    class Resized(nn.Module):
+    class Skipping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.down, self.up = nn.Conv2d(1, 2, 3, stride=2), nn.Conv2d(2, 1, 1)
+            self.down, self.up = nn.Conv2d(1, 2, 1), nn.Conv2d(2, 1, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return F.interpolate(self.up(self.down(x).relu()), size=x.shape[-2:])
+            return self.up(self.down(x).relu()) + x
 
     with pytest.raises(ModelError, match=r"in front of 'up' there pass 'relu' \(\S+\.py:\d+\) and the input"):
-        build_chain(Resized(), example(4, 1, 8, 8))
+        build_chain(Skipping(), example(4, 1, 8, 8))
