@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, FunctionType, TracebackType
+from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 import torch
@@ -105,6 +105,11 @@ def definition_line(module: nn.Module) -> str:
     """Find the line at which the forward of a module begins."""
     code = inspect.unwrap(type(module).forward).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def is_torchs(module: ModuleType) -> bool:
+    """Tell whether a Python module is part of torch."""
+    return module.__name__.partition(".")[0] == "torch"
 
 
 def caller_line() -> str:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from shared.model.tracing.leaves import caller_line
-from shared.model.tracing.record import Call, Device, Record, TraceError
+from shared.model.tracing.record import Call, Device, Record, TraceError, modes_of_torch
 from shared.model.tracing.sizes import Size, size
 
 _NODE = "_isthmus_node"
 """The attribute of a tensor that holds the node which gives it, and the tensor's version then."""
-_PLAIN = (bool, int, float, complex, str, torch.dtype, torch.layout, torch.memory_format, type(None), type(Ellipsis))
+_PLAIN = (bool, complex, str, torch.dtype, torch.layout, torch.memory_format, type(None), type(Ellipsis))
 
 
 class Nodes:
@@ -37,7 +37,7 @@ class Nodes:
 
     def add(self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
         """Add an operation on values. Raises TraceError for arguments that a graph cannot hold."""
-        self.check_gradient_mode()
+        self.check_modes()
         return self._add(op, target, self.argument(args), self.argument(kwargs or {}))
 
     def enter(self, node: fx.Node) -> None:
@@ -46,11 +46,11 @@ class Nodes:
         self.record.lines[node] = caller_line()
         self.call.items.append(node)
 
-    def check_gradient_mode(self) -> None:
-        """Raise TraceError where gradients are on that were off when the present call began, or the other way round."""
-        if torch.is_grad_enabled() != self.call.grad_enabled:
+    def check_modes(self) -> None:
+        """Raise TraceError where the modes of torch are not those in which the present call began."""
+        if modes_of_torch() != self.call.modes:
             raise TraceError(
-                "forward() switches gradients on or off, which a trace does not keep (to freeze layers, use "
+                "forward() switches gradients or autocast on or off, which a trace does not keep (to freeze layers, use "
                 "requires_grad_(False))"
             )
 
@@ -64,11 +64,13 @@ class Nodes:
             return Device()
         if isinstance(value, slice):
             return slice(*map(self.argument, (value.start, value.stop, value.step)))
-        if isinstance(value, tuple | list):
+        if type(value) in (tuple, list, torch.Size):
             held = [self.argument(each) for each in value]
             return held if isinstance(value, list) else tuple(held)
-        if isinstance(value, dict):
+        if type(value) is dict:
             return {key: self.argument(each) for key, each in value.items()}
+        if isinstance(value, int | float) and not isinstance(value, bool):  # of numpy, say, which no graph can show
+            return int(value) if isinstance(value, int) else float(value)
         if isinstance(value, _PLAIN):
             return value
         raise TraceError(f"an operation on tensors is given a {type(value).__name__}, which a trace does not keep")
@@ -92,8 +94,14 @@ class Nodes:
         node = self.computed(tensor)
         return node is None or node in self.record.made
 
+    def check_sized(self, node: fx.Node) -> None:
+        """Raise TraceError where the shape of a node's tensor may follow from contents."""
+        if node in self.record.contents_sized:
+            raise TraceError("forward() asks for a size that follows from the contents of a tensor")
+
     def size_of(self, node: fx.Node, place: int) -> Any:
-        """The size of one dimension of a node's tensor."""
+        """The size of one dimension of a node's tensor. Raises TraceError as `check_sized` does."""
+        self.check_sized(node)
         if (node, place) not in self._sizes:
             asked = self._add("call_method", "size", (node, place), {})
             self._sizes[node, place] = self.number(asked, self.record.shapes[node][place])
@@ -120,6 +128,8 @@ class Nodes:
 
     def mark(self, tensor: Tensor, node: fx.Node) -> None:
         """Have a tensor remember that `node` gives it."""
+        if any(source in self.record.contents_sized for source in node.all_input_nodes):
+            self.record.contents_sized.add(node)
         setattr(tensor, _NODE, (node, tensor._version))
         self.record.shapes[node] = tensor.size()
 

@@ -14,6 +14,11 @@ class Device:
     """Stands in a node's arguments for the device of the tensors that are computed on."""
 
 
+def modes_of_torch() -> tuple[bool, ...]:
+    """The modes that change what operations compute, and that no graph holds: gradients, and autocast on either device."""
+    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"))
+
+
 @dataclass(eq=False)
 class Call:
     """One call of a module that was traced through: nodes[start:stop], partly its own and partly of calls inside it."""
@@ -24,8 +29,8 @@ class Call:
     start: int = 0
     stop: int = 0
     items: list["Call | fx.Node"] = field(default_factory=list)
-    grad_enabled: bool = field(default_factory=torch.is_grad_enabled)
-    """Gradient mode in which the call begins."""
+    modes: tuple[bool, ...] = field(default_factory=lambda: modes_of_torch())
+    """Modes of torch in which the call begins."""
 
 
 @dataclass(eq=False)
@@ -46,5 +51,7 @@ class Record:
     """Nodes that take one value out of several."""
     made: set[fx.Node] = field(default_factory=set)
     """Nodes whose values follow from numbers and constants alone, without chance."""
+    contents_sized: set[fx.Node] = field(default_factory=set)
+    """Nodes whose shapes may follow from contents, because something in front of them selects by contents."""
     constants: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that the forward has without looking at its input, by the target of the node that reads them."""

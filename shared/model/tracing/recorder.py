@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from shared import foreign
 from shared.model.random_state import generator_states
 from shared.model.snapshot import unchanged
-from shared.model.tracing.leaves import Leaves, OpaqueError, definition_line, opaque
+from shared.model.tracing.leaves import Leaves, OpaqueError, definition_line, is_torchs, opaque
 from shared.model.tracing.nodes import Nodes, Unchanged, leaves_of, tensors_of
 from shared.model.tracing.record import Call, Record, TraceError
 
@@ -34,6 +34,10 @@ _FACTS = _SIZES | {
     *("__format__", "__repr__", "__hash__"),
 }
 """Questions about tensors that can be answered without their contents."""
+_SELECTIONS = frozenset(
+    ("nonzero", "masked_select", "argwhere", "unique", "unique_consecutive", "bincount", "repeat_interleave")
+)
+"""Functions of which the shape of the result may follow from contents."""
 _ABOUT_GRADIENTS = frozenset(("requires_grad", "grad", "grad_fn", "is_leaf", "retains_grad", "register_hook"))
 
 
@@ -93,6 +97,8 @@ class Recorder(TorchFunctionMode):
             node = self._nodes.add("call_function", func, args, kwargs)
         if not drawn:
             self._nodes.note_made(node)
+        if name in _SELECTIONS or (name == "__getitem__" and any(map(self._selects, given[1:]))):
+            self._nodes.record.contents_sized.add(node)
         return None if result is None else self._nodes.named(node, result, before)
 
     def _answer(self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -109,10 +115,15 @@ class Recorder(TorchFunctionMode):
             answer = func(*args, **kwargs)
             return NotImplemented if tensors_of(answer) else answer  # type() may also convert
         if name in ("numel", "nelement"):
+            self._nodes.check_sized(node)
             return self._nodes.number(self._nodes.add("call_method", name, args), tensor.numel())
         sizes = torch.Size([self._nodes.size_of(node, place) for place in range(tensor.dim())])
         asked = 0 if name == "__len__" else next((each for each in (*args[1:], *kwargs.values())), None)
         return sizes if asked is None else sizes[asked]
+
+    def _selects(self, index: Tensor) -> bool:
+        """Tell whether as much as an index has true elements is taken, and contents decide how many these are."""
+        return index.dtype in (torch.bool, torch.uint8) and not self._nodes.is_known(index)
 
     def _contents(self, name: str, answer: Any, asked: list[Tensor]) -> Any:
         """The answer to a question about contents, where these follow from sizes alone or are a buffer's."""
@@ -130,7 +141,7 @@ class Recorder(TorchFunctionMode):
         if not self._is_recording():
             return self._call_module(module, *args, **kwargs)
         nodes = self._nodes
-        nodes.check_gradient_mode()
+        nodes.check_modes()
         path = self._paths.get(module)
         if path is None:
             if next(module.parameters(), None) is None:
@@ -197,6 +208,13 @@ class Recorder(TorchFunctionMode):
         applied.__name__ = kind.__name__
         return self._run_unseen("call_function", applied, apply, args, kwargs)
 
+    def _len(self, value: Any) -> int:
+        """Run in place of `len`, which makes a plain number of every size."""
+        if isinstance(value, Tensor) and self._is_recording():
+            batch: int = value.size(0)
+            return batch
+        return len(value)
+
     def _is_recording(self) -> bool:
         return threading.get_ident() == self._thread and torch._C._is_torch_function_mode_enabled()
 
@@ -213,17 +231,20 @@ class Recorder(TorchFunctionMode):
             stack.enter_context(self._leaves.functions_replaced(self._as_leaf))
             stack.enter_context(_replaced(nn.Module, "__call__", called))
             stack.enter_context(_replaced(Function, "apply", classmethod(applied)))
+            for module in {inspect.getmodule(type(part)) for part in self._root.modules()}:
+                if module is not None and not hasattr(module, "len") and not is_torchs(module):
+                    stack.enter_context(_replaced(module, "len", self._len))
             yield
 
 
 @contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
-    before = vars(owner)[name]
+def _replaced(owner: type | ModuleType, name: str, value: Any) -> Iterator[None]:
+    before = vars(owner).get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        delattr(owner, name) if before is None else setattr(owner, name, before)
 
 
 def _refuse_packing(module: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> None:

@@ -205,6 +205,61 @@ def test_results_that_follow_from_contents_past_torch_are_found():
     check_cuts(chain, torch.rand(SEQUENCES))
 
 
+class Flattening(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(7 * WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.second(x.view(len(x), -1))
+
+
+def test_the_length_of_a_tensor_is_its_batch_size():
+    chain = build_chain(Flattening(), example(*SEQUENCES))
+    assert names(chain) == ["first", "second"]
+    check_cuts(chain, example(6, *SEQUENCES[1:]))
+    assert "len" not in globals()
+
+
+class Casting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.linear(x).float()
+
+
+class Packing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 3), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+
+
+class Selecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        return x / x[x > 0].numel() + x[x > 0].shape[0]
+
+
+@pytest.mark.parametrize("inner", [Casting, Packing, Selecting])
+def test_a_submodule_that_does_what_no_trace_keeps_is_run_as_it_is(inner):
+    chain = build_chain(Wrapped(inner()), example(*SEQUENCES))
+    assert names(chain) == ["before", "inner", "after"]
+    assert chain.blocks[1].module.get_submodule("inner") is chain.module.inner
+    check_cuts(chain, example(6, *SEQUENCES[1:]))
+
+
 def test_a_mask_of_padding_is_named_beside_the_feature():
     chain = build_chain(asking.Padded(), example(*TOKENS))
     reasons = {seam.after: seam.reason for seam in explain(chain)}
