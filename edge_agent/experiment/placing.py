@@ -96,7 +96,7 @@ def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
     if not config.all_trainers:
         return _alone(workload)
-    cut = config.deployment.cut or max(chain.first_boundary, len(chain.blocks) // 2)
+    cut = config.deployment.cut or _default_cut(chain)
     check_cut(cut, chain)
     return two_workers(
         AGENT,
@@ -106,6 +106,13 @@ def _from_cut(workload: Workload) -> Placement:
         workload.batch_size,
         staleness=config.deployment.first_staleness,
     )
+
+
+def _default_cut(chain: Chain) -> int:
+    """The middle of the model, or the next cut that parts no blocks which use a weight together; L where there is none."""
+    blocks = len(chain.blocks)
+    middle = min(max(chain.first_boundary, blocks // 2), blocks)
+    return next(cut for cut in range(middle, blocks + 1) if not chain.parts_tied(0, cut))
 
 
 def _alone(workload: Workload) -> Placement:

@@ -24,7 +24,7 @@ from shared.model.segmentation import find_pieces
 from shared.model.segments import build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
-from shared.model.state_entries import StateEntry, assign_state
+from shared.model.state_entries import BlockState, StateEntry, assign_state
 from shared.model.tracing import trace
 from shared.model.verify import Verification
 
@@ -44,12 +44,20 @@ class Block:
     does."""
     draws_random: bool
     """True if the block draws from torch's default generator in train mode, as dropout does."""
-    entries: tuple[StateEntry, ...] = field(repr=False)
+    state: BlockState = field(repr=False)
     """Places of the block's parameters and buffers in the module."""
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
         return {entry.name: value for entry, value in self._values() if isinstance(value, nn.Parameter)}
+
+    def tied_parameters(self) -> dict[int, dict[str, nn.Parameter]]:
+        """The parameters that the block uses and earlier blocks have: by the block that has them, and by name."""
+        found: dict[int, dict[str, nn.Parameter]] = {}
+        for tied in self.state.tied:
+            if isinstance(value := tied.entry.value, nn.Parameter):
+                found.setdefault(tied.keeper, {})[tied.entry.name] = value
+        return found
 
     def named_buffers(self) -> dict[str, Tensor]:
         """The persistent buffers as they are now, by their names in the whole module."""
@@ -73,7 +81,7 @@ class Block:
 
     def _values(self) -> list[tuple[StateEntry, Tensor]]:
         first_names: dict[int, tuple[StateEntry, Tensor]] = {}
-        for entry in self.entries:
+        for entry in self.state.entries:
             first_names.setdefault(id(entry.value), (entry, entry.value))
         return list(first_names.values())
 
@@ -109,6 +117,23 @@ class Chain:
         """The output. A loss takes one tensor, so one tensor leaves the last block."""
         (output,) = self.features[-1]
         return output
+
+    @property
+    def together(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of blocks that use a parameter together, so that they stay with one worker, in order."""
+        groups: list[set[int]] = []
+        for block in self.blocks:
+            for tied in block.state.tied:
+                joined = {block.index, tied.keeper}.union(
+                    *(group for group in groups if tied.keeper in group or block.index in group)
+                )
+                groups = [group for group in groups if group.isdisjoint(joined)] + [joined]
+        return tuple(sorted(tuple(sorted(group)) for group in groups))
+
+    def parts_tied(self, first: int, stop: int) -> bool:
+        """Tell whether blocks [first, stop) have a parameter together with a block that is none of them."""
+        wanted = set(range(first, stop))
+        return any(not wanted.isdisjoint(group) and not wanted.issuperset(group) for group in self.together)
 
     def gradient_slots(self, block: int) -> tuple[int, ...]:
         """The slots of `features[block]` whose error gradients are of use: those of floats, if a block before it learns."""
@@ -147,8 +172,8 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         if observed.not_batch_first:
             named_modules = _joined(module, named_modules, observed.not_batch_first)
             observed = verification.check(named_modules)
-        entries = assign_state(module, named_modules)
-        persistent = frozenset(id(entry.value) for held in entries for entry in held if entry.is_persistent)
+        states = assign_state(module, named_modules)
+        persistent = frozenset(id(entry.value) for state in states for entry in state.entries if entry.is_persistent)
         modules = [block for _, block in named_modules]
         behaviours = tuple(
             behaviour_of(block, inputs, persistent, draws_random=draws)
@@ -164,7 +189,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             block,
             modifies_input=observed.modifies_input[index],
             draws_random=observed.draws_random[index],
-            entries=tuple(entries[index]),
+            state=states[index],
         )
         for index, (name, block) in enumerate(named_modules)
     )

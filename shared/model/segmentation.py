@@ -143,16 +143,27 @@ def first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node,
 
 
 def state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """First and last position of use of each parameter and buffer, so that no boundary comes between."""
+    """First and last position of use of each parameter and buffer, where no boundary may come between.
+
+    One may where two operations use a parameter: the sum of their gradients is the same in any order.
+    """
     uses: dict[int, list[int]] = {}
+    several = set[int]()
     for position, node in enumerate(trace.nodes):
         if node.op == "call_module":
             module = trace.root.get_submodule(str(node.target))
             for tensor in (*module.parameters(), *module.buffers()):
                 uses.setdefault(id(tensor), []).append(position)
+                if not isinstance(tensor, nn.Parameter) or not type(module).__module__.startswith("torch.nn."):
+                    several.add(id(tensor))  # a module of the user's may use it more than once
         elif node.op == "get_attr" and node.target not in trace.constants:
-            uses.setdefault(id(trace.attribute(node)), []).extend(positions[user] for user in node.users)
-    return ((min(found), max(found)) for found in uses.values() if found)
+            value = trace.attribute(node)
+            uses.setdefault(id(value), []).extend(positions[user] for user in node.users)
+            if not isinstance(value, nn.Parameter):
+                several.add(id(value))
+    for value, found in uses.items():
+        if len(found) > 2 or (len(found) == 2 and value in several):
+            yield min(found), max(found)
 
 
 def _name(trace: TracedForward, start: int, stop: int) -> str:

@@ -188,7 +188,7 @@ class Nodes:
 
 
 class Unchanged:
-    """Those of some tensors that have not been written to since."""
+    """Tells which of some tensors have not been written to since."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._versions = [(tensor, tensor._version) for tensor in tensors]

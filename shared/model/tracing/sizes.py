@@ -14,7 +14,7 @@ RecordNumber = Callable[[Callable[..., Any], tuple[Any, ...], Any], Any]
 
 
 class _Traced:
-    """What is computed of such a number is one too."""
+    """Remembers its origin, and so does everything that is computed of it."""
 
     node: fx.Node
     record: RecordNumber

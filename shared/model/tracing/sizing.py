@@ -1,4 +1,4 @@
-"""Sizes of one module's values in several runs: which are constants, which are the same, and of which tensor each can be asked.
+"""Sizes of one module's values in several runs: which are constants, and of which tensor each can be asked.
 
 Two sizes that are equal in all runs are one and the same, because the runs differ in the batch size, and in the length.
 """
@@ -28,9 +28,8 @@ class Sizing:
 
 
 def simplify(records: Sequence[Record]) -> Sizing:
-    """Simplify the first of several records of the same operations: sizes that never change become constants, equal ones one.
-
-    Nodes that nothing needs any more are left out.
+    """Simplify the first of several records of the same operations: sizes that never change become constants, and those that
+    are sizes of the input one each. Nodes that nothing needs any more are left out.
     """
     first = records[0]
     nodes = list(first.graph.nodes)
@@ -50,7 +49,7 @@ def simplify(records: Sequence[Record]) -> Sizing:
     for node, values in numbers.items():
         if len(set(values)) == 1:
             stand_ins[node] = values[0]
-        elif (known := first_of.setdefault(values, node)) is not node:
+        elif values in shapes[nodes[0]] and (known := first_of.setdefault(values, node)) is not node:
             stand_ins[node] = known
     for node in nodes:
         node.args = map_aggregate(node.args, lambda each: stand_ins.get(each, each))  # type: ignore[arg-type]
