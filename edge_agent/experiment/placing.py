@@ -34,6 +34,7 @@ from shared.placement import (
     parse_range,
     two_workers,
 )
+from shared.registry import LOSSES
 
 
 def placement_of(workload: Workload) -> Placement:
@@ -61,8 +62,18 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     privacy = workload.config.privacy
     permissions = Permissions(frozenset(privacy.inputs_to), labels_to, frozenset(privacy.gradients_to))
     check(placement, facts_of(workload.chain), permissions)
+    _check_loss(placement, workload.config.training.loss)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
+
+
+def _check_loss(placement: Placement, loss: str) -> None:
+    heads = [tile.worker for tile in placement.holders(placement.blocks - 1)]
+    if len(heads) > 1 and loss in LOSSES and not LOSSES[loss].divisible:
+        raise ConfigError(
+            f"placement: {' and '.join(heads)} would each compute the loss {loss!r} of a part of the batch, and it is the mean "
+            "over all tokens of a batch; let one worker have the last block for all samples"
+        )
 
 
 def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:

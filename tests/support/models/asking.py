@@ -47,12 +47,14 @@ class Layer(nn.Module):
 class Gpt(nn.Module):
     """A language model: tokens (B, T) to scores (B, T, VOCABULARY)."""
 
-    def __init__(self, layers: int = 3, longest: int = 12) -> None:
+    def __init__(self, layers: int = 3, longest: int = 12, *, tied: bool = False) -> None:
         super().__init__()
         self.longest = longest
         self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(longest, WIDTH)
         self.layers = nn.ModuleList(Layer(longest) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the scores of the next tokens, or the loss where `targets` are given."""
