@@ -25,6 +25,7 @@ from shared.model.segments import build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
+from shared.model.tied import check_tied
 from shared.model.tracing import trace
 from shared.model.verify import Verification
 
@@ -174,6 +175,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             observed = verification.check(named_modules)
         states = assign_state(module, named_modules)
         persistent = frozenset(id(entry.value) for state in states for entry in state.entries if entry.is_persistent)
+        check_tied(type(module).__name__, named_modules, states, observed.features)
         modules = [block for _, block in named_modules]
         behaviours = tuple(
             behaviour_of(block, inputs, persistent, draws_random=draws)

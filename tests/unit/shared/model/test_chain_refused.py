@@ -136,6 +136,17 @@ def test_a_block_that_stays_in_one_mode_is_refused():
         build_chain(Stuck(["linear", "dropout"]), example())
 
 
+def test_a_weight_that_a_block_uses_twice_and_another_again_is_refused():
+    shared = layer()
+    twice = nn.Sequential(shared, nn.ReLU(), shared)
+    with pytest.raises(
+        ModelError, match=r"'0.0.weight' of Sequential is used 2 times by block '0' and again by block '2'"
+    ):
+        build_chain(nn.Sequential(twice, nn.ReLU(), shared), example())
+    last = build_chain(nn.Sequential(shared, nn.ReLU(), twice), example())
+    assert last.together == ((0, 2),)
+
+
 def test_a_buffer_in_two_blocks_is_refused_by_name():
     norm = nn.BatchNorm1d(WIDTH, affine=False)
     with pytest.raises(ModelError, match=r"buffer '1.running_mean' .* block '1' and by block '3'"):
