@@ -156,7 +156,7 @@ def state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator
                 uses.setdefault(id(tensor), []).append(position)
                 if not isinstance(tensor, nn.Parameter) or not type(module).__module__.startswith("torch.nn."):
                     several.add(id(tensor))  # a module of the user's may use it more than once
-        elif node.op == "get_attr" and node.target not in trace.constants:
+        elif node.op == "get_attr" and node.target not in trace.constants and node.target not in trace.fixed:
             value = trace.attribute(node)
             uses.setdefault(id(value), []).extend(positions[user] for user in node.users)
             if not isinstance(value, nn.Parameter):

@@ -36,6 +36,8 @@ class TracedForward:
     sizing: Sizing
     made: set[fx.Node]
     """Nodes whose values follow from sizes and constants alone, so that they can be computed wherever they are needed."""
+    fixed: set[str]
+    """Targets of the nodes that read a buffer which nothing writes to and no state dict holds."""
     constants: dict[str, Tensor]
     """Tensors that the forward made without looking at its input, by the target of the node that reads them."""
     lines: dict[fx.Node, str]
@@ -103,6 +105,7 @@ def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
         shapes=trained.shapes,
         sizing=sizing,
         made=trained.made,
+        fixed=trained.fixed - _used_by_submodules(root, trained),
         constants=trained.constants,
         lines=trained.lines,
         leaf_reasons=leaves.reasons,
@@ -113,6 +116,12 @@ def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
 def _run(root: nn.Module, leaves: Leaves, example: Tensor, *, training: bool) -> Record:
     root.train(training)
     return Recorder(root, leaves).record(example)
+
+
+def _used_by_submodules(root: nn.Module, record: Record) -> set[str]:
+    """The buffers of submodules that are run as they are: these read them themselves."""
+    leaves = [str(node.target) for node in record.graph.nodes if node.op == "call_module"]
+    return {f"{path}.{name}" for path in leaves for name, _ in root.get_submodule(path).named_buffers()}
 
 
 def _run_shorter(root: nn.Module, leaves: Leaves, example: Tensor, evaluated: Record) -> Record | None:

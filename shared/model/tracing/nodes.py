@@ -28,17 +28,26 @@ class Nodes:
         """The innermost call that runs now."""
         self.record = Record(self.call)
         self._targets: dict[int, tuple[str, Tensor]] = {}
+        self._parameters = {name for name, _ in root.named_parameters()}
+        self._fixed: list[tuple[str, Tensor, int]] = []
         for path, module in root.named_modules():
             for name, value in (*module._parameters.items(), *module._buffers.items(), *vars(module).items()):
-                if isinstance(value, Tensor):
-                    self._targets.setdefault(id(value), (f"{path}.{name}" if path else name, value))
+                if isinstance(value, Tensor) and id(value) not in self._targets:
+                    target = f"{path}.{name}" if path else name
+                    self._targets[id(value)] = target, value
+                    if name in module._non_persistent_buffers_set:
+                        self.record.fixed.add(target)
+                        self._fixed.append((target, value, value._version))
         self._reads: dict[str, fx.Node] = {}
         self._sizes: dict[tuple[fx.Node, int], Size] = {}
 
     def add(self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> fx.Node:
         """Add an operation on values. Raises TraceError for arguments that a graph cannot hold."""
-        self.check_modes()
-        return self._add(op, target, self.argument(args), self.argument(kwargs or {}))
+        node = self._add(op, target, self.argument(args), self.argument(kwargs or {}))
+        if op != "call_module" and all(map(self._has_no_gradient, node.all_input_nodes)):
+            self.record.without_gradient.add(node)
+        self.check_modes(gradients=node not in self.record.without_gradient)
+        return node
 
     def enter(self, node: fx.Node) -> None:
         """Note the call and the line that a node belongs to."""
@@ -46,9 +55,12 @@ class Nodes:
         self.record.lines[node] = caller_line()
         self.call.items.append(node)
 
-    def check_modes(self) -> None:
-        """Raise TraceError where the modes of torch are not those in which the present call began."""
-        if modes_of_torch() != self.call.modes:
+    def check_modes(self, *, gradients: bool = True) -> None:
+        """Raise TraceError where the modes of torch are not those in which the present call began.
+
+        gradients: whether that of gradients matters.
+        """
+        if modes_of_torch()[0 if gradients else 1 :] != self.call.modes[0 if gradients else 1 :]:
             raise TraceError(
                 "forward() switches gradients or autocast on or off, which a trace does not keep (to freeze layers, use "
                 "requires_grad_(False))"
@@ -121,10 +133,31 @@ class Nodes:
         return self.number(node, value)
 
     def note_made(self, node: fx.Node) -> None:
-        """Note that a node follows from numbers and constants alone, where it does."""
-        made, numbers, constants = self.record.made, self.record.numbers, self.record.constants
-        if all(each in numbers or each in made or each.target in constants for each in node.all_input_nodes):
-            made.add(node)
+        """Note that a node follows from numbers, constants and fixed buffers alone, where it does."""
+        record = self.record
+        if all(
+            each in record.numbers
+            or each in record.made
+            or each.target in record.constants
+            or each.target in record.fixed
+            for each in node.all_input_nodes
+        ):
+            record.made.add(node)
+
+    def end(self) -> None:
+        """Take back of the buffers that were written to that they are fixed."""
+        record = self.record
+        written = {target for target, buffer, version in self._fixed if buffer._version != version}
+        record.fixed -= written
+        for node in record.graph.nodes:
+            sources = [each for each in node.all_input_nodes if each not in record.numbers]
+            if any(each.target in written or (each.op != "get_attr" and each not in record.made) for each in sources):
+                record.made.discard(node)
+
+    def _has_no_gradient(self, node: fx.Node) -> bool:
+        if node.op == "get_attr":
+            return str(node.target) not in self._parameters
+        return node in self.record.without_gradient or node in self.record.numbers
 
     def mark(self, tensor: Tensor, node: fx.Node) -> None:
         """Have a tensor remember that `node` gives it."""

@@ -50,7 +50,11 @@ class Record:
     entries: set[fx.Node] = field(default_factory=set)
     """Nodes that take one value out of several."""
     made: set[fx.Node] = field(default_factory=set)
-    """Nodes whose values follow from numbers and constants alone, without chance."""
+    """Nodes whose values follow from numbers, constants and fixed buffers alone, without chance."""
+    fixed: set[str] = field(default_factory=set)
+    """Buffers that no state dict holds and the forward does not write to, by their targets: as good as constants."""
+    without_gradient: set[fx.Node] = field(default_factory=set)
+    """Nodes whose values follow from the input, constants and buffers alone, so that no gradient comes from there."""
     contents_sized: set[fx.Node] = field(default_factory=set)
     """Nodes whose shapes may follow from contents, because something in front of them selects by contents."""
     constants: dict[str, Tensor] = field(default_factory=dict)

@@ -65,6 +65,7 @@ class Recorder(TorchFunctionMode):
                 if any(tensor._version != version for tensor, version in self._contents_asked):
                     raise TraceError("forward() asks for the contents of a buffer that it writes to")
                 nodes.enter(record.graph.output(nodes.argument(output)))
+                nodes.end()
         return record
 
     def __torch_function__(

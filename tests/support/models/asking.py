@@ -238,3 +238,49 @@ class Decoder(nn.Module):
         x = self.embed(tokens)
         memory = torch.zeros(x.shape[0], 1, WIDTH)
         return self.head(self.decoder(x, memory, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1])))
+
+
+class Angles(nn.Module):
+    """Cosines and sines of places, from a buffer that no state dict holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rates", 1.0 / 10.0 ** torch.arange(0, 1, 2 / WIDTH), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both, (T, WIDTH)."""
+        angles = torch.outer(places.float(), self.rates).repeat(1, 2)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+class Turning(nn.Module):
+    """A layer that turns its features by their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        """Return features of the shape of `x`."""
+        left, right = self.mix(x).chunk(2, dim=-1)
+        turned = torch.cat([left, right], -1) * cosines + torch.cat([-right, left], -1) * sines
+        return x + self.out(turned.tanh())
+
+
+class Rotary(nn.Module):
+    """A decoder with rotary places, which are computed once for all layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.angles = nn.Embedding(VOCABULARY, WIDTH), Angles()
+        self.layers = nn.ModuleList(Turning() for _ in range(3))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to scores (B, T, VOCABULARY)."""
+        x = self.tokens(tokens)
+        cosines, sines = self.angles(x, torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            x = layer(x, cosines, sines)
+        return self.head(x)

@@ -74,6 +74,7 @@ CASES = [
     (lambda: asking.Encoder(causal=True), TOKENS, ["embed", *LAYERS, "head"]),
     (lambda: asking.Encoder(causal=True, by_argument=True), TOKENS, ["embed", *LAYERS, "head"]),
     (asking.Decoder, TOKENS, ["embed", *(f"decoder.layers.{index}" for index in range(3)), "head"]),
+    (asking.Rotary, TOKENS, ["tokens", "layers.0", "layers.1", "layers.2", "head"]),
     (asking.Padded, TOKENS, ["embed", "head"]),
 ]
 IDS = [f"{case[0].__name__}-{place}" for place, case in enumerate(CASES)]
@@ -258,6 +259,29 @@ def test_a_submodule_that_does_what_no_trace_keeps_is_run_as_it_is(inner):
     assert names(chain) == ["before", "inner", "after"]
     assert chain.blocks[1].module.get_submodule("inner") is chain.module.inner
     check_cuts(chain, example(6, *SEQUENCES[1:]))
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_buffer_of_two_layers_is_copied_unless_the_forward_writes_to_it(written):
+    class Offset(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+            self.register_buffer("offset", torch.ones(WIDTH), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second, third = self.layers
+            x = second(first(x) + self.offset) - self.offset
+            if written:
+                self.offset += 1
+            return third(x)
+
+    chain = build_chain(Offset(), example(*SEQUENCES))
+    assert names(chain) == (["layers.0"] if written else ["layers.0", "layers.1"]) + ["layers.2"]
+    transients = [list(block.named_transients()) for block in chain.blocks]
+    assert transients == ([["offset"], []] if written else [[], [], []])
+    if not written:
+        check_cuts(chain, example(*SEQUENCES))
 
 
 def test_a_mask_of_padding_is_named_beside_the_feature():
