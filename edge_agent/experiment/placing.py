@@ -33,6 +33,7 @@ from shared.placement import (
     parse_range,
     two_workers,
 )
+from shared.registry import LOSSES
 
 
 def placement_of(workload: Workload) -> Placement:
@@ -59,8 +60,18 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     """
     privacy = workload.config.privacy
     check(placement, facts_of(workload.chain), permissions_of(privacy, labels_to))
+    _check_loss(placement, workload.config.training.loss)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
+
+
+def _check_loss(placement: Placement, loss: str) -> None:
+    heads = [tile.worker for tile in placement.holders(placement.blocks - 1)]
+    if len(heads) > 1 and loss in LOSSES and not LOSSES[loss].divisible:
+        raise ConfigError(
+            f"placement: {' and '.join(heads)} would each compute the loss {loss!r} of a part of the batch, and it is the mean "
+            "over all tokens of a batch; let one worker have the last block for all samples"
+        )
 
 
 def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:
@@ -94,7 +105,7 @@ def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
     if not config.all_trainers:
         return _alone(workload)
-    cut = config.deployment.cut or max(chain.first_boundary, len(chain.blocks) // 2)
+    cut = config.deployment.cut or _default_cut(chain)
     check_cut(cut, chain)
     return two_workers(
         AGENT,
@@ -104,6 +115,13 @@ def _from_cut(workload: Workload) -> Placement:
         workload.batch_size,
         staleness=config.deployment.first_staleness,
     )
+
+
+def _default_cut(chain: Chain) -> int:
+    """The middle of the model, or the next cut that parts no blocks which use a weight together; L where there is none."""
+    blocks = len(chain.blocks)
+    middle = min(max(chain.first_boundary, blocks // 2), blocks)
+    return next(cut for cut in range(middle, blocks + 1) if not chain.parts_tied(0, cut))
 
 
 def _alone(workload: Workload) -> Placement:

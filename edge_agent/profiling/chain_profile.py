@@ -166,7 +166,8 @@ class ChainMeasuring:
         blocks = len(chain.blocks)
         firsts = range(chain.first_boundary + place - 1, blocks) if place else [0]
         stops = range(chain.first_boundary + place, blocks - behind + 1) if behind else [blocks]
-        return [(first, stop) for first in firsts for stop in stops if first < stop]
+        runs = [(first, stop) for first in firsts for stop in stops if first < stop]
+        return [run for run in runs if not chain.parts_tied(*run)]
 
     def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
         """List in words the measurements that are still to be made."""

@@ -101,6 +101,8 @@ class Profiler:
         if cut < self._experiment.chain.first_boundary:
             _log.warning("cut skipped: it would send raw samples", cut=cut)
             return MeasuredCut(skipped="would send raw samples")
+        if self._experiment.chain.parts_tied(0, cut):
+            return MeasuredCut(skipped="would part blocks that use a weight together")
         needed, available = needed_bytes(self._experiment.chain, 0, cut), available_bytes()
         if needed > available:
             _log.warning(

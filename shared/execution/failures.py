@@ -54,6 +54,8 @@ def _check_labels(loss: str, output: Tensor, labels: Tensor) -> None:
     check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
     if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
         _check_classes(labels, output.shape[1])
+    if labels_of(loss) is Labels.TOKENS:
+        _check_classes(labels, output.shape[-1])
 
 
 def _check_classes(labels: Tensor, classes: int) -> None:

@@ -14,6 +14,7 @@ def facts_of(chain: Chain) -> ModelFacts:
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
+        together=chain.together,
         integer_features=frozenset(
             index for index, boundary in enumerate(chain.features) if not any(spec.differentiable for spec in boundary)
         ),

@@ -35,7 +35,7 @@ class Learning(NamedTuple):
 
     stage: Tile
     updates_follow: bool
-    """True if the next operation updates all blocks of the stage that learn, so that their gradients need not be taken."""
+    """True if the next operation updates all blocks that have learned, so that their gradients need not be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,9 @@ def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operatio
     while at < len(operations):
         match operations[at : at + 3]:
             case [Forward(stage), Loss(rows), Backward(same, _)] if same == stage and rows == stage.rows:
-                learning = {block for block in stage.blocks if model.blocks[block].trainable}
+                of_stage = set(stage.blocks)
+                used = of_stage.union(*(group for group in model.together if not of_stage.isdisjoint(group)))
+                learning = {block for block in used if model.blocks[block].trainable}
                 at_once = learning <= set(_updated(operations, at + 3))
                 yield Learning(stage, at_once)
                 at += 3

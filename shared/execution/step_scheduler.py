@@ -6,7 +6,7 @@ arrivals, runs one piece of work at a time, and sends the results.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -251,7 +251,7 @@ class StepScheduler:
                 case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
-                        state.block_gradients |= self._blocks.take_gradients(stage)
+                        _keep(state, self._blocks.take_gradients(stage))
                 case Forward(stage) if rows := self._rows(stage.rows, state):
                     inputs = features_of(gathered(state.features[stage.first], rows))
                     state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
@@ -261,7 +261,7 @@ class StepScheduler:
                     gradients = gathered(state.gradients[stage.stop], rows)
                     at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
                     state.gradients[stage.first].append(Piece(rows, at_inputs))
-                    state.block_gradients |= of_blocks
+                    _keep(state, of_blocks)
                 case Sum(block, parts):
                     weighted = list(self._weighted(state, block, parts))
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
@@ -335,6 +335,14 @@ class StepScheduler:
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:
         return rows.scaled(samples, self._placement.batch_size)
+
+
+def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:
+    """Keep gradients of blocks for their update. Two stages may have one of the same parameter, the later one first."""
+    for block, gradients in of_blocks.items():
+        kept = state.block_gradients.setdefault(block, {})
+        for name, gradient in gradients.items():
+            kept[name] = kept[name] + gradient if name in kept else gradient
 
 
 def _none_of(piece: Piece) -> Tensor:

@@ -1,7 +1,7 @@
 """A model as a chain of blocks, which are placed, trained and moved one by one.
 
-A module declares its blocks (an nn.Sequential, or a method `blocks()`), or torch.fx finds them
-(`tracing.py`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
+A module declares its blocks (an nn.Sequential, or a method `blocks()`), or a trace of its forward finds them
+(`tracing/`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
 parameters and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module
 (`verify.py`).
 """
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
+from shared.model.examples import shorter
 from shared.model.features import FeatureSpecs
 from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.seams import find_seams
@@ -23,7 +24,8 @@ from shared.model.segmentation import find_pieces
 from shared.model.segments import build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
-from shared.model.state_entries import StateEntry, assign_state
+from shared.model.state_entries import BlockState, StateEntry, assign_state
+from shared.model.tied import check_tied
 from shared.model.tracing import trace
 from shared.model.verify import Verification
 
@@ -43,12 +45,20 @@ class Block:
     does."""
     draws_random: bool
     """True if the block draws from torch's default generator in train mode, as dropout does."""
-    entries: tuple[StateEntry, ...] = field(repr=False)
+    state: BlockState = field(repr=False)
     """Places of the block's parameters and buffers in the module."""
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters as they are now, by their names in the whole module; a tied one once, by its first name."""
         return {entry.name: value for entry, value in self._values() if isinstance(value, nn.Parameter)}
+
+    def tied_parameters(self) -> dict[int, dict[str, nn.Parameter]]:
+        """The parameters that the block uses and earlier blocks have: by the block that has them, and by name."""
+        found: dict[int, dict[str, nn.Parameter]] = {}
+        for tied in self.state.tied:
+            if isinstance(value := tied.entry.value, nn.Parameter):
+                found.setdefault(tied.keeper, {})[tied.entry.name] = value
+        return found
 
     def named_buffers(self) -> dict[str, Tensor]:
         """The persistent buffers as they are now, by their names in the whole module."""
@@ -72,7 +82,7 @@ class Block:
 
     def _values(self) -> list[tuple[StateEntry, Tensor]]:
         first_names: dict[int, tuple[StateEntry, Tensor]] = {}
-        for entry in self.entries:
+        for entry in self.state.entries:
             first_names.setdefault(id(entry.value), (entry, entry.value))
         return list(first_names.values())
 
@@ -109,6 +119,23 @@ class Chain:
         (output,) = self.features[-1]
         return output
 
+    @property
+    def together(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of blocks that use a parameter together, so that they stay with one worker, in order."""
+        groups: list[set[int]] = []
+        for block in self.blocks:
+            for tied in block.state.tied:
+                joined = {block.index, tied.keeper}.union(
+                    *(group for group in groups if tied.keeper in group or block.index in group)
+                )
+                groups = [group for group in groups if group.isdisjoint(joined)] + [joined]
+        return tuple(sorted(tuple(sorted(group)) for group in groups))
+
+    def parts_tied(self, first: int, stop: int) -> bool:
+        """Tell whether blocks [first, stop) have a parameter together with a block that is none of them."""
+        wanted = set(range(first, stop))
+        return any(not wanted.isdisjoint(group) and not wanted.issuperset(group) for group in self.together)
+
     def gradient_slots(self, block: int) -> tuple[int, ...]:
         """The slots of `features[block]` whose error gradients are of use: those of floats, if a block before it learns."""
         if not any(before.trainable for before in self.blocks[:block]):
@@ -123,7 +150,8 @@ class Chain:
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
     """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
-    Verified are, bit for bit: outputs and buffers in train mode and in eval mode, and outputs with other batch sizes.
+    Verified are, bit for bit: outputs and buffers in train mode and in eval mode, with other batch sizes and contents, and with
+    another length where a trace allows it.
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
     inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. Raises ModelError.
@@ -136,7 +164,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     with unchanged(module):
         mode = module.training
         verification = Verification(module, example)
-        named_modules = declared_blocks(module) or _traced_blocks(module, example)
+        named_modules = declared_blocks(module) or _traced_blocks(module, example, verification)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
     assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
@@ -145,8 +173,9 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         if observed.not_batch_first:
             named_modules = _joined(module, named_modules, observed.not_batch_first)
             observed = verification.check(named_modules)
-        entries = assign_state(module, named_modules)
-        persistent = frozenset(id(entry.value) for held in entries for entry in held if entry.is_persistent)
+        states = assign_state(module, named_modules)
+        persistent = frozenset(id(entry.value) for state in states for entry in state.entries if entry.is_persistent)
+        check_tied(type(module).__name__, named_modules, states, observed.features)
         modules = [block for _, block in named_modules]
         behaviours = tuple(
             behaviour_of(block, inputs, persistent, draws_random=draws)
@@ -162,7 +191,7 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             block,
             modifies_input=observed.modifies_input[index],
             draws_random=observed.draws_random[index],
-            entries=tuple(entries[index]),
+            state=states[index],
         )
         for index, (name, block) in enumerate(named_modules)
     )
@@ -229,9 +258,11 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
     return names
 
 
-def _traced_blocks(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
-    """The blocks that torch.fx finds, with their names."""
+def _traced_blocks(module: nn.Module, example: Tensor, verification: Verification) -> list[tuple[str, nn.Module]]:
+    """The blocks that a trace finds, with their names. Where they are to take other lengths, this will be verified."""
     traced = trace(module, example)
+    if traced.takes_shorter and (short := shorter(example)) is not None:
+        verification.add_length(short)
     segments = find_pieces(traced)
     if len(segments) < 2:
         seams = dict.fromkeys(seam.reason for seam in find_seams(traced))

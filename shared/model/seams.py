@@ -18,8 +18,7 @@ from shared.model.segmentation import (
     waiting,
     whole_calls,
 )
-from shared.model.tracer import Call
-from shared.model.tracing import TracedForward
+from shared.model.tracing import Call, TracedForward
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,9 @@ class _Obstacles:
         return _kept_whole(next(call for call in self._whole if call.start < place < call.stop))
 
     def _passed(self, place: int) -> list[fx.Node]:
-        return [value for value in self._waiting[place] if not self._trace.is_batch_size(value)]
+        values = self._waiting[place]
+        tensors = [value for value in values if value in self._trace.shapes and value not in self._trace.made]
+        return [value for value in values if not any(self._trace.follows(value, tensor) for tensor in tensors)]
 
     def _crossing(self, place: int) -> str:
         trace, passed = self._trace, self._passed(place)
@@ -78,7 +79,9 @@ class _Obstacles:
         said = f"in front of {_described(trace, trace.nodes[place])} there {'pass' if len(passed) > 1 else 'passes'} {what}"
         if len(passed) != 1:
             return said
-        return said + (" and the batch size beside it" if passed[0] in trace.shapes else ", which is no tensor")
+        return said + (
+            ", whose first dimension is not the batch" if passed[0] in trace.shapes else ", which is no tensor"
+        )
 
 
 def _weights(trace: TracedForward, place: int) -> str | None:

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from shared.model.tracer import Call
-from shared.model.tracing import TracedForward
+from shared.model.tracing import Call, TracedForward
 
 _NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _PRODUCTS = {
@@ -66,17 +65,18 @@ def positions_of(trace: TracedForward) -> dict[fx.Node, int]:
 
 
 def single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
-    """Return the tensor that crosses each position with a single crossing value, if that value is a tensor.
+    """Return the tensor that crosses each position where it is the only value that has to, and has the batch in front.
 
-    Values read from the module do not cross: they are there wherever they are used. Nor does the batch size, if the
-    tensor that crosses has it.
+    Values read from the module do not cross: they are there wherever they are used. Nor do sizes of the tensor that
+    crosses, and what follows from these.
     """
     singles = {}
     for position, values in waiting(trace, positions):
-        passed = [value for value in values if not trace.is_batch_size(value)]
-        one_tensor = len(passed) == 1 and passed[0] in trace.shapes
-        if one_tensor and (len(values) == 1 or trace.carries_batch(passed[0])):
-            singles[position] = passed[0]
+        tensors = [value for value in values if value in trace.shapes and value not in trace.made]
+        if len(tensors) != 1 or not trace.carries_batch(tensors[0]):
+            continue
+        if all(value is tensors[0] or trace.follows(value, tensors[0]) for value in values):
+            singles[position] = tensors[0]
     return singles
 
 
@@ -117,7 +117,7 @@ def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -
         positions[source]: position
         for position in range(call.start, call.stop)
         for source in trace.nodes[position].all_input_nodes
-        if source.op != "get_attr" and source in trace.shapes
+        if source.op != "get_attr" and source in trace.shapes and source not in trace.made
     }
     starts = [item.start if isinstance(item, Call) else positions[item] for item in call.items]
     return any(
@@ -143,16 +143,27 @@ def first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node,
 
 
 def state_spans(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, int]]:
-    """First and last position of use of each parameter and buffer, so that no boundary comes between."""
+    """First and last position of use of each parameter and buffer, where no boundary may come between.
+
+    One may where two operations use a parameter: the sum of their gradients is the same in any order.
+    """
     uses: dict[int, list[int]] = {}
+    several = set[int]()
     for position, node in enumerate(trace.nodes):
         if node.op == "call_module":
             module = trace.root.get_submodule(str(node.target))
             for tensor in (*module.parameters(), *module.buffers()):
                 uses.setdefault(id(tensor), []).append(position)
-        elif node.op == "get_attr" and node.target not in trace.constants:
-            uses.setdefault(id(trace.attribute(node)), []).extend(positions[user] for user in node.users)
-    return ((min(found), max(found)) for found in uses.values() if found)
+                if not isinstance(tensor, nn.Parameter) or not type(module).__module__.startswith("torch.nn."):
+                    several.add(id(tensor))  # a module of the user's may use it more than once
+        elif node.op == "get_attr" and node.target not in trace.constants and node.target not in trace.fixed:
+            value = trace.attribute(node)
+            uses.setdefault(id(value), []).extend(positions[user] for user in node.users)
+            if not isinstance(value, nn.Parameter):
+                several.add(id(value))
+    for value, found in uses.items():
+        if len(found) > 2 or (len(found) == 2 and value in several):
+            yield min(found), max(found)
 
 
 def _name(trace: TracedForward, start: int, stop: int) -> str:

@@ -3,6 +3,7 @@
 Knows nothing of where to divide. A piece moves to a device, trains and evaluates by itself, as a module should.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from shared.model.segmentation import Segment
-from shared.model.tracing import Mode, TracedForward
+from shared.model.tracing import Device, Mode, TracedForward
 
 _Value = TypeVar("_Value")
 
@@ -21,7 +22,24 @@ def build_modules(trace: TracedForward, segments: Sequence[Segment]) -> list[nn.
     for mode in (True, False):
         trace.root.train(mode)
         held[mode] = [module for module in trace.root.modules() if module.training != mode]
-    return [_Builder(trace, segment).build(held) for segment in segments]
+    readers = Counter(target for segment in segments for target in _fixed_buffers(trace, segment))
+    copied = {target for target, pieces in readers.items() if pieces > 1}
+    return [_Builder(trace, segment, copied).build(held) for segment in segments]
+
+
+def _fixed_buffers(trace: TracedForward, segment: Segment) -> set[str]:
+    """The fixed buffers that a piece reads, also in what it computes again."""
+    found = set[str]()
+    seen = set[fx.Node]()
+    pending = [*trace.nodes[segment.start : segment.stop], segment.result]
+    for node in pending:
+        if node in seen or node is segment.source or trace.sizing.dimension(node, segment.source) is not None:
+            continue
+        seen.add(node)
+        if node.target in trace.fixed:
+            found.add(str(node.target))
+        pending += node.all_input_nodes
+    return found
 
 
 class SegmentModule(fx.GraphModule):
@@ -95,8 +113,9 @@ class _Narrowed(MutableMapping[str, _Value]):
 class _Builder:
     """Copies the nodes of one piece into a graph of its own."""
 
-    def __init__(self, trace: TracedForward, segment: Segment) -> None:
-        self._trace, self._segment = trace, segment
+    def __init__(self, trace: TracedForward, segment: Segment, copied: set[str]) -> None:
+        """copied: the buffers of which the piece has a copy, because others read them too."""
+        self._trace, self._segment, self._copied = trace, segment, copied
         self._graph = fx.Graph()
         self._input = self._graph.placeholder("input")
         self._copies = {segment.source: self._input}
@@ -111,29 +130,45 @@ class _Builder:
                 continue
             if node.op == "call_module":
                 self._attributes[str(node.target)] = self._trace.root.get_submodule(str(node.target))
-            args, kwargs = self._trace.arguments[node]
-            self._copies[node] = self._graph.create_node(
-                node.op, node.target, map_aggregate(args, self._copy), map_aggregate(kwargs, self._copy), node.name
-            )
+            self._add(node)
         self._graph.output(self._copy(self._segment.result))
         for path, names in self._borrowed.items():
             owner = self._trace.root.get_submodule(path)
             self._attributes[self._lenders[path]] = Borrowed(owner, frozenset(names))
         return SegmentModule(self._attributes, self._graph, held)
 
+    def _add(self, node: fx.Node) -> None:
+        self._copies[node] = self._graph.create_node(
+            node.op,
+            node.target,
+            map_aggregate(node.args, self._copy),
+            map_aggregate(node.kwargs, self._copy),
+            node.name,
+        )
+
     def _copy(self, argument: Any) -> Any:
         if isinstance(argument, Mode):
             return self._read(argument.path, "training")
+        if isinstance(argument, Device):
+            return self._graph.call_function(getattr, (self._input, "device"))
         if not isinstance(argument, fx.Node):
             return argument
         target = str(argument.target)
         if argument.op != "get_attr":
-            if argument not in self._copies:  # a batch size that was asked for in an earlier piece
-                self._copies[argument] = self._graph.call_method("size", (self._input, 0))
+            if argument not in self._copies:  # it was asked for, or made, in an earlier piece
+                place = self._trace.sizing.dimension(argument, self._segment.source)
+                if place is None:
+                    self._add(argument)
+                else:
+                    self._copies[argument] = self._graph.call_method("size", (self._input, place))
             return self._copies[argument]
         if target in self._trace.constants:
             self._attributes[target] = self._trace.constants[target]
             return self._graph.create_node("get_attr", target)
+        if target in self._copied:
+            name = target.replace(".", "_")
+            self._attributes[name] = self._trace.attribute(argument).clone()
+            return self._graph.create_node("get_attr", name)
         path, _, name = target.rpartition(".")
         return self._read(path, name)
 

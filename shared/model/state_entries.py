@@ -1,6 +1,7 @@
 """Assignment of each parameter and buffer to its block, by the whole module's names.
 
-Every entry of the module's state dict belongs to exactly one block, or the module is refused. Knows nothing of values.
+Every entry of the module's state dict belongs to exactly one block, or the module is refused. A parameter that several blocks
+use belongs to the first of them; the others are tied to it. Knows nothing of values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,11 +37,28 @@ class StateEntry:
         return value
 
 
-def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[list[StateEntry]]:
+@dataclass(frozen=True)
+class TiedEntry:
+    """A parameter that a block uses and an earlier block has."""
+
+    keeper: int
+    """Index of the block that has it."""
+    entry: StateEntry
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """The parameters and buffers of one block."""
+
+    entries: tuple[StateEntry, ...]
+    tied: tuple[TiedEntry, ...]
+
+
+def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> list[BlockState]:
     """The entries of each of the named blocks, in the order of the module's own.
 
-    A parameter with two names (tied weights) has two entries, in one block. Raises ModelError when something is in two
-    blocks, in none, or is not the module's.
+    A parameter with two names (tied weights) has two entries, in one block. Raises ModelError when a buffer is in two
+    blocks, or something in none, or not the module's.
     """
     entries = list(_entries(module))
     title = type(module).__name__
@@ -56,20 +74,23 @@ def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> 
         for tensor in (*block.parameters(), *block.buffers()):
             holders.setdefault(id(tensor), []).append(index)
     assigned: list[list[StateEntry]] = [[] for _ in blocks]
+    tied: list[dict[int, TiedEntry]] = [{} for _ in blocks]
     for entry in entries:
         found = holders.get(id(entry.value), [])
-        kind = "parameter" if entry.is_parameter else "buffer"
-        if len(found) > 1:
+        if len(found) > 1 and not entry.is_parameter:
             first, second = (blocks[index][0] for index in found[:2])
             raise ModelError(
-                f"{kind} {entry.name!r} of {title} is used by block {first!r} and by block {second!r}; blocks live on "
-                "different machines, so each needs its own, or the two must be one block"
+                f"buffer {entry.name!r} of {title} is used by block {first!r} and by block {second!r}; each needs its own, or "
+                "the two must be one block"
             )
         if found:
             assigned[found[0]].append(entry)
+            for index in found[1:]:
+                tied[index].setdefault(id(entry.value), TiedEntry(found[0], entry))
         elif entry.is_persistent:
+            kind = "parameter" if entry.is_parameter else "buffer"
             raise ModelError(f"{kind} {entry.name!r} of {title} is used by no block; remove it, or the layer it is of")
-    return assigned
+    return [BlockState(tuple(own), tuple(others.values())) for own, others in zip(assigned, tied, strict=True)]
 
 
 def _entries(module: nn.Module) -> Iterator[StateEntry]:

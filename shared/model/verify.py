@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
+from shared.model.examples import other_batch_sizes, with_batch
 from shared.model.features import FeatureSpecs
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.spec import TensorSpec
-
-_OTHER_BATCH_SIZES = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Observed:
 
 
 class Verification:
-    """The behaviour of a module on an example, in both modes and with other batch sizes, and the comparison of blocks
-    with it."""
+    """The behaviour of a module on an example in both modes, and with other batch sizes and contents, and the comparison of
+    blocks with it."""
 
     def __init__(self, module: nn.Module, example: Tensor) -> None:
         """Run the module. Raises ModelError when it fails, or does not make one tensor of one."""
@@ -44,13 +43,20 @@ class Verification:
         self._name = type(module).__name__
         self._module = module
         self._buffers = BufferValues(module)
-        sizes = [size for size in _OTHER_BATCH_SIZES if size != example.shape[0]]
-        self._passes = [
-            _Pass("in train mode", True, example),
-            _Pass("in eval mode", False, example),
-            *(_Pass(f"in eval mode with a batch of {size}", False, _with_batch(example, size)) for size in sizes),
-        ]
-        self._expected = [self._run([(self._name, module)], case) for case in self._passes]
+        self._passes: list[_Pass] = []
+        self._expected: list[_Result] = []
+        self._add(_Pass("in train mode", True, example))
+        self._add(_Pass("in eval mode", False, example))
+        for size in other_batch_sizes(example):
+            self._add(_Pass(f"in eval mode with a batch of {size}", False, with_batch(example, size)))
+
+    def add_length(self, inputs: Tensor) -> None:
+        """Compare on inputs of another length too."""
+        self._add(_Pass(f"in eval mode with a length of {inputs.shape[1]}", False, inputs))
+
+    def _add(self, case: "_Pass") -> None:
+        self._passes.append(case)
+        self._expected.append(self._run([(self._name, self._module)], case))
 
     def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:
         """Check that the named blocks, one after another, do in each pass the same as the module. Raises ModelError."""
@@ -126,10 +132,6 @@ class _Result:
 
 def _same(one: _Result, other: _Result) -> bool:
     return same_bits(one.output, other.output) and all(map(same_bits, one.buffers, other.buffers))
-
-
-def _with_batch(example: Tensor, size: int) -> Tensor:
-    return torch.cat([example] * -(-size // example.shape[0]))[:size]
 
 
 def _failure(what: str, block: nn.Module, entered: TensorSpec, cause: BaseException) -> ModelError:

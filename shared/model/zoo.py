@@ -1,7 +1,7 @@
 """Small networks to try Isthmus with, each written in one of the ways in which a module becomes a chain.
 
 `mlp` is an nn.Sequential, `bilstm` has a method `blocks()`, the two convolutional networks are ordinary modules that
-torch.fx divides. Ordinary modules all: they know nothing of blocks or placements.
+a trace divides. Ordinary modules all: they know nothing of blocks or placements.
 """
 
 from itertools import pairwise

@@ -29,6 +29,8 @@ class ModelFacts:
     blocks: tuple[BlockFacts, ...]
     why_raw: tuple[str, ...] = ()
     """In words, for features 1 and on that count as raw samples too, why they do: these can be read off them."""
+    together: tuple[tuple[int, ...], ...] = ()
+    """Groups of blocks that use a weight together, in order: each stays with one worker, which adds up its gradients."""
     integer_features: frozenset[int] = frozenset()
     """Features without a tensor of floats: no error gradient is defined there."""
     unsent_types: Mapping[int, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from shared.errors import ConfigError
 from shared.placement.derived import Crossing, crossings, stages, weight_crossings
 from shared.placement.facts import ModelFacts, Permissions
 from shared.placement.gradients_tell import tells_inputs, tells_labels
+from shared.placement.ranges import ranges_of
 from shared.placement.tiles import Cargo, Placement, Rows
 
 MAX_SHARED_PARTS = 4096
@@ -15,7 +16,7 @@ MAX_SHARED_PARTS = 4096
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
     """Check a placement. Raises ConfigError with the first rule that it breaks, and a right value."""
     check_size(placement)
-    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _sources, _owners, _labels, _routes, _types):
+    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _together, _sources, _owners, _labels, _routes, _types):
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
@@ -90,6 +91,22 @@ def _one_tile_a_block(placement: Placement, _model: ModelFacts) -> Iterator[str]
         for worker in holders:
             if holders.count(worker) > 1:
                 yield f"{worker!r} has two tiles with block {block}; a worker holds a block once"
+
+
+def _together(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    for group in model.together:
+        workers = {block: [tile.worker for tile in placement.holders(block)] for block in group}
+        first = group[0]
+        keeper = workers[first][0]
+        other = next((block for block in group[1:] if workers[block] != [keeper]), group[1])
+        if workers[first] == [keeper] == workers[other]:
+            continue
+        held = {block for tile in placement.tiles if tile.worker == keeper for block in tile.blocks}
+        would_do = ", ".join(f'"{one}"' for one in ranges_of(held.union(group)))
+        yield (
+            f"block {first} ({model.blocks[first].name}) and block {other} ({model.blocks[other].name}) use one weight, so one "
+            f"worker must have both, for all samples, as {keeper} = [{would_do}]"
+        )
 
 
 def _sources(placement: Placement, _model: ModelFacts) -> Iterator[str]:

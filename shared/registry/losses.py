@@ -9,6 +9,9 @@ class Labels(Enum):
 
     CLASSES = auto()
     """The number of a class, for an output whose second dimension is the classes; or a probability of each."""
+    TOKENS = auto()
+    """The number of a class for each place of a sequence, for an output whose last dimension is the classes; -100 counts for
+    nothing."""
     ALIKE = auto()
     """One for each number of the output; torch would stretch one to the other's shape and go on."""
     ANY = auto()
@@ -25,11 +28,17 @@ class LossSpec:
     """The function, as `package.module:name`: mean over the batch, of (output, labels)."""
     labels: Labels
 
+    @property
+    def divisible(self) -> bool:
+        """True if the means of parts of a batch, weighted by their samples, are the mean of the batch."""
+        return self.labels is not Labels.TOKENS
+
 
 LOSSES: dict[str, LossSpec] = {
     spec.name: spec
     for spec in (
         LossSpec("cross_entropy", "torch.nn.functional:cross_entropy", Labels.CLASSES),
+        LossSpec("token_cross_entropy", "shared.training.losses.tokens:token_cross_entropy", Labels.TOKENS),
         LossSpec("mse", "torch.nn.functional:mse_loss", Labels.ALIKE),
         LossSpec("l1", "torch.nn.functional:l1_loss", Labels.ALIKE),
         LossSpec("bce_with_logits", "torch.nn.functional:binary_cross_entropy_with_logits", Labels.ALIKE),

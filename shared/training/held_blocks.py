@@ -35,6 +35,7 @@ class HeldBlocks:
         """Optimizer of all parameters that the blocks learn; None where there are none."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
         """Parameters that the optimizer updates, of each block that is here, by their names in the whole module."""
+        self._tied = [block.tied_parameters() for block in chain.blocks]
         self._updating: list[int] = []
         """The blocks that are updated, or were last."""
         self._update_failures = foreign_code(
@@ -101,6 +102,8 @@ class HeldBlocks:
 
         A block that is not named must have no gradient.
         """
+        indices = tuple(indices)
+        self._drop_tied(indices)
         self._updating = [index for index in indices if index in self._learning]
         if not self._updating or self._optimizer is None:
             return
@@ -116,6 +119,14 @@ class HeldBlocks:
                 parameter.grad = None
         self.weights_version += 1
 
+    def _drop_tied(self, indices: Iterable[int]) -> None:
+        """Drop what backwards have left in parameters of blocks that are not here, as where a part of a model is measured."""
+        for index in indices:
+            for keeper, tied in self._tied[index].items():
+                if keeper not in self._learning:
+                    for parameter in tied.values():
+                        parameter.grad = None
+
     def put_back(self, gradients: Mapping[int, BlockGradients]) -> None:
         """Have blocks updated by these gradients: they are where backwards would have left them."""
         for index, gradient in gradients.items():
@@ -123,13 +134,17 @@ class HeldBlocks:
                 parameter.grad = gradient.get(name)
 
     def take_gradients(self, indices: Iterable[int]) -> dict[int, BlockGradients]:
-        """Take the gradients that backwards have left, by block; the parameters have no gradient afterwards."""
+        """Take the gradients that backwards have left, by block; the parameters have no gradient afterwards.
+
+        That of a parameter which one of the blocks uses and another block has is that other's.
+        """
         taken: dict[int, BlockGradients] = {}
         for index in indices:
-            of_block = taken.setdefault(index, {})
-            for name, parameter in self._learning.get(index, {}).items():
-                if parameter.grad is not None:
-                    of_block[name], parameter.grad = parameter.grad, None
+            for block, parameters in ((index, self._learning.get(index, {})), *self._tied[index].items()):
+                of_block = taken.setdefault(block, {})
+                for name, parameter in parameters.items():
+                    if parameter.grad is not None:
+                        of_block[name], parameter.grad = parameter.grad, None
         return taken
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:

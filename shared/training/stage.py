@@ -150,10 +150,14 @@ class Stage:
 
     def adopt_gradients(self, weights: Weights) -> None:
         """Move the gradients that a backward left on a copy of the weights to the parameters that were copied."""
-        for block in self.blocks:
+        for block in reversed(self.blocks):  # where two use one parameter, the last adds to it first, as autograd does
             parameters = dict(block.module.named_parameters())
             for name, copy in weights[block.index].items():
-                parameters[name].grad, copy.grad = copy.grad, None
+                parameter, gradient, copy.grad = parameters[name], copy.grad, None
+                if parameter.grad is not None and gradient is not None:
+                    gradient = parameter.grad + gradient
+                if gradient is not None:
+                    parameter.grad = gradient
 
     def evaluate(self, inputs: Features) -> Features:
         """Forward in evaluation mode without a graph; nothing changes."""

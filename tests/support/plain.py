@@ -99,6 +99,8 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Tensor
         output = (
             plain_forward([block.module for block in blocks], recipe.seed, step, inputs) if random else module(inputs)
         )
+        if recipe.loss == "token_cross_entropy":
+            output, labels = output.view(-1, output.shape[-1]), labels.view(-1)
         nn.functional.cross_entropy(output, labels).backward()
         plain_update(clipped, optimizer, recipe, step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}

@@ -25,6 +25,23 @@ class Sequences:
         return self._tokens[index], int(self._labels[index])
 
 
+class NextTokens:
+    """Token sequences with the token after each as its label; the last few count for nothing."""
+
+    def __init__(self, samples: int = 200, length: int = 12, vocabulary: int = 20) -> None:
+        generator = torch.Generator().manual_seed(6)
+        self._tokens = torch.randint(vocabulary, (samples, length + 1), generator=generator)
+        self._padding = torch.randint(length // 2, (samples,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        labels = self._tokens[index, 1:].clone()
+        labels[len(labels) - int(self._padding[index]) :] = -100
+        return self._tokens[index, :-1], labels
+
+
 class FlatDigits:
     """The digits as vectors of 64."""
 

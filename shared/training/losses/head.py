@@ -73,6 +73,11 @@ class LossHead:
 
         share: of the samples of the whole batch, where others compute the loss of the rest.
         """
+        if share != 1.0 and self._labels is Labels.TOKENS:
+            raise ModelError(
+                f"loss {self._name!r} is the mean over all tokens of a batch; one worker must have the last block for all "
+                "samples"
+            )
         (output,) = outputs
         labels = self._fitted(output, labels)
         loss = self._function(output, labels)

@@ -52,6 +52,11 @@ def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None
     shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
     if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
         raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
+    if labels_of(loss) is Labels.TOKENS and (labels.dtype.is_floating_point or output.shape[:-1] != labels.shape):
+        raise ModelError(
+            f"loss {loss!r} takes an output whose last dimension is the tokens' scores, and integer labels of the output's "
+            f"shape without that dimension: {shapes}"
+        )
     if labels_of(loss) is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
         return
     fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
@@ -60,7 +65,7 @@ def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None
         if labels.dtype.is_floating_point:
             hint = "; class numbers must be integers"
         elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
-            hint = "; this output seems to have its classes last, so let the model end with movedim(-1, 1)"
+            hint = "; this output seems to have its classes last, which loss 'token_cross_entropy' takes"
         raise ModelError(
             f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
             f"that dimension: {shapes}{hint}"

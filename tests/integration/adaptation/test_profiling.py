@@ -85,6 +85,18 @@ async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitt
     assert np.isfinite(profile.workers[0].replayed[0, 1:]).all(), "cut 1 was skipped before"
 
 
+async def test_cuts_that_would_part_a_weight_are_not_measured(tmp_path):
+    tied = [
+        'model.factory="tests.support.models.tied:TiedText"',
+        "model.kwargs={layers=2, vocabulary=50}",
+        'data.train={factory="tests.support.samples:Sequences"}',
+    ]
+    async with running_trainer("server.accept_inputs=true") as server:
+        config = edge_config(*tied, f"trainer.address={server.address}", PERMITTED)
+        profile = await profile_model(config, 2, tmp_path / "profile.json")
+    assert np.isfinite(profile.workers[0].replayed[0, 1:]).tolist() == [False, False, False, True]
+
+
 async def test_the_overhead_is_measured_where_something_learns(tmp_path):
     first, *_rest = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
     frozen = json.dumps(list(first.named_parameters()))

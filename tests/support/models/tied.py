@@ -21,3 +21,23 @@ def tied(width: int = 24) -> nn.Module:
     return nn.Sequential(
         nn.Sequential(nn.Linear(64, width), nn.ReLU()), TiedPair(width), TiedPair(width), nn.Linear(width, 10)
     )
+
+
+class TiedText(nn.Module):
+    """Tokens to scores of the token that is left out, by the table that the tokens are looked up in."""
+
+    def __init__(self, width: int = 8, layers: int = 3, vocabulary: int = 20, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout)) for _ in range(layers)
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) to (B, vocabulary)."""
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x.mean(1)))

@@ -106,7 +106,7 @@ def specs_of(features: Features) -> FeatureSpecs:
 def tupled_chain(module: Tupled, batch: int) -> Chain:
     """The chain of the module's parts."""
     named = [(f"parts.{index}", part) for index, part in enumerate(module.parts)]
-    entries = assign_state(module, named)
+    states = assign_state(module, named)
     persistent = frozenset(id(buffer) for buffer in module.buffers())
     features = (TensorSpec((batch, WIDTH), torch.float32).example(),)
     specs = [specs_of(features)]
@@ -118,7 +118,7 @@ def tupled_chain(module: Tupled, batch: int) -> Chain:
         behaviour_of(part, inputs, persistent, draws_random=False) for part, inputs in zip(shadow, specs, strict=False)
     )
     blocks = tuple(
-        Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), tuple(entries[index]))
+        Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), states[index])
         for index, (name, part) in enumerate(named)
     )
     return Chain(module, blocks, tuple(specs), (), False, behaviours)

@@ -47,6 +47,18 @@ def test_with_all_blocks_here_so_is_the_loss_and_nothing_crosses():
     assert crossings(whole) == ()
 
 
+def test_the_loss_of_tokens_is_computed_by_one_worker(tmp_path):
+    halves = [
+        {"worker": name, "blocks": [0, 4], "samples": rows} for name, rows in (("edge", [0, 16]), ("gpu", [16, 32]))
+    ]
+    owners = dict.fromkeys("0123", "edge")
+    shared = document(tmp_path, workers=["edge", "gpu"], tiles=halves, owners=owners)
+    permitted = ('privacy.inputs_to=["gpu"]', 'privacy.gradients_to=["gpu"]')
+    with pytest.raises(ConfigError, match="edge and gpu would each compute the loss 'token_cross_entropy' of a part"):
+        placed(GPU, shared, *permitted, 'training.loss="token_cross_entropy"')
+    assert placed(GPU, shared, *permitted).holders(3)[1].worker == "gpu"
+
+
 def test_without_a_cut_half_of_the_blocks_run_here():
     assert placed().tiles_of("edge") == (Tile("edge", 0, 2, WHOLE),)
 

@@ -182,15 +182,35 @@ def test_gradients_that_a_submodule_switches_off_stay_off():
     assert [parameter.grad is None for parameter in module.parameters()] == [True] * 6 + [False] * 2
 
 
-def test_tied_weights_keep_their_layers_in_one_block():
+def test_a_tied_weight_belongs_to_the_first_of_its_blocks():
     module = Generated(["linear", "linear", "relu", "linear", "linear"])
     module.layers["3"].weight = module.layers["1"].weight
     chain = build_chain(module, example())
-    assert names(chain) == ["layers.0", "layers.1", "layers.4"]
-    tied = chain.blocks[1]
-    assert list(tied.named_parameters()) == ["layers.1.weight", "layers.1.bias", "layers.3.bias"]
-    module.layers["3"].weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
-    assert "layers.3.weight" in tied.named_parameters()
+    assert names(chain) == ["layers.0", "layers.1", "layers.3", "layers.4"]
+    assert list(chain.blocks[1].named_parameters()) == ["layers.1.weight", "layers.1.bias"]
+    assert list(chain.blocks[2].named_parameters()) == ["layers.3.bias"]
+    assert chain.blocks[2].tied_parameters() == {1: {"layers.1.weight": module.layers["1"].weight}}
+    assert chain.together == ((1, 2),)
+    assert [cut for cut in range(5) if chain.parts_tied(0, cut)] == [2]
+
+
+def test_a_weight_that_several_layers_use_keeps_them_in_one_block():
+    """The sum of three gradients depends on the order, and that of a part of them would be another."""
+    module = Generated(["linear", "linear", "linear", "relu", "linear", "linear"])
+    module.layers["2"].weight = module.layers["4"].weight = module.layers["1"].weight
+    chain = build_chain(module, example())
+    assert names(chain) == ["layers.0", "layers.1", "layers.5"]
+    assert list(chain.blocks[1].named_parameters())[:2] == ["layers.1.weight", "layers.1.bias"]
+    assert chain.together == ()
+    module.layers["4"].weight = nn.Parameter(torch.zeros(WIDTH, WIDTH))
+    assert "layers.4.weight" in chain.blocks[1].named_parameters()
+
+
+def test_blocks_that_are_tied_in_turn_are_one_group():
+    module = Generated(["linear"] * 5)
+    module.layers["2"].weight = module.layers["0"].weight
+    module.layers["4"].bias = module.layers["2"].bias
+    assert build_chain(module, example()).together == ((0, 2, 4),)
 
 
 def test_weights_of_the_module_itself_are_weights_of_a_block():
@@ -256,7 +276,7 @@ def test_the_batch_size_crosses_with_a_tensor_that_has_it():
     assert names(chain) == ["linears.0", "linears.1", "linears.2"]
 
 
-def test_another_size_than_the_batch_crosses_as_a_value():
+def test_another_size_than_the_batch_is_asked_of_the_tensor_that_crosses():
     class Timed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -267,7 +287,9 @@ def test_another_size_than_the_batch_crosses_as_a_value():
             x = self.second(self.first(x).relu())
             return self.third(x.mean(1) * steps)
 
-    assert names(build_chain(Timed(), example(4, 5, WIDTH))) == ["first", "third"]
+    chain = build_chain(Timed(), example(4, 5, WIDTH))
+    assert names(chain) == ["first", "second", "third"]
+    assert torch.equal(run_chain(chain, example(3, 7, WIDTH)), chain.module(example(3, 7, WIDTH)))
 
 
 def test_a_module_of_two_inputs_may_be_opened():

@@ -18,6 +18,8 @@ each_loss = pytest.mark.parametrize("spec", LOSSES.values(), ids=LOSSES)
 def drawn(spec, samples=6):
     """Draw an output of three numbers a sample, and labels that the loss accepts with it."""
     torch.manual_seed(1)
+    if spec.labels is Labels.TOKENS:
+        return torch.randn(samples, 5, 3), torch.randint(3, (samples, 5))
     output = torch.randn(samples, 3)
     return output, torch.randint(3, (samples,)) if spec.labels is Labels.CLASSES else torch.rand_like(output)
 
@@ -95,6 +97,29 @@ def test_class_labels_of_another_shape_than_the_output_wants_are_refused(output,
     with pytest.raises(ModelError) as refusal:
         head.evaluate((torch.rand(output),), torch.zeros(labels, dtype=torch.int64))
     assert says in str(refusal.value)
+
+
+def test_the_loss_of_tokens_is_the_mean_over_those_that_count():
+    output, labels = torch.randn(4, 5, 7), torch.randint(7, (4, 5))
+    labels[0, 2:] = labels[3] = -100
+    leaf = output.clone().requires_grad_()
+    expected = nn.functional.cross_entropy(leaf.view(-1, 7), labels.view(-1), ignore_index=-100)
+    expected.backward()
+    loss, (gradient,) = LossHead("token_cross_entropy", None).gradient((output,), labels)
+    assert (loss.loss, loss.correct, loss.samples) == (expected.item(), None, 4)
+    assert torch.equal(gradient, leaf.grad)
+
+
+@pytest.mark.parametrize(("output", "labels"), [((8, 100), (8, 3)), ((8, 5, 100), (8, 6)), ((8, 5, 100), (8,))])
+def test_labels_of_tokens_have_a_place_each(output, labels):
+    with pytest.raises(ModelError, match="whose last dimension is the tokens' scores"):
+        LossHead("token_cross_entropy", None).evaluate((torch.rand(output),), torch.zeros(labels, dtype=torch.int64))
+
+
+def test_the_loss_of_tokens_is_not_computed_for_a_part_of_a_batch():
+    head, labels = LossHead("token_cross_entropy", None), torch.zeros(2, 5, dtype=torch.int64)
+    with pytest.raises(ModelError, match="one worker must have the last block for all samples"):
+        head.gradient((torch.rand(2, 5, 7),), labels, share=0.5)
 
 
 def test_class_numbers_with_a_fraction_are_refused():

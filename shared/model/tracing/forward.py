@@ -1,0 +1,137 @@
+"""A module's forward as a graph: which operation follows which, inside which submodule's call, and with which sizes.
+
+A submodule, or a function, that cannot be traced is run as it is. Knows nothing of blocks. The forward runs in both modes, on
+another batch, and on shorter samples where it takes them. Where the two modes differ in a flag, the flag is marked to be read
+when the graph runs. Sizes that are the same in all runs are constants; the others stay questions.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from shared.errors import ModelError
+from shared.model.examples import other_batch, shorter
+from shared.model.random_state import random_state
+from shared.model.tracing.comparison import follow_mode, same_graph
+from shared.model.tracing.leaves import Leaves, OpaqueError
+from shared.model.tracing.record import Call, Record
+from shared.model.tracing.recorder import Recorder
+from shared.model.tracing.sizing import Sizing, simplify
+
+
+@dataclass
+class TracedForward:
+    """The operations of a module on its one input, in order."""
+
+    root: nn.Module
+    nodes: list[fx.Node]
+    """The input first, the output last. A `Mode` stands for each flag that follows train() and eval(), a `Device` for each
+    device."""
+    calls: dict[fx.Node, Call]
+    """The innermost call that each node belongs to."""
+    shapes: dict[fx.Node, torch.Size]
+    """Shape of each node whose value is a tensor, on the example."""
+    sizing: Sizing
+    made: set[fx.Node]
+    """Nodes whose values follow from sizes and constants alone, so that they can be computed wherever they are needed."""
+    fixed: set[str]
+    """Targets of the nodes that read a buffer which nothing writes to and no state dict holds."""
+    constants: dict[str, Tensor]
+    """Tensors that the forward made without looking at its input, by the target of the node that reads them."""
+    lines: dict[fx.Node, str]
+    """The user's line that each node comes from, as file:line."""
+    leaf_reasons: list[str]
+    """Reasons why submodules could not be traced, each with its place, one sentence for each kind."""
+    takes_shorter: bool
+    """True if the graph holds for shorter samples too."""
+
+    def attribute(self, node: fx.Node) -> Any:
+        """The live value that a `get_attr` node reads."""
+        target = str(node.target)
+        if target in self.constants:
+            return self.constants[target]
+        path, _, name = target.rpartition(".")
+        return getattr(self.root.get_submodule(path), name)
+
+    def carries_batch(self, tensor: fx.Node) -> bool:
+        """Tell whether the first dimension of a node's tensor is that of the input, whatever the batch size."""
+        return self.sizing.shapes[tensor][:1] == self.sizing.shapes[self.nodes[0]][:1]
+
+    def follows(self, value: fx.Node, tensor: fx.Node) -> bool:
+        """Tell whether a value can be computed of the sizes of a tensor, so that it need not be passed on beside it."""
+        if self.sizing.dimension(value, tensor) is not None:
+            return True
+        return value in self.made and all(
+            self.follows(source, tensor) for source in value.all_input_nodes if source.op != "get_attr"
+        )
+
+
+def trace(root: nn.Module, example: Tensor) -> TracedForward:
+    """Trace `root`, which takes one tensor, as `example` is.
+
+    The caller keeps buffers and modes. Raises ModelError, naming file and line, when the forward of `root` itself cannot be
+    traced.
+    """
+    leaves = Leaves()
+    while True:
+        try:
+            with random_state("trace"):  # which also lets one thread trace at a time
+                return _trace(root, leaves, example)
+        except OpaqueError as opaque:
+            if not leaves.add(opaque, root):
+                name = type(root).__name__
+                raise ModelError(
+                    f"{name} cannot be traced at {opaque.where}: {opaque.reason}; change that line, or give {name} a "
+                    "method blocks() that returns its blocks in order"
+                ) from opaque.__cause__
+
+
+def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
+    trained = _run(root, leaves, example, training=True)
+    evaluated = _run(root, leaves, example, training=False)
+    follow_mode(trained, evaluated)
+    records = [trained, _run(root, leaves, other_batch(example), training=False)]
+    same_graph(evaluated, records[1], "for another batch")
+    short = _run_shorter(root, leaves, example, evaluated)
+    if short is not None:
+        records.append(short)
+    sizing = simplify(records)
+    return TracedForward(
+        root=root,
+        nodes=list(trained.graph.nodes),
+        calls=trained.calls,
+        shapes=trained.shapes,
+        sizing=sizing,
+        made=trained.made,
+        fixed=trained.fixed - _used_by_submodules(root, trained),
+        constants=trained.constants,
+        lines=trained.lines,
+        leaf_reasons=leaves.reasons,
+        takes_shorter=short is not None,
+    )
+
+
+def _run(root: nn.Module, leaves: Leaves, example: Tensor, *, training: bool) -> Record:
+    root.train(training)
+    return Recorder(root, leaves).record(example)
+
+
+def _used_by_submodules(root: nn.Module, record: Record) -> set[str]:
+    """The buffers of submodules that are run as they are: these read them themselves."""
+    leaves = [str(node.target) for node in record.graph.nodes if node.op == "call_module"]
+    return {f"{path}.{name}" for path in leaves for name, _ in root.get_submodule(path).named_buffers()}
+
+
+def _run_shorter(root: nn.Module, leaves: Leaves, example: Tensor, evaluated: Record) -> Record | None:
+    """The run on shorter samples; None where these are not taken, or the operations are others then."""
+    short = shorter(example)
+    if short is None:
+        return None
+    try:
+        record = _run(root, leaves, short, training=False)
+        same_graph(evaluated, record, "for another length")
+    except OpaqueError:
+        return None
+    return record

@@ -1,0 +1,12 @@
+"""The loss of a language model."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def token_cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy of all tokens of a batch whose label is not -100.
+
+    output: (B, T, V), a score of each of V tokens at each place. labels: (B, T), int64.
+    """
+    return F.cross_entropy(output.flatten(0, -2), labels.flatten())
