@@ -10,7 +10,7 @@ import torch
 from shared.codec import Codec, Encoded, check_layout, codec_by_name, most_span_bytes
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.transport.stream.framing import TensorKey, WireTensor, key_of
+from shared.transport.stream.framing import MAX_DIMENSIONS, TensorKey, WireTensor, key_of
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, TensorHeader
 
 _DTYPES = {
@@ -88,6 +88,11 @@ def most_bytes(tensor: TensorSpec, codec: Codec) -> int:
 def transmitted_shape(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes that are really sent: a dimension of stride 0 repeats one element, which goes once."""
     return tuple(1 if stride == 0 and size > 1 else size for size, stride in zip(shape, strides, strict=True))
+
+
+def can_be_sent(tensor: TensorSpec) -> bool:
+    """Tell whether the contract has a tensor's element type, and room for its dimensions."""
+    return tensor.dtype in _DTYPES and len(tensor.shape) <= MAX_DIMENSIONS
 
 
 def wire_dtype(dtype: torch.dtype) -> DataType.ValueType:

@@ -59,32 +59,37 @@ def step_cost(step: StepTasks) -> StepCost:
     for tasks in step.workers.values():
         for delivery in (each for task in tasks for each in task.deliveries):
             directions[delivery.direction] = directions.get(delivery.direction, 0.0) + delivery.carry_seconds
-    seconds, round_trip_seconds = max(_alone(step, worker) for worker in step.bounded)
+    seconds, round_trip_seconds = max(_alone(step, *each) for each in step.rounds())
     return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.ahead)
 
 
-def _alone(step: StepTasks, beginner: str) -> _Moment:
-    """Return the time at which a worker has done a step that it began at 0. All that does not depend on it was ready
-    long before."""
+def _alone(step: StepTasks, beginner: str, first: int, last: int) -> _Moment:
+    """Return the time at which a worker has done its task `last` of a step of which it began task `first` at 0. All that
+    does not depend on that was ready long before."""
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
-    free = dict.fromkeys(step.workers, _LONG_AGO) | {beginner: (0.0, 0.0)}
-    carried = defaultdict[Direction, _Moment](lambda: _LONG_AGO)
+    ends: dict[tuple[str, int], _Moment] = {}
+    carried = defaultdict[Direction, list[tuple[tuple[int, int, int], _Moment]]](list)
     arrivals = defaultdict[tuple[str, int], list[_Moment]](list)
     while left[beginner]:
         for worker, tasks in left.items():
             while tasks and len(arrivals[worker, tasks[0][0]]) == tasks[0][1].awaited:
                 index, task = tasks.popleft()
-                begin = max([free[worker], *arrivals[worker, index]])
-                free[worker] = _later(begin, task.seconds)
+                begun = (0.0, 0.0) if (worker, index) == (beginner, first) else _LONG_AGO
+                begin = max([begun, *(ends[worker, before] for before in task.after), *arrivals[worker, index]])
+                ends[worker, index] = _later(begin, task.seconds)
+                if (worker, index) == (beginner, last):
+                    return ends[worker, index]
                 for each in task.deliveries:
                     moment = _later(begin, each.after_seconds)
                     if each.carry_seconds > 0.0:
-                        moment = _later(max(moment, carried[each.direction]), each.carry_seconds)
-                        carried[each.direction] = moment
+                        urgency, others = each.urgency(0), carried[each.direction]
+                        ahead = [other for how_urgent, other in others if how_urgent <= urgency]
+                        moment = _later(max([moment, *ahead]), each.carry_seconds)
+                        others.append((urgency, moment))
                     arrivals[each.direction[1], each.task].append(
                         _later(moment, each.travel_seconds, each.travel_seconds)
                     )
-    return free[beginner]
+    raise AssertionError("a step does every task")
 
 
 def _later(moment: _Moment, seconds: float, travel_seconds: float = 0.0) -> _Moment:

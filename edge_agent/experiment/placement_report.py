@@ -13,7 +13,6 @@ from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.execution.model_facts import facts_of
-from shared.execution.shared_blocks import part_of, weights_of
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -36,8 +35,8 @@ from shared.placement import (
     told_by_gradients,
     weight_crossings,
 )
+from shared.runtime.block_entries import entries_of
 from shared.tensor_wire import slot_codec
-from shared.training import block_state
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
 
@@ -135,14 +134,8 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             return _encoded_bytes(sent, codec)
         case Cargo.LABEL:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
-        case Cargo.WEIGHT_GRADIENT:
-            block = chain.blocks[one.index]
-            learnt: dict[str, Tensor] = {
-                name: value for name, value in block.named_parameters().items() if value.requires_grad
-            }
-            return len(block_state.serialize(part_of(block, learnt)))
-        case Cargo.WEIGHTS:
-            return len(block_state.serialize(weights_of(chain.blocks[one.index])))
+        case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
+            return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
 
 
 def _encoded_bytes(tensors: Iterable[TensorSpec], codec: str) -> int:

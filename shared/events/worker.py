@@ -12,6 +12,8 @@ class Computed(Event):
     """This worker has computed a segment of a step."""
 
     step: int
+    segment: int
+    """Segment of its program."""
     what: str
     """Name of the work, as "forward" or "backward, update"."""
     start_seconds: float

@@ -29,10 +29,11 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Turn(NamedTuple):
-    """A worker computes the next segment of a step (`StepScheduler.work_of`)."""
+    """A worker computes a segment of a step."""
 
     worker: str
     step: int
+    segment: int
 
 
 class InProcessSession:
@@ -97,7 +98,7 @@ class InProcessSession:
             if turn.step not in begun:
                 begun.add(turn.step)
                 self._begin(turn.step, next(batches))
-            work = self._steps[turn.worker].work_of(turn.step)
+            work = self._work(turn.worker, turn.step, turn.segment)
             assert work is not None, f"{turn} comes before what it needs"
             self._do(self._steps[turn.worker], work)
             self._pump(lambda worker, _work: worker not in named)
@@ -128,8 +129,7 @@ class InProcessSession:
                     while begun <= step and (batch := next(batches, None)) is not None:
                         self._begin(begun, batch)
                         begun += 1
-                    work = self._steps[worker].work_of(step)
-                    if work is None or work.segment != order[0]:
+                    if (work := self._work(worker, step, order[0])) is None:
                         break
                     next_steps[worker][order.popleft()] += 1
                     self._do(self._steps[worker], work)
@@ -162,6 +162,10 @@ class InProcessSession:
             worker not in self._sources or not work.ends_step or work.segment == 0 or work.step == oldest
         )
 
+    def _work(self, worker: str, step: int, segment: int) -> Work | None:
+        """Return a segment of a step; None where something is missing that it needs."""
+        return next((work for work in self._steps[worker].work_of(step) if work.segment == segment), None)
+
     def _begin(self, step: int, batch: Batch) -> None:
         self._losses[step] = []
         for one in self._enter(self._steps, step, *batch):
@@ -181,7 +185,7 @@ class InProcessSession:
             done = False
             for worker, steps in self._steps.items():
                 for step in steps.in_flight:
-                    if (work := steps.work_of(step)) is not None and may_do(worker, work):
+                    if (work := next((one for one in steps.work_of(step) if may_do(worker, one)), None)) is not None:
                         self._do(steps, work)
                         done = True
 

@@ -13,12 +13,14 @@ from shared.placement import (
     Loss,
     ModelFacts,
     Operation,
+    Order,
     Program,
     Receive,
     Send,
     Sum,
     Tile,
     Update,
+    urgency_of_segment,
 )
 
 
@@ -48,8 +50,11 @@ class PlannedSegment:
     sends: tuple[Crossing, ...]
     name: str
     """Name of the computation, in words."""
-    goes_forward: bool
-    """True if it begins with weights that K bounds the age of."""
+    after: tuple[int, ...]
+    """See `Order`, as of `behind`."""
+    behind: tuple[int, ...]
+    urgency: int
+    """See `urgency_of_segment`."""
 
 
 class LastUses(NamedTuple):
@@ -61,15 +66,18 @@ class LastUses(NamedTuple):
 
 def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSegment, ...]:
     """The same segments, of a program for this model."""
+    order = Order.of(segments)
     return tuple(
         PlannedSegment(
             tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)], model)),
             tuple(one.crossing for one in segment if isinstance(one, Receive)),
             tuple(one.crossing for one in segment if isinstance(one, Send)),
             _name_of(segment),
-            any(isinstance(one, Forward) for one in segment),
+            after,
+            behind,
+            urgency_of_segment(segment),
         )
-        for segment in segments
+        for segment, after, behind in zip(segments, order.after, order.behind, strict=True)
     )
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shared.errors import ProtocolError
 from shared.model.chain import Block
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients
@@ -31,19 +30,10 @@ def part_of(block: Block, gradient: BlockGradients) -> BlockPart:
     return part | {name: value.clone() for name, value in _buffers(block).items()}
 
 
-def check_part(block: Block, part: BlockPart) -> None:
-    """Refuse a part that is not this block's. Raises ProtocolError."""
-    buffers = _buffers(block)
-    targets = {f"gradient/{name}": value for name, value in block.named_parameters().items()} | buffers
-    for name, tensor in part.items():
-        target = targets.get(name)
-        if target is None or (tensor.shape, tensor.dtype) != (target.shape, target.dtype):
-            raise ProtocolError(
-                f"a part of block {block.name!r} has {name[:120]!r}, {tensor.dtype} {tuple(tensor.shape)}; the block has "
-                + ("none of that name" if target is None else f"{target.dtype} {tuple(target.shape)}")
-            )
-    if missing := sorted(buffers.keys() - part.keys()):
-        raise ProtocolError(f"a part of block {block.name!r} came without {missing[0]!r}")
+def part_layout(block: Block) -> block_state.BlockTensors:
+    """Tensors of the names, shapes and types that a part can have; not copied."""
+    learning = {name: value.detach() for name, value in block.named_parameters().items() if value.requires_grad}
+    return {f"gradient/{name}": value for name, value in learning.items()} | _buffers(block)
 
 
 def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
@@ -65,9 +55,14 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
     return gradient
 
 
+def weights_layout(block: Block) -> block_state.BlockTensors:
+    """The parameters and buffers of a block; not copied."""
+    return block_state.collect(block, None)
+
+
 def weights_of(block: Block) -> block_state.BlockTensors:
     """A copy of the parameters and buffers of a block, as holders take them over (`HeldBlocks.take_weights`)."""
-    return {name: tensor.clone() for name, tensor in block_state.collect(block, None).items()}
+    return {name: tensor.clone() for name, tensor in weights_layout(block).items()}
 
 
 def _buffers(block: Block) -> block_state.BlockTensors:

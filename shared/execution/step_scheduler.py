@@ -24,13 +24,14 @@ from shared.placement import (
     Crossing,
     Forward,
     Loss,
+    Order,
     Receive,
     Rows,
     Send,
     Sum,
     Tile,
     Window,
-    answering_segments,
+    answering_segment,
     segments,
 )
 from shared.training.held_blocks import BlockGradients
@@ -58,8 +59,10 @@ class StepInFlight:
     samples: int
     has_begun: bool
     """True once this worker's own samples are there; others may be ahead."""
-    segment: int = 0
-    """The segment that comes next."""
+    next_segments: list[int]
+    """The segments that can be next, as far as the others of the step are done."""
+    done: set[int] = field(default_factory=set)
+    """The segments that are done."""
     arrived: dict[Crossing, Load] = field(default_factory=dict)
     """Loads that have come for segments to come."""
     features: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
@@ -107,9 +110,14 @@ class StepScheduler:
         sent_first, rest = segments(operations)
         self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
         self._segments = planned(rest, plan.model)
+        self._first_segments = [number for number, segment in enumerate(self._segments) if not segment.after]
+        self._next_segments = _followers(self._segments)
+        """The segments that may be next when one is done."""
         self._last_uses = last_uses(rest, placement.blocks)
-        self._answering = answering_segments(rest) - 1
+        self._answering = answering_segment(rest)
         """The segment after which another step may come here."""
+        self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
+        """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
         self._last_segment: int | None = None
@@ -162,40 +170,51 @@ class StepScheduler:
         self._state(step, samples).arrived[crossing] = load
 
     def next_work(self) -> Work | None:
-        """Choose the next work, if there is any: first work that receives nothing, as an update; then another segment
-        than the last.
+        """Choose the next work, if there is any: first what the exchange of shared blocks waits for; then work that receives
+        nothing, as an update; then another segment than the last.
 
         Of several steps it takes the newest. So sends up and down take turns, and neither links nor other workers stand
         still. Oldest first, the batches gather at the slowest worker, and chains whose middle is slow take up to a
         third longer; newest first alone, up to a seventh. An update that is put off holds up the batch that begins after it.
         """
-        chosen: StepInFlight | None = None
-        rank = (False, False)
+        chosen: tuple[StepInFlight, int] | None = None
+        rank = (0, False, False)
         for state in self._steps.values():
-            if self._may_run(state):
-                ranked = (not self._segments[state.segment].receives, state.segment != self._last_segment)
-                if chosen is None or ranked >= rank:
-                    chosen, rank = state, ranked
-        return None if chosen is None else self._work(chosen)
+            for number in state.next_segments:
+                if self._may_run(state, number):
+                    segment = self._segments[number]
+                    ranked = (segment.urgency, not segment.receives, number != self._last_segment)
+                    if chosen is None or ranked >= rank:
+                        chosen, rank = (state, number), ranked
+        return None if chosen is None else self._work(*chosen)
 
-    def work_of(self, step: int) -> Work | None:
-        """The next segment of a step, if the step is under way and all is there that the segment needs."""
-        state = self._steps.get(step)
-        return self._work(state) if state is not None and self._may_run(state) else None
+    def work_of(self, step: int) -> list[Work]:
+        """The segments of a step that can be next, if the step is under way and all is there that they need."""
+        if (state := self._steps.get(step)) is None:
+            return []
+        return [self._work(state, number) for number in state.next_segments if self._may_run(state, number)]
 
-    def _work(self, state: StepInFlight) -> Work:
-        segment = self._segments[state.segment]
-        ends_step = state.segment + 1 == len(self._segments)
-        return Work(state.step, state.segment, segment.name, ends_step, lambda: self._run(state, segment))
+    def _work(self, state: StepInFlight, number: int) -> Work:
+        segment = self._segments[number]
+        ends_step = len(state.done) + 1 == len(self._segments)
+        return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
         state = self._steps[work.step]
+        state.done.add(work.segment)
+        state.next_segments.remove(work.segment)
+        state.next_segments += [
+            number
+            for number in self._next_segments[work.segment]
+            if state.done.issuperset(self._segments[number].after)
+        ]
         self._drop_used(state)
-        self._last_segment = state.segment
-        state.segment += 1
+        self._last_segment = work.segment
         if work.segment == self._answering:
             self._window.answer(work.step)
+        if work.segment in self._clearing and self._clearing <= state.done:
+            self._window.clear(work.step)
         if not work.ends_step:
             return None
         self._end(work.step)
@@ -207,22 +226,30 @@ class StepScheduler:
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if (state := self._steps.get(step)) is None:
-            state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None)
+            first = list(self._first_segments)
+            state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None, next_segments=first)
             if state.has_begun:
                 self._window.begin(step)
         return state
 
-    def _may_run(self, state: StepInFlight) -> bool:
+    def _may_run(self, state: StepInFlight, number: int) -> bool:
         if not state.has_begun:
             return False
-        if state.step > self._window.done and self._steps[state.step - 1].segment <= state.segment:
+        if state.step > self._window.done and number not in self._steps[state.step - 1].done:
             return False  # each segment does its steps in their order
-        segment = self._segments[state.segment]
-        if segment.goes_forward and not self._window.may_go_forward(state.step):
+        segment = self._segments[number]
+        if segment.behind and not self._are_new_enough(state.step, segment.behind):
             return False
         if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
             return False
         return all(crossing in state.arrived for crossing in segment.receives)
+
+    def _are_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
+        """Tell whether the weights of now are those that a forward of a step may use, or newer ones."""
+        before = step - self._window.ahead - 1
+        if before == self._window.done:
+            return self._steps[before].done.issuperset(behind)
+        return before < self._window.done
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if isinstance(load, dict):
@@ -323,9 +350,9 @@ class StepScheduler:
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""
         features, gradients = self._last_uses
-        for index in [one for one in state.features if features.get(one, -1) <= state.segment]:
+        for index in [one for one in state.features if one not in features or features[one] in state.done]:
             del state.features[index]
-        for index in [one for one in state.gradients if gradients.get(one, -1) <= state.segment]:
+        for index in [one for one in state.gradients if one not in gradients or gradients[one] in state.done]:
             del state.gradients[index]
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
@@ -343,6 +370,15 @@ def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:
         kept = state.block_gradients.setdefault(block, {})
         for name, gradient in gradients.items():
             kept[name] = kept[name] + gradient if name in kept else gradient
+
+
+def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:
+    """By segment, those that wait for it among others."""
+    followers: list[list[int]] = [[] for _ in whole]
+    for number, segment in enumerate(whole):
+        for before in segment.after:
+            followers[before].append(number)
+    return followers
 
 
 def _none_of(piece: Piece) -> Tensor:

@@ -33,9 +33,10 @@ from shared.placement.programs import (
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
 from shared.placement.replacing import reassign_worker
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
-from shared.placement.segments import answering_segments, segments
+from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.step_plan import PlacementPlan, StepPlan
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.urgency import urgency
 from shared.placement.validity import check, check_size
 from shared.placement.window import Window
 
@@ -56,6 +57,7 @@ __all__ = [
     "ModelFacts",
     "OnDisk",
     "Operation",
+    "Order",
     "Permissions",
     "Placement",
     "PlacementPlan",
@@ -71,7 +73,7 @@ __all__ = [
     "Tile",
     "Update",
     "Window",
-    "answering_segments",
+    "answering_segment",
     "at_cuts",
     "chain_workers",
     "check",
@@ -97,5 +99,7 @@ __all__ = [
     "tells_inputs",
     "told_by_gradients",
     "two_workers",
+    "urgency",
+    "urgency_of_segment",
     "weight_crossings",
 ]

@@ -1,7 +1,7 @@
 """Facts that follow from a placement: crossings between workers, the stages of each worker, and the links. Pure."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,13 +44,27 @@ class Link(NamedTuple):
 
 
 def stages(placement: Placement, worker: str) -> tuple[Tile, ...]:
-    """List the stages of a worker: its tiles, those joined that follow each other on the same samples."""
+    """List the stages of a worker: its tiles, those joined that follow each other on the same samples.
+
+    A shared block is a stage of its own, so that its gradient leaves and its weights come while other blocks are computed.
+    """
+    shared = placement.shared_blocks
     joined: list[Tile] = []
-    for tile in placement.tiles_of(worker):
-        if joined and joined[-1].stop == tile.first and joined[-1].rows == tile.rows:
-            tile = Tile(worker, joined.pop().first, tile.stop, tile.rows)
-        joined.append(tile)
+    for first, stop, rows in _runs(placement.tiles_of(worker), shared):
+        last = joined[-1] if joined else None
+        if last and last.stop == first and last.rows == rows and shared.isdisjoint((last.first, first)):
+            first = joined.pop().first
+        joined.append(Tile(worker, first, stop, rows))
     return tuple(joined)
+
+
+def _runs(tiles: Iterable[Tile], shared: Collection[int]) -> Iterator[tuple[int, int, Rows]]:
+    """The blocks of tiles as runs, each shared block by itself."""
+    for tile in tiles:
+        for is_shared, blocks in itertools.groupby(tile.blocks, shared.__contains__):
+            run = tuple(blocks)
+            for first, stop in [(block, block + 1) for block in run] if is_shared else [(run[0], run[-1] + 1)]:
+                yield first, stop, tile.rows
 
 
 def loss_rows(placement: Placement, worker: str) -> Rows | None:
@@ -117,7 +131,7 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
     """Gradient parts of shared blocks to their owners, in the order of their samples, and the weights that come back."""
     pushes: list[Crossing] = []
     pulls: list[Crossing] = []
-    for block in placement.shared_blocks():
+    for block in sorted(placement.shared_blocks):
         if not model.blocks[block].changes:
             continue
         owner = placement.owner(block)

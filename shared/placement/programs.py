@@ -123,13 +123,13 @@ class _Writer:
 
     def _way_back(self, worker: str, own: tuple[Tile, ...]) -> Iterator[Operation]:
         for stage in reversed(own):
-            if not self._model.learns_below(stage.stop):
+            if not self._model.learns_below(stage.stop):  # its part is the buffers that the forward has left
+                yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
                 continue
             yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
             yield Backward(stage, input_gradient=self._model.learns_below(stage.first))
             yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
-        for block in reversed(held_blocks(self._placement, worker)):
-            yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, block)
+            yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
 
     def _updates(self, worker: str) -> Iterator[Operation]:
         placement, held = self._placement, held_blocks(self._placement, worker)

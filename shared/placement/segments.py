@@ -1,13 +1,17 @@
 """The segments of a program: arrivals, their computation in one go, and sends. Pure.
 
 The runtime computes a segment at a time and goes to another step in between; the cost model and the simulator count the same.
+The segments of a step are done one after the other, but for shared blocks: the parts of each are added as soon as they are
+there, and the new weights of each are taken as soon as they come.
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from typing import NamedTuple
 
 from shared.placement.derived import Crossing
-from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Take
+from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Sum, Take
 from shared.placement.tiles import Cargo
 
 
@@ -17,30 +21,126 @@ def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
     rest: list[list[Operation]] = []
     last: Operation | None = None
     for operation in whole[len(sent_first) :]:
-        waits = isinstance(operation, Receive) and not isinstance(last, Receive)
-        if last is None or waits or (isinstance(last, Send) and not isinstance(operation, Send)):
+        if last is None or _begins_segment(operation, last):
             rest.append([])
         rest[-1].append(operation)
         last = operation
     return sent_first, tuple(tuple(segment) for segment in rest)
 
 
-def answering_segments(segments_of_worker: tuple[Program, ...]) -> int:
-    """Return the number of its segments after which another step may come to a worker: it has then used its tensors,
-    and others can continue.
+def _begins_segment(operation: Operation, last: Operation) -> bool:
+    match operation:
+        case Receive(crossing):
+            return crossing.cargo is Cargo.WEIGHTS or not isinstance(last, Receive)
+        case Send():
+            return False
+        case Forward() | Backward():  # two in a row are of shared blocks
+            return isinstance(last, Send) or type(last) is type(operation)
+    return isinstance(last, Send)
+
+
+class _Lane(Enum):
+    """Segments that are done one after the other, whatever becomes of those of other lanes."""
+
+    COMPUTE = auto()
+    SUM = auto()
+    """The parts of a shared block, its update, and its new weights to others."""
+    PULL = auto()
+    """The new weights of a shared block from its owner."""
+
+
+class Order(NamedTuple):
+    """The order of a worker's segments."""
+
+    after: tuple[tuple[int, ...], ...]
+    """By segment, those of the same step that are done before it."""
+    behind: tuple[tuple[int, ...], ...]
+    """By segment that goes forward, those of step t - K - 1 that are done before: all that compute, and those that bring new
+    weights of its blocks. Empty for any other segment."""
+    ends: tuple[int, ...]
+    """The last segments that compute or add parts. A step after which they are done waits for new weights, or for nothing."""
+    pulls: tuple[int, ...]
+    """The segments that take new weights, in their order."""
+
+    @classmethod
+    def of(cls, segments_of_worker: tuple[Program, ...]) -> "Order":
+        """Compute the order of the segments of one worker."""
+        lanes = [_lane(segment) for segment in segments_of_worker]
+        last = {lane: number for number, lane in enumerate(lanes)}
+        return cls(
+            _after(segments_of_worker, lanes),
+            _behind(segments_of_worker, lanes, last.get(_Lane.COMPUTE)),
+            tuple(last[lane] for lane in (_Lane.COMPUTE, _Lane.SUM) if lane in last),
+            tuple(number for number, lane in enumerate(lanes) if lane is _Lane.PULL),
+        )
+
+
+def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, ...], ...]:
+    last: dict[_Lane, int] = {}
+    made: dict[int, int] = {}
+    """The last segment that computes with a block."""
+    found: list[tuple[int, ...]] = []
+    for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
+        own = (made[one.block] for one in segment if isinstance(one, Sum) and one.block in made)
+        found.append(tuple({*([last[lane]] if lane in last else []), *own}))
+        last[lane] = number
+        made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
+    return tuple(found)
+
+
+def _behind(whole: tuple[Program, ...], lanes: list[_Lane], computed: int | None) -> tuple[tuple[int, ...], ...]:
+    news: dict[_Lane, dict[int, int]] = {_Lane.SUM: {}, _Lane.PULL: {}}
+    """By lane, the segments that bring new weights of a block."""
+    for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
+        for one in segment:
+            if isinstance(one, Sum):
+                news[lane][one.block] = number
+            elif isinstance(one, Receive) and one.crossing.cargo is Cargo.WEIGHTS:
+                news[lane][one.crossing.index] = number
+    found: list[tuple[int, ...]] = []
+    for segment in whole:
+        blocks = [block for one in segment if isinstance(one, Forward) for block in one.stage.blocks]
+        if not blocks or computed is None:
+            found.append(())
+            continue
+        needed = [[numbers[block] for block in blocks if block in numbers] for numbers in news.values()]
+        found.append((computed, *(max(numbers) for numbers in needed if numbers)))
+    return tuple(found)
+
+
+def _lane(segment: Program) -> _Lane:
+    match segment[0]:
+        case Receive(crossing) if crossing.cargo is Cargo.WEIGHTS:
+            return _Lane.PULL
+        case Receive(crossing) if crossing.cargo is Cargo.WEIGHT_GRADIENT:
+            return _Lane.SUM
+    return _Lane.COMPUTE
+
+
+def urgency_of_segment(segment: Program) -> int:
+    """Return how soon a segment is to be computed, of those that can be: the sums of shared blocks first, because others wait
+    for their weights, and then the rest of a way back, because others wait for its parts. 0 for any other segment."""
+    if any(isinstance(one, Sum) for one in segment):
+        return 2
+    return 1 if isinstance(segment[0], Backward) else 0
+
+
+def answering_segment(segments_of_worker: tuple[Program, ...]) -> int:
+    """Return the segment of a worker after which another step may come to it: it has then used its tensors, and others can
+    continue.
 
     An update may still be under way, and its weights too: workers that need the weights wait for them.
     """
-    answering = [number for number, one in enumerate(segments_of_worker, 1) if any(map(_uses_tensors, one))]
-    return answering[-1] if answering else len(segments_of_worker)
+    answering = [number for number, one in enumerate(segments_of_worker) if any(map(_uses_tensors, one))]
+    return answering[-1] if answering else len(segments_of_worker) - 1
 
 
 class Waiting:
-    """The segments of all workers that a worker has waited for when it has done a step."""
+    """The segments of all workers that a worker has waited for when it has done some of its own."""
 
     def __init__(self, of_workers: Mapping[str, tuple[Program, ...]]) -> None:
         """of_workers: the segments of each, without the first sends."""
-        self._of_workers = of_workers
+        self._orders = {name: Order.of(whole) for name, whole in of_workers.items()}
         makes = {
             one.crossing: (name, index)
             for name, whole in of_workers.items()
@@ -48,37 +148,43 @@ class Waiting:
             for one in segment
             if isinstance(one, Send)
         }
-        self._needed = {name: [_latest(segment, makes) for segment in whole] for name, whole in of_workers.items()}
-        """Last segment of each other worker that a segment waits for, by segment."""
+        self._needed = {
+            (name, index): _makers(segment, makes)
+            for name, whole in of_workers.items()
+            for index, segment in enumerate(whole)
+        }
+        """Segments of other workers that a segment waits for."""
+        self._answers = {name: answering_segment(whole) for name, whole in of_workers.items() if whole}
 
-    def is_for_all(self, worker: str) -> bool:
-        """Tell whether a worker that has done a step has waited for an answer of every other, through any of its arrivals.
+    def for_all(self, worker: str) -> tuple[int, ...] | None:
+        """Return the segments after which a worker has waited for an answer of every other, through any of its arrivals, and
+        only new weights are still to come; None if it has not even when it has done a step.
 
         Where samples enter and this is so, it needs no reports of the others: with K others under way here, no other
         worker has more.
         """
-        reached = dict.fromkeys(self._of_workers, -1)
-        """Last segment of each worker that has been waited for; all before it have been, too."""
-        to_visit = [(worker, len(self._of_workers[worker]) - 1)]
+        order = self._orders[worker]
+        wanted = {(name, last) for name, last in self._answers.items() if name != worker}
+        reached = set[tuple[str, int]]()
+        for pull in (None, *order.pulls):
+            ends = order.ends if pull is None else (*order.ends, pull)
+            self._reach(reached, worker, ends)
+            if wanted <= reached:
+                return ends
+        return None
+
+    def _reach(self, reached: set[tuple[str, int]], worker: str, of_worker: Iterable[int]) -> None:
+        to_visit = [(worker, segment) for segment in of_worker]
         while to_visit:
-            name, last = to_visit.pop()
-            before, reached[name] = reached[name], max(reached[name], last)
-            for index in range(before + 1, last + 1):
-                to_visit += [one for one in self._needed[name][index].items() if one[1] > reached[one[0]]]
-        return all(
-            reached[name] >= answering_segments(whole) - 1
-            for name, whole in self._of_workers.items()
-            if whole and name != worker
-        )
+            if (one := to_visit.pop()) not in reached:
+                reached.add(one)
+                name, segment = one
+                to_visit += self._needed[one]
+                to_visit += [(name, before) for before in self._orders[name].after[segment]]
 
 
-def _latest(segment: Program, makes: Mapping[Crossing, tuple[str, int]]) -> dict[str, int]:
-    latest: dict[str, int] = {}
-    for one in segment:
-        if isinstance(one, Receive) and one.crossing in makes:
-            name, index = makes[one.crossing]
-            latest[name] = max(index, latest.get(name, index))
-    return latest
+def _makers(segment: Program, makes: Mapping[Crossing, tuple[str, int]]) -> list[tuple[str, int]]:
+    return [makes[one.crossing] for one in segment if isinstance(one, Receive) and one.crossing in makes]
 
 
 def _uses_tensors(operation: Operation) -> bool:

@@ -8,7 +8,7 @@ from shared.placement.facts import ModelFacts
 from shared.placement.programs import Program, programs_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import Waiting, segments
-from shared.placement.tiles import Placement
+from shared.placement.tiles import Cargo, Placement
 
 
 class StepPlan:
@@ -35,8 +35,13 @@ class StepPlan:
         """Pairs of workers that need a stream; see `links_of`."""
         self._programs = programs_of(placement, model, flow, training=training)
         waiting = Waiting({name: segments(whole)[1] for name, whole in self._programs.items()})
-        self.unaware = frozenset(source.worker for source in placement.sources if not waiting.is_for_all(source.worker))
+        self.waited = {source.worker: waiting.for_all(source.worker) for source in placement.sources}
+        """By each worker that begins steps, the segments after which it has waited for all others; see `Waiting.for_all`."""
+        self.unaware = frozenset(name for name, waited in self.waited.items() if waited is None)
         """The workers that begin steps and learn how far the others are by their reports alone."""
+        weights_come = any(one.cargo is Cargo.WEIGHTS for one in self.crossings)
+        self.most_under_way = self.ahead + 1 + weights_come
+        """The most steps that any worker has under way: one more, where new weights come while the next step is computed."""
         self._parents = report_parents(first_worker(placement), self.links)
         to_hear = self.unaware | {first_worker(placement)}
         self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}

@@ -6,7 +6,7 @@ consequences.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -148,12 +148,15 @@ class Placement:
         """Name the worker that updates a block. The placement must be valid."""
         return self.owners.get(block) or self.holders(block)[0].worker
 
-    def shared_blocks(self) -> Iterator[int]:
-        """Yield the blocks that another worker than their owner holds, too: their gradients are pushed and their
-        weights pulled."""
-        for block in range(self.blocks):
-            if any(tile.worker != self.owner(block) for tile in self.holders(block)):
-                yield block
+    @cached_property
+    def shared_blocks(self) -> frozenset[int]:
+        """The blocks that another worker than their owner holds, too: their gradients are pushed and their weights
+        pulled. The placement must be valid."""
+        return frozenset(
+            block
+            for block in range(self.blocks)
+            if any(tile.worker != self.owner(block) for tile in self.holders(block))
+        )
 
 
 def two_workers(edge: str, trainer: str, cut: int, blocks: int, batch_size: int, *, staleness: int = 0) -> Placement:

@@ -1,8 +1,9 @@
 """The window of steps under way at one worker: its progress and that of the others, and the next permitted steps. Pure.
 
-A step begins at a worker, is answered once the worker has made all that others wait for, and is done after its last segment.
-Each count rises by one step at a time and belongs to one thread; any thread may read it. So a reader sees the state of
-now or of a moment ago, and a bound that holds for it holds now.
+A step begins at a worker, is answered once the worker has made all that others wait for, is cleared once another may begin in
+its place, and is done after its last segment: between the two it waits for new weights of shared blocks, and for no more. Each
+count rises by one step at a time and belongs to one thread; any thread may read it. So a reader sees the state of now or of a
+moment ago, and a bound that holds for it holds now.
 """
 
 from shared.placement.step_plan import StepPlan
@@ -15,7 +16,7 @@ message."""
 class Window:
     """The steps of one worker under one placement.
 
-    The thread that computes calls `begin`, `answer` and `end`, and the event loop calls `tell`, `hear` and `move_to`.
+    The thread that computes calls `begin`, `answer`, `clear` and `end`, and the event loop calls `tell`, `hear` and `move_to`.
     """
 
     def __init__(self, plan: StepPlan, worker: str, first_step: int = 0) -> None:
@@ -28,6 +29,8 @@ class Window:
         """Step that begins next here; where no samples enter, the first for which nothing has come."""
         self.answered = first_step
         """First step for which others may wait for this worker."""
+        self.cleared = first_step
+        """First step in whose place no other may begin here."""
         self.done = first_step
         """First step that this worker has not done."""
         self.told = first_step
@@ -47,11 +50,7 @@ class Window:
     def may_begin(self, step: int) -> bool:
         """Tell whether `step`, which is the next, may begin now where samples enter."""
         is_followed = self._reported is None or step - self._reported < MOST_UNREPORTED
-        return is_followed and step - self._oldest <= self.ahead
-
-    def may_go_forward(self, step: int) -> bool:
-        """Tell whether the weights of now are new enough for a forward of `step`."""
-        return step - self.done <= self.ahead
+        return is_followed and step - self._oldest <= self.ahead and step - self.done < self.plan.most_under_way
 
     @property
     def latest(self) -> int:
@@ -97,8 +96,8 @@ class Window:
     @property
     def _oldest(self) -> int:
         """The oldest step under way, as far as a batch that begins has to wait for it."""
-        done = self.done
-        return min(done, self._reported) if self._waits_for_reports and self._reported is not None else done
+        cleared = self.cleared
+        return min(cleared, self._reported) if self._waits_for_reports and self._reported is not None else cleared
 
     # Progress.
 
@@ -112,10 +111,16 @@ class Window:
         assert step == self.answered < self.begun, f"step {self.answered} is answered next"
         self.answered = step + 1
 
+    def clear(self, step: int) -> None:
+        """Count a step as one in whose place another may begin."""
+        assert step == self.cleared < self.answered, f"step {self.cleared} is cleared next"
+        self.cleared = step + 1
+
     def end(self, step: int) -> None:
         """Count a step as done here."""
         assert step == self.done < self.begun, f"step {self.done} ends next"
         self.answered = max(self.answered, step + 1)
+        self.cleared = max(self.cleared, step + 1)
         self.done = step + 1
 
     def tell(self, step: int) -> None:
@@ -132,4 +137,4 @@ class Window:
     def move_to(self, step: int) -> None:
         """Go on with `step`, with nothing under way: the others have done all before it without this worker."""
         assert not self.under_way, "nothing is under way"
-        self.done = self.answered = self.begun = self.told = step
+        self.done = self.cleared = self.answered = self.begun = self.told = step

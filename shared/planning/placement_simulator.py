@@ -1,8 +1,7 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
-A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, in the
-order in which they are handed over, at a constant rate or that of a trace. On every worker the tasks of a step follow
-each other, and the same tasks of all steps do, too.
+A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, of those that
+wait the most urgent one, at a constant rate or that of a trace. On every worker each task does its steps in their order.
 """
 
 import heapq
@@ -56,7 +55,7 @@ def simulate_placement(
     run. until: the time from which sources begin no more steps. They begin one at least.
     A worker first does a task that does not hold up others, such as an update; then another task than the last; and of
     several steps the newest, as `StepScheduler.next_work` says. A worker that has samples or runs blocks begins step t
-    when it has done step t - K - 1.
+    when it has done step t - K - 1, but for weights of blocks that it needs later.
     """
     ended = _Run(step, steps, traces or {}, begin, until).run()
     return PlacementRun(
@@ -69,15 +68,17 @@ def simulate_placement(
 class _Worker:
     """The progress of one worker, and its next task."""
 
-    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int | None) -> None:
-        """until: the time from which it begins no more steps. window: limit of the steps under way here; None for no limit."""
+    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int) -> None:
+        """until: the time from which it begins no more steps. window: K + 1, as `Task.behind` counts it."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
         """Number of steps in which each task is done. The step of that number is its next."""
+        self._left: dict[int, int] = defaultdict(lambda: len(tasks))
+        """Number of tasks that are not done, by step under way."""
         self.arrived = [[0] * task.awaited for task in tasks]
         """Number of steps in which each message has arrived, by task and place."""
         self.ended: list[float] = []
-        """Times at which the last task of each step was done."""
+        """Times at which all tasks of each step were done."""
         self.busy = False
         self.last_task: int | None = None
         """Last task that took time."""
@@ -93,16 +94,35 @@ class _Worker:
                 return index
         if self.busy or not ready:
             return None
-        return max(ready, key=lambda index: (not self.tasks[index].awaited, index != self.last_task, self.done[index]))
+        return max(ready, key=self._rank)
+
+    def _rank(self, index: int) -> tuple[int, bool, bool, int]:
+        task = self.tasks[index]
+        return task.urgency, not task.awaited, index != self.last_task, self.done[index]
+
+    def end(self, index: int, now: float) -> None:
+        """Count a task as done of its next step."""
+        step = self.done[index]
+        self.done[index] += 1
+        self._left[step] -= 1
+        if not self._left[step]:
+            del self._left[step]
+            self.ended.append(now)
 
     def _is_ready(self, index: int, now: float) -> bool:
-        step = self.done[index]
-        if index:
-            begun = step < self.done[index - 1]
-        else:
-            begun = step < self._steps and (self._window is None or step < self.done[-1] + self._window)
-            begun = begun and (now < self._until or not step)
-        return begun and all(come > step for come in self.arrived[index])
+        step, task = self.done[index], self.tasks[index]
+        if index == 0 and not (step < self._steps and (now < self._until or not step)):
+            return False
+        return (
+            all(self.done[before] > step for before in task.after)
+            and self._is_new_enough(step, task.behind)
+            and all(come > step for come in self.arrived[index])
+        )
+
+    def _is_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
+        """Tell whether the tasks are done that one waits for of an earlier step, and all of the step before that."""
+        before = step - self._window
+        return not behind or (before <= len(self.ended) and all(self.done[task] > before for task in behind))
 
 
 class _Run:
@@ -113,14 +133,14 @@ class _Run:
     ) -> None:
         window = step.ahead + 1
         self._workers = {
-            name: _Worker(
-                tasks, steps, until if name in step.sources else math.inf, window if name in step.bounded else None
-            )
+            name: _Worker(tasks, steps, until if name in step.sources else math.inf, window)
             for name, tasks in step.workers.items()
         }
         self._traces = traces
-        self._carried = defaultdict[Direction, float](float)
-        """Time until which each direction is busy with its messages."""
+        self._waiting = defaultdict[Direction, list[tuple[tuple[int, int, int], int, Delivery]]](list)
+        """The messages that each direction has not begun to carry, the most urgent first, with a number of their order."""
+        self._carrying = set[Direction]()
+        """The directions that carry a message."""
         self._now = begin
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         """Events in the order of their times; those of one time in the order of their creation."""
@@ -142,9 +162,9 @@ class _Run:
                 self._begin(worker, index)
 
     def _begin(self, worker: _Worker, index: int) -> None:
-        task = worker.tasks[index]
+        task, step = worker.tasks[index], worker.done[index]
         for each in task.deliveries:
-            self._at(self._now + each.after_seconds, partial(self._hand_over, each))
+            self._at(self._now + each.after_seconds, partial(self._hand_over, each, step))
         if task.takes_time:
             worker.busy, worker.last_task = True, index
             self._at(self._now + task.seconds, partial(self._end, worker, index))
@@ -152,24 +172,33 @@ class _Run:
         else:
             self._end(worker, index)
 
-    def _hand_over(self, delivery: Delivery) -> None:
-        moment = self._now
+    def _hand_over(self, delivery: Delivery, step: int) -> None:
         if delivery.carry_seconds > 0.0:
-            moment = self._carry(max(moment, self._carried[delivery.direction]), delivery)
-            self._carried[delivery.direction] = moment
-        self._at(moment + delivery.travel_seconds, partial(self._arrive, delivery))
+            heapq.heappush(self._waiting[delivery.direction], (delivery.urgency(step), self._made, delivery))
+            # Not at once: others that are handed over at the same time may be more urgent.
+            self._at(self._now, partial(self._carry_next, delivery.direction))
+        else:
+            self._at(self._now + delivery.travel_seconds, partial(self._arrive, delivery))
 
-    def _carry(self, moment: float, delivery: Delivery) -> float:
-        trace = self._traces.get(delivery.direction)
-        return moment + delivery.carry_seconds if trace is None else trace.finish(moment, delivery.bits)
+    def _carry_next(self, direction: Direction) -> None:
+        if direction in self._carrying or not self._waiting[direction]:
+            return
+        self._carrying.add(direction)
+        _, _, delivery = heapq.heappop(self._waiting[direction])
+        trace = self._traces.get(direction)
+        end = self._now + delivery.carry_seconds if trace is None else trace.finish(self._now, delivery.bits)
+        self._at(end, partial(self._carried, direction))
+        self._at(end + delivery.travel_seconds, partial(self._arrive, delivery))
+
+    def _carried(self, direction: Direction) -> None:
+        self._carrying.discard(direction)
+        self._carry_next(direction)
 
     def _arrive(self, delivery: Delivery) -> None:
         self._workers[delivery.direction[1]].arrived[delivery.task][delivery.place] += 1
 
     def _end(self, worker: _Worker, index: int) -> None:
-        worker.done[index] += 1
-        if index == len(worker.tasks) - 1:
-            worker.ended.append(self._now)
+        worker.end(index, self._now)
 
     def _free(self, worker: _Worker) -> None:
         worker.busy = False

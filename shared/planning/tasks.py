@@ -4,7 +4,7 @@ A task is a segment of a program: a worker waits for messages, computes, and han
 for example the rows of a tensor, does not matter here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
@@ -14,6 +14,7 @@ from shared.placement import (
     Forward,
     Link,
     ModelFacts,
+    Order,
     Placement,
     Program,
     Receive,
@@ -22,6 +23,8 @@ from shared.placement import (
     StepPlan,
     Tile,
     segments,
+    urgency,
+    urgency_of_segment,
 )
 from shared.planning.operation_costs import Message, OperationCosts
 from shared.planning.rates import Rates
@@ -35,6 +38,8 @@ class Delivery:
     """A message that a task hands over, and the place where it is awaited."""
 
     direction: Direction
+    crossing: Crossing | None
+    """Load that the message is, which says how urgent it is; None for a report, which takes no time."""
     task: int
     """Index of the receiver's task."""
     place: int
@@ -48,6 +53,10 @@ class Delivery:
     travel_seconds: float
     """Seconds that each bit is on the way besides."""
 
+    def urgency(self, step: int) -> tuple[int, int, int]:
+        """Return the urgency of the message of a step; see `shared.placement.urgency`."""
+        return (0, 0, 0) if self.crossing is None else urgency(self.crossing, step)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -59,6 +68,12 @@ class Task:
     tail_seconds: float
     """Seconds that it keeps the worker busy afterwards, while the step continues."""
     deliveries: tuple[Delivery, ...]
+    after: tuple[int, ...] = ()
+    """This worker's tasks that are done before of the same step."""
+    behind: tuple[int, ...] = ()
+    """This worker's tasks that are done before of step t - `ahead` - 1, and with them all of the step before that."""
+    urgency: int = 0
+    """See `urgency_of_segment`."""
 
     @property
     def takes_time(self) -> bool:
@@ -74,11 +89,19 @@ class StepTasks:
     """Tasks of each worker that has a part in the step, in this order."""
     sources: frozenset[str]
     """Workers that have the samples. A step begins with their first tasks and is settled with their last."""
-    bounded: frozenset[str]
-    """Workers that begin a step only when they have done the one `ahead` + 1 before it: the sources, so that K bounds
-    the steps in flight, and all that run blocks, so that K bounds the age of their weights."""
     ahead: int
-    """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`)."""
+    """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`).
+    Where samples enter, this bounds the steps in flight, and where blocks are run, the age of their weights."""
+
+    def rounds(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each worker with a task, and another that has to be done of step t - `ahead` - 1 before: `ahead` + 1 steps
+        take no less than the way from the one to the other."""
+        for worker, tasks in self.workers.items():
+            known = set[int]()
+            for index, task in enumerate(tasks):
+                for last in known.symmetric_difference({*known, *task.behind}):
+                    known.add(last)
+                    yield worker, index, last
 
 
 def step_tasks(
@@ -99,15 +122,12 @@ def step_tasks(
     """
     plan = StepPlan(placement, model)
     directions = _directions({link: _rates_of(link, rates) for link in plan.links})
-    writer = _Writer(placement, costs, directions, replays)
-    programs = {worker: plan.program(worker) for worker in placement.workers}
-    workers = writer.tasks({worker: operations for worker, operations in programs.items() if operations})
-    sources = frozenset(source.worker for source in placement.sources)
+    writer = _Writer(plan, costs, directions, replays)
+    workers = writer.tasks()
     _add_reports(workers, sorted(plan.unaware), directions)
     return StepTasks(
         {worker: tuple(tasks) for worker, tasks in workers.items()},
-        sources,
-        sources | {tile.worker for tile in placement.tiles},
+        frozenset(source.worker for source in placement.sources),
         plan.ahead,
     )
 
@@ -133,13 +153,18 @@ def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, flo
 
 @dataclass(frozen=True)
 class _Writer:
-    placement: Placement
+    plan: StepPlan
     costs: OperationCosts
     directions: Mapping[Direction, tuple[float, float]]
     replays: bool
 
-    def tasks(self, programs: Mapping[str, Program]) -> dict[str, list[Task]]:
-        divided = {worker: _segments(operations) for worker, operations in programs.items()}
+    def tasks(self) -> dict[str, list[Task]]:
+        programs = {worker: segments(self.plan.program(worker)) for worker in self.plan.placement.workers}
+        divided = {
+            worker: ((sent_first, *rest) if sent_first else rest)
+            for worker, (sent_first, rest) in programs.items()
+            if sent_first or rest
+        }
         awaited = {
             crossing: (task, place)
             for whole in divided.values()
@@ -147,8 +172,30 @@ class _Writer:
             for place, crossing in enumerate(_received(segment))
         }
         return {
-            worker: [self._task(worker, segment, awaited) for segment in whole] for worker, whole in divided.items()
+            worker: self._in_order(
+                worker, [self._task(worker, segment, awaited) for segment in whole], *programs[worker]
+            )
+            for worker, whole in divided.items()
         }
+
+    def _in_order(self, worker: str, tasks: list[Task], sent_first: Program, rest: tuple[Program, ...]) -> list[Task]:
+        """The tasks of a worker with those that each waits for."""
+        order, shift = Order.of(rest), 1 if sent_first else 0
+        found = tasks[:shift]
+        for task, segment, after, behind in zip(tasks[shift:], rest, order.after, order.behind, strict=True):
+            begun = (0,) if sent_first and not after else ()
+            found.append(
+                replace(
+                    task,
+                    after=(*begun, *(one + shift for one in after)),
+                    behind=tuple(one + shift for one in behind),
+                    urgency=urgency_of_segment(segment),
+                )
+            )
+        if worker in self.plan.waited:
+            cleared = self.plan.waited[worker] or order.ends
+            found[0] = replace(found[0], behind=tuple(one + shift for one in cleared) or (0,))
+        return found
 
     def _task(self, worker: str, segment: Program, awaited: Mapping[Crossing, tuple[int, int]]) -> Task:
         seconds = tail_seconds = 0.0
@@ -165,7 +212,15 @@ class _Writer:
                     bits_per_second, travel_seconds = self.directions[direction]
                     carry_seconds = message.bits / bits_per_second
                     deliveries.append(
-                        Delivery(direction, *awaited[crossing], seconds, message.bits, carry_seconds, travel_seconds)
+                        Delivery(
+                            direction,
+                            crossing,
+                            *awaited[crossing],
+                            seconds,
+                            message.bits,
+                            carry_seconds,
+                            travel_seconds,
+                        )
                     )
                 case _:
                     seconds += self.costs.seconds(worker, operation)
@@ -176,11 +231,12 @@ class _Writer:
     def _replays(self, stage: Tile) -> bool:
         """Tell whether the weights may have changed since its forward pass. After the last block the backward pass
         follows at once."""
-        return self.replays and self.placement.staleness > 0 and stage.stop < self.placement.blocks
+        placement = self.plan.placement
+        return self.replays and placement.staleness > 0 and stage.stop < placement.blocks
 
     def _message(self, crossing: Crossing) -> Message:
         route = Route(crossing.sender, crossing.receiver, crossing.cargo)
-        return self.costs.message(crossing, self.placement.codecs.get(route))
+        return self.costs.message(crossing, self.plan.placement.codecs.get(route))
 
 
 def _add_reports(
@@ -194,14 +250,10 @@ def _add_reports(
             end = workers[worker][ends[worker]]
             # A worker without a link to the source reports by the session's links, which are not measured.
             _, travel_seconds = directions.get((worker, source), (0.0, 0.0))
-            report = Delivery((worker, source), ends[source] + 1, place, end.seconds, 0.0, 0.0, travel_seconds)
+            report = Delivery((worker, source), None, ends[source] + 1, place, end.seconds, 0.0, 0.0, travel_seconds)
             workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))
-        workers[source].append(Task(len(others), 0.0, 0.0, ()))
-
-
-def _segments(operations: Program) -> tuple[Program, ...]:
-    sent_first, rest = segments(operations)
-    return (sent_first, *rest) if sent_first else rest
+        workers[source].append(Task(len(others), 0.0, 0.0, (), after=(ends[source],)))
+        workers[source][0] = replace(workers[source][0], behind=(ends[source] + 1,))
 
 
 def _received(segment: Program) -> list[Crossing]:

@@ -34,7 +34,7 @@ class ExpectedTensor:
 def check_announcement(frame: Frame, expected: ExpectedTensor) -> TensorSpec | None:
     """Agree to the tensor that a frame announces, and return its shape and type; the caller counts it as announced.
 
-    Returns None where the frame says that there is no error gradient.
+    Returns None where the frame says that there is no gradient.
     Raises OutOfTurnError for a tensor of another step or placement, ProtocolError for
     one of another kind, shape, type, codec or size, and the error of `expected.tensor`.
     """
@@ -50,9 +50,7 @@ def check_announcement(frame: Frame, expected: ExpectedTensor) -> TensorSpec | N
         raise ProtocolError(f"{key} came where {expected.key} was expected")
     if frame.tensor.is_absent:
         if not expected.may_be_absent or frame.tensor != ABSENT:
-            raise ProtocolError(
-                f"{key} is said to be absent, which only an error gradient without a description may be"
-            )
+            raise ProtocolError(f"{key} is said to be absent, which only a gradient without a description may be")
         return None
     tensor = TensorSpec(tuple(frame.tensor.shape), torch_dtype(frame.tensor.dtype))
     if not isinstance(expected.tensor, TensorSpec):

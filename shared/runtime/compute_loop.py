@@ -80,7 +80,7 @@ class Computed(NamedTuple):
     loss: BatchLoss | None
     """Loss of this worker's part, once it has done the step."""
     staleness: int
-    """Number of steps that had begun here since this one."""
+    """Number of steps that had begun here since this one, before another could in its place."""
     segment: int
     """Segment of the worker's program that was computed."""
 
@@ -118,6 +118,8 @@ class ComputeLoop:
         self._loop: asyncio.AbstractEventLoop
         self._unheard_since = math.inf
         """Time at which the first unreported piece was done. The compute thread's own."""
+        self._cleared_at: dict[int, int] = {}
+        """Staleness of each step that is cleared and not done. The compute thread's own."""
         self._feeding = threading.Lock()
         """Lock held while a batch begins, so that the end of feeding knows the batches that have begun."""
         self._source: BatchSource | None = None
@@ -216,10 +218,19 @@ class ComputeLoop:
             if work.ends_step:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._steps.finish(work)
-        staleness = max(self._window.begun - 1 - work.step, 0)
+        staleness = self._staleness_of(work)
         done = Computed(work.step, work.what, outgoing, started, ended, work.ends_step, loss, staleness, work.segment)
         self._results.put(done)
         return done
+
+    def _staleness_of(self, work: Work) -> int:
+        """Count the steps that had begun here since one, until it was cleared: after that, new weights come and no more."""
+        staleness = max(self._window.begun - 1 - work.step, 0)
+        if self._window.cleared > work.step:
+            staleness = self._cleared_at.setdefault(work.step, staleness)
+        if work.ends_step:
+            self._cleared_at.pop(work.step, None)
+        return staleness
 
     def _take_loads(self) -> None:
         while (arrived := self._loads.take()) is not None:

@@ -1,25 +1,25 @@
 """Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
-A feature or an error gradient is a tensor for each slot that crosses; labels are one; the load of a shared block is one
-safetensors file.
+A feature or an error gradient is a tensor for each slot that crosses; labels are one; the load of a shared block is a tensor
+for each of its entries (`block_entries`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from shared.codec import Encoded, codec_by_name, row_of_bytes
+from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.step_scheduler import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement, Route
-from shared.registry import OptimizerConfig, is_lossy
+from shared.registry import is_lossy
 from shared.runtime.announcements import ExpectedTensor
-from shared.training import block_state
+from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -32,10 +32,7 @@ ROLES = {
 }
 
 EncodedSlots = dict[int, Encoded | None]
-"""The tensors of a crossing by slot, None where there is no error gradient."""
-
-_QUICK_FILE_BYTES = 64 * 1024
-"""A file of a shared block of no more than this is made, or read, in less time than two threads lose to each other."""
+"""The tensors of a crossing by slot, None where there is no gradient."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,16 @@ class CrossingWire:
 
     placement: Placement
     chain: Chain
-    optimizer: OptimizerConfig
     check_labels: Callable[[TensorSpec], None]
     """Refuses labels that the loss cannot take; raises an IsthmusError."""
+    _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def entries(self, crossing: Crossing) -> tuple[BlockEntry, ...]:
+        """The tensors of a load of a shared block, by slot."""
+        key = crossing.cargo, crossing.index
+        if key not in self._entries:
+            self._entries[key] = entries_of(self.chain.blocks[crossing.index], crossing.cargo)
+        return self._entries[key]
 
     def slots(self, crossing: Crossing) -> tuple[int, ...]:
         """The slots that cross, in their order."""
@@ -56,6 +60,8 @@ class CrossingWire:
             case Cargo.ERROR_GRADIENT:
                 specs = self.chain.features[crossing.index]
                 return tuple(slot for slot, spec in enumerate(specs) if spec.differentiable)
+            case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
+                return tuple(range(len(self.entries(crossing))))
         return (0,)
 
     def key(self, crossing: Crossing, step: int, slot: int) -> TensorKey:
@@ -73,10 +79,11 @@ class CrossingWire:
         key, version = self.key(crossing, step, slot), self.placement.version
         if crossing.cargo is Cargo.LABEL:
             return ExpectedTensor(key, version, "raw", lambda labels: self._check_labels(labels, rows))
-        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
-            block = self.chain.blocks[crossing.index]
-            most = block_state.max_serialized_bytes(block, self.optimizer)
-            return ExpectedTensor(key, version, "raw", _check_file, most)
+        if crossing.cargo in SHARED:
+            entry = self.entries(crossing)[slot]
+            # A part without samples has nothing at all.
+            may_be_absent = crossing.cargo is Cargo.WEIGHT_GRADIENT and (entry.is_gradient or not rows)
+            return ExpectedTensor(key, version, "raw", entry.sent, may_be_absent=may_be_absent)
         spec = self.chain.features[crossing.index][slot]
         tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
@@ -85,18 +92,14 @@ class CrossingWire:
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
         """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
         no time."""
-        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
-            return False
-        if crossing.cargo is Cargo.LABEL:
+        if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
             return True
         specs = self.chain.features[crossing.index]
         return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
         """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
-        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
-            return _QUICK_FILE_BYTES
-        if crossing.cargo is Cargo.LABEL:
+        if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
             return codec_by_name("raw").QUICK_BYTES
         specs = self.chain.features[crossing.index]
         codecs = {self.codec(crossing, specs[slot].dtype) for slot in self.slots(crossing)}
@@ -105,7 +108,10 @@ class CrossingWire:
     def encode(self, crossing: Crossing, load: Load) -> EncodedSlots:
         """The tensors of a load by slot. Computes."""
         if isinstance(load, dict):
-            return {0: row_of_bytes(block_state.serialize(load))}
+            return {
+                slot: self._encoded(crossing, entry.to_wire(load[entry.name])) if entry.name in load else None
+                for slot, entry in enumerate(self.entries(crossing))
+            }
         return {slot: self._encoded(crossing, load[slot]) for slot in self.slots(crossing)}
 
     def _encoded(self, crossing: Crossing, tensor: Tensor | None) -> Encoded | None:
@@ -114,8 +120,9 @@ class CrossingWire:
     def decode(self, crossing: Crossing, encoded: EncodedSlots) -> Load:
         """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""
         values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}
-        if crossing.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS):
-            return block_state.deserialize(values[0].numpy().tobytes())
+        if crossing.cargo in SHARED:
+            entries = self.entries(crossing)
+            return {entries[slot].name: entries[slot].from_wire(value) for slot, value in sorted(values.items())}
         if crossing.cargo is Cargo.LABEL:
             return (values[0],)
         loads: Gradients = tuple(values.get(slot) for slot in range(len(self.chain.features[crossing.index])))
@@ -125,8 +132,3 @@ class CrossingWire:
         if not labels.shape or labels.shape[0] != rows:
             raise ProtocolError(f"labels {labels.shape} came for {rows} samples")
         self.check_labels(labels)
-
-
-def _check_file(tensor: TensorSpec) -> None:
-    if tensor.dtype != torch.uint8 or len(tensor.shape) != 1:
-        raise ProtocolError(f"what concerns a shared block came as {tensor.dtype} {tensor.shape}; it is a row of bytes")

@@ -188,7 +188,7 @@ class LinkEnd:
         else:
             self._announced.pop(crossing, None)
         # A peer at this step has long had the tensors of the workers that are furthest behind.
-        self._outbox.forget_before(key.step - self._window.ahead)
+        self._outbox.forget_before(key.step + 1 - self._window.plan.most_under_way)
 
     def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
         """Agree to a tensor, at once if it looks as the one before it."""

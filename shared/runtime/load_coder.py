@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from torch import Tensor
+
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
 from shared.execution.feedback import Feedback, errors_of
-from shared.execution.shared_blocks import check_part
 from shared.execution.step_scheduler import Load
 from shared.placement import Cargo, Crossing
 from shared.runtime.crossing_wire import CrossingWire, EncodedSlots
@@ -29,9 +30,10 @@ class LoadCoder:
 
     async def encode(self, item: Item) -> EncodedSlots:
         """Return the tensors of an item by slot."""
-        if not isinstance(item.load, tuple) or _is_on_device(item.load):
+        tensors = _tensors(item.load)
+        if any(tensor.is_cuda for tensor in tensors):
             return await self._codecs.run(self._encode, item)
-        count = sum(tensor.nbytes for tensor in item.load if tensor is not None)
+        count = sum(tensor.nbytes for tensor in tensors)
         at_once = count <= self._quick_bytes[item.crossing]
         if item.crossing not in self._as_they_lie:
             return await self._called(partial(self._encode, item), at_once=at_once)
@@ -75,12 +77,6 @@ class LoadCoder:
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             assert isinstance(load, tuple)
             return self._feedback.compensated(step, crossing, load, samples)
-        if (
-            crossing.cargo is Cargo.WEIGHT_GRADIENT
-            and crossing.rows.scaled(samples, self.wire.placement.batch_size).count
-        ):
-            assert isinstance(load, dict)
-            check_part(self.wire.chain.blocks[crossing.index], load)
         return load
 
 
@@ -89,9 +85,8 @@ def raw_bytes(encoded: Encoded | None) -> int:
     return 0 if encoded is None else encoded.raw_bytes
 
 
-def _is_on_device(load: Load) -> bool:
-    assert isinstance(load, tuple)
-    return any(tensor is not None and tensor.is_cuda for tensor in load)
+def _tensors(load: Load) -> list[Tensor]:
+    return [tensor for tensor in (load.values() if isinstance(load, dict) else load) if tensor is not None]
 
 
 def _copied(load: Load) -> Load:

@@ -1,17 +1,13 @@
 """The items that one end of a link has to send, in their order, each kept until the peer needs it no more."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
 from shared.execution.step_scheduler import Load, Outgoing
-from shared.placement import Cargo, Crossing
+from shared.placement import Cargo, Crossing, urgency
 from shared.runtime.resend_buffer import ResendBuffer
-
-_FIRST = (Cargo.ERROR_GRADIENT, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS, Cargo.LABEL, Cargo.FEATURE)
-"""Order of cargo when several items wait: first the items that end a step of other workers, and labels before their feature."""
-
 
 MOST_WAITING_BYTES = 4096
 """Larger labels go at once, while their feature is computed: on a slow link they take time of their own."""
@@ -36,12 +32,11 @@ class Outbox:
     def __init__(self, crossings: tuple[Crossing, ...], first_step: int, labelled: Crossing | None = None) -> None:
         """labelled: the feature with which small labels of its step go; None where they go by themselves."""
         self._labelled = labelled
-        ordered = sorted(crossings, key=lambda one: (_FIRST.index(one.cargo), one.index))
-        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in ordered}
-        self._ordered = tuple(ordered)
-        self._ranks = {crossing: rank for rank, crossing in enumerate(ordered)}
-        self._ready: list[int] = []
-        """The ranks of the crossings of which something waits, rising: a link may have thousands, and few that wait."""
+        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in crossings}
+        self._urgencies: dict[Crossing, tuple[int, int, int]] = {}
+        """The crossings of which something waits, each with the urgency of its first item."""
+        self._ready: list[tuple[tuple[int, int, int], Crossing]] = []
+        """The same, the most urgent first: a link may have thousands, and few that wait."""
         self._forgotten = first_step
         """Everything before this step is forgotten."""
 
@@ -65,9 +60,9 @@ class Outbox:
         self._look_at(outgoing.crossing)
 
     def next(self) -> tuple[Item, ...]:
-        """Return the items to send next, together: of those that wait, the first kind in order; labels with their feature."""
-        for rank in self._ready:
-            if (item := self._items[self._ordered[rank]].first_unsent()) is None:
+        """Return the items to send next, together: of those that wait, the most urgent; labels with their feature."""
+        for _, crossing in self._ready:
+            if (item := self._items[crossing].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
             if not item.waits or self._labelled is None:
                 return (item,)
@@ -79,14 +74,15 @@ class Outbox:
         return ()
 
     def _look_at(self, crossing: Crossing) -> None:
-        """Count a crossing among those of which something waits, or among them no more."""
-        rank = self._ranks[crossing]
-        at = bisect_left(self._ready, rank)
-        was_ready, is_ready = self._ready[at : at + 1] == [rank], self._items[crossing].first_unsent() is not None
-        if is_ready and not was_ready:
-            self._ready.insert(at, rank)
-        elif was_ready and not is_ready:
-            del self._ready[at]
+        """Count a crossing among those of which something waits, with its first item, or among them no more."""
+        item = self._items[crossing].first_unsent()
+        before, now = self._urgencies.pop(crossing, None), None if item is None else urgency(crossing, item.step)
+        if before is not None and before != now:
+            del self._ready[bisect_left(self._ready, before, key=_urgency_of)]
+        if now is not None:
+            self._urgencies[crossing] = now
+            if before != now:
+                insort(self._ready, (now, crossing), key=_urgency_of)
 
     def note_sent(self, item: Item) -> None:
         """All of an item has been handed to the link."""
@@ -114,3 +110,7 @@ class Outbox:
         self._forgotten = before
         for items in self._items.values():
             items.forget_before(before)
+
+
+def _urgency_of(ready: tuple[tuple[int, int, int], Crossing]) -> tuple[int, int, int]:
+    return ready[0]

@@ -80,6 +80,6 @@ class PlacedWorker:
     def _made(self, plan: StepPlan, emit: Emit, first_step: int) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
-        wire = CrossingWire(plan.placement, setup.held.chain, setup.held.recipe.optimizer, setup.check_labels)
+        wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels)
         step_log = setup.step_log if plan.training else None
         return PlacementExecutor(Window(plan, setup.worker, first_step), wire, blocks, setup.threads, emit, step_log)

@@ -182,7 +182,7 @@ class PlacementExecutor:
         self._order.note(news.segment)
         seconds = news.ended_seconds - news.started_seconds
         self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
-        self._emit(events.Computed(news.step, news.what, news.started_seconds, news.ended_seconds))
+        self._emit(events.Computed(news.step, news.segment, news.what, news.started_seconds, news.ended_seconds))
         self._post(news.outgoing)
         if news.ends_step:
             self._end_step(news.step, news.loss, news.staleness)

@@ -28,7 +28,7 @@ class ReportsHeard:
         self._samples = {tile.worker: tile.rows.count for tile in placement.holders(placement.blocks - 1)}
         """The most samples whose loss each worker can compute; none where it is not named."""
         self._linked = {name: frozenset(plan.peers(name)) for names in self._heard.values() for name in names}
-        self._most_in_a_row = plan.ahead + 1
+        self._most_in_a_row = plan.most_under_way
         """Largest number of times in a row that one segment can be computed before a step is done."""
 
     def speaks_for(self, peer: str, worker: str) -> bool:

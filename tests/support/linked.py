@@ -163,7 +163,7 @@ class LinkedSession:
             chain = self.chains[worker]
             held = HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
             self.blocks[worker] = blocks = WatchedBlocks(held, plan, worker, how)
-            wire = CrossingWire(placement, chain, told.optimizer, lambda _labels: None)
+            wire = CrossingWire(placement, chain, lambda _labels: None)
             compute = InlineWorker(seconds) if computing is None else computing(worker)
             threads = Threads(compute, InlineWorker(seconds))
             self.events[worker] = events = Ends() if self.workers else self._heard

@@ -147,9 +147,10 @@ class LooseSession:
     ) -> None:
         self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         self.turns: list[Turn] = []
-        self.most_in_flight = 0
+        self.most_unanswered = 0
+        """Most steps that had begun at a worker and whose tensors it still needed."""
         self._placement, self._dice = placement, dice
-        plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
+        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
         self.blocks = {
             worker: WatchedBlocks(
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),
@@ -159,7 +160,8 @@ class LooseSession:
             )
             for worker in placement.workers
         }
-        self._steps = {worker: StepScheduler(Window(plan, worker), self.blocks[worker]) for worker in placement.workers}
+        self._windows = {worker: Window(plan, worker) for worker in placement.workers}
+        self._steps = {worker: StepScheduler(window, self.blocks[worker]) for worker, window in self._windows.items()}
         self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -180,15 +182,22 @@ class LooseSession:
             else:
                 one = self._mail[which].popleft()
                 self._steps[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, one.load)
-            self.most_in_flight = max(self.most_in_flight, *(len(steps.in_flight) for steps in self._steps.values()))
+            self.most_unanswered = max(
+                self.most_unanswered, *(window.begun - window.answered for window in self._windows.values())
+            )
         assert not any(steps.in_flight for steps in self._steps.values()), "somebody waits for ever"
         assert set(begun.values()) == {len(batches)}
 
     def _may_begin(self, worker: str, begun: dict[str, int], steps: int) -> bool:
+        window = self._windows[worker]
+        if begun[worker] >= steps:
+            return False
+        if worker not in window.plan.unaware:
+            return window.may_begin(begun[worker])
         under_way = {step for steps in self._steps.values() for step in steps.in_flight}
         under_way |= {one.step for waiting in self._mail.values() for one in waiting} | set(begun.values())
         oldest = min(under_way)
-        return begun[worker] < steps and begun[worker] - oldest <= self._placement.staleness
+        return begun[worker] - oldest <= self._placement.staleness
 
     def _begin(self, worker: str, step: int, inputs: Tensor, labels: Tensor) -> None:
         whole = next(source.rows for source in self._placement.sources if source.worker == worker)
@@ -198,9 +207,9 @@ class LooseSession:
 
     def _work(self, worker: str) -> None:
         steps = self._steps[worker]
-        works = [work for step in steps.in_flight if (work := steps.work_of(step)) is not None]
+        works = [work for step in steps.in_flight for work in steps.work_of(step)]
         work = self._dice.choice(works)
-        self.turns.append(Turn(worker, work.step))
+        self.turns.append(Turn(worker, work.step, work.segment))
         self._post(work.run())
         steps.finish(work)
 

@@ -151,7 +151,7 @@ class _Noting(Heard):
 
     def __init__(self, worker: str, turns: list[Turn]) -> None:
         super().__init__()
-        self.subscribe(Computed, lambda event: turns.append(Turn(worker, event.step)))
+        self.subscribe(Computed, lambda event: turns.append(Turn(worker, event.step, event.segment)))
 
 
 class _Evaluating(Heard):

@@ -29,8 +29,8 @@ from shared.placement import (
     stages,
     tells_inputs,
 )
+from shared.runtime.block_entries import SHARED
 from shared.runtime.crossing_wire import CrossingWire
-from shared.training import block_state
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -100,7 +100,7 @@ class PlacementJudge:
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
-        wire = CrossingWire(plan.placement, self.chain, self.recipe.optimizer, lambda _labels: None)
+        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None)
         mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
         each = sum(self._crossing_bytes(wire, one) for one in mine)
         if plan.training:
@@ -138,7 +138,7 @@ class PlacementJudge:
             raise ConfigError(f"placement: {self.worker!r} is to have raw samples of its own; a trainer has none")
 
     def _check_gradient(self, placement: Placement, one: Crossing) -> None:
-        of_a_block = one.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS) and one.receiver == self.worker
+        of_a_block = one.cargo in SHARED and one.receiver == self.worker
         if of_a_block and tells_inputs(one, placement, self.model) and not self.limits.accept_inputs:
             raise ConfigError(
                 f"placement: the gradient of block {one.index}, which could tell raw samples, would go from "
@@ -167,11 +167,12 @@ class PlacementJudge:
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
 
     def _crossing_bytes(self, wire: CrossingWire, one: Crossing) -> int:
-        """Count the bytes of a crossing at its worst: as it travels, and as it was decoded."""
+        """Count the bytes of a crossing at its worst: as it travels, and as it was decoded. Tensors of a shared block lie in
+        one place, but may be there for two steps, because the next step begins while the last weights come."""
         if one.cargo is Cargo.LABEL:
             return 0  # counted when they are announced
-        if one.cargo in (Cargo.WEIGHTS, Cargo.WEIGHT_GRADIENT):
-            return 2 * block_state.max_serialized_bytes(self.chain.blocks[one.index], self.recipe.optimizer)
+        if one.cargo in SHARED:
+            return 2 * sum(entry.spec.bytes for entry in wire.entries(one))
         total = 0
         for slot in wire.slots(one):
             spec = self.chain.features[one.index][slot]

@@ -25,7 +25,7 @@ def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
             direction = places[each.direction[0]], places[each.direction[1]]
             bits[direction] = bits.get(direction, np.zeros(1)) + each.bits
     table = _Table(len(names))
-    found = table.most(*(_ways_of(step, beginner, places, table) for beginner in sorted(step.bounded)))
+    found = table.most(*(_ways_of(step, each, places, table) for each in step.rounds()))
     count = len(names)
     pairs = [(near, far) for near in range(count) for far in range(count) if near != far]
     return Loads(
@@ -72,28 +72,35 @@ class _Table:
         return np.array(kept).reshape(-1, self.columns)
 
 
-def _ways_of(step: StepTasks, beginner: str, places: dict[str, int], table: _Table) -> Floats:
-    """Return the paths from a worker's beginning of a step to its end. All that does not depend on it was ready long before."""
+def _ways_of(step: StepTasks, between: tuple[str, int, int], places: dict[str, int], table: _Table) -> Floats:
+    """Return the paths from one of a worker's tasks to another; see `StepTasks.rounds`. All that does not depend on the first
+    was ready long before."""
+    beginner, first, last = between
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
-    long_ago = np.empty((0, table.columns))
-    free = dict.fromkeys(step.workers, long_ago) | {beginner: np.zeros((1, table.columns))}
-    carried = defaultdict[Direction, Floats](lambda: long_ago)
+    ends: dict[tuple[str, int], Floats] = {}
+    carried = defaultdict[Direction, list[tuple[tuple[int, int, int], Floats]]](list)
     arrivals = defaultdict[tuple[str, int], list[Floats]](list)
     while left[beginner]:
         for worker, tasks in left.items():
             while tasks and len(arrivals[worker, tasks[0][0]]) == tasks[0][1].awaited:
                 index, task = tasks.popleft()
-                begin = table.most(free[worker], *arrivals[worker, index])
-                free[worker] = _later(begin, places[worker], task.seconds)
+                begun = [np.zeros((1, table.columns))] if (worker, index) == (beginner, first) else []
+                before = (ends[worker, one] for one in task.after)
+                begin = table.most(*begun, *before, *arrivals[worker, index])
+                ends[worker, index] = _later(begin, places[worker], task.seconds)
+                if (worker, index) == (beginner, last):
+                    return ends[worker, index]
                 for each in task.deliveries:
                     direction = places[each.direction[0]], places[each.direction[1]]
                     moment = _later(begin, places[worker], each.after_seconds)
                     if each.bits > 0.0:
-                        moment = _later(table.most(moment, carried[direction]), table.bits(direction), each.bits)
-                        carried[direction] = moment
+                        urgency, others = each.urgency(0), carried[direction]
+                        ahead = [other for how_urgent, other in others if how_urgent <= urgency]
+                        moment = _later(table.most(moment, *ahead), table.bits(direction), each.bits)
+                        others.append((urgency, moment))
                     halves = 1.0 if each.travel_seconds > 0.0 else 0.0
                     arrivals[each.direction[1], each.task].append(_later(moment, table.half(direction), halves))
-    return free[beginner]
+    raise AssertionError("a step does every task")
 
 
 def _later(ways: Floats, column: int, amount: float) -> Floats:

@@ -72,7 +72,7 @@ def simulated(scheme: Scheme, cut: int, order):
     chain = experiment.chain
     batches = ((batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, STEPS))
     in_process = split_session(chain, (cut,), experiment.recipe, scheme, torch.device("cpu"))
-    in_process.replay([Turn(EDGE, step) for _, step in order], batches)
+    in_process.replay([Turn(EDGE, step, ("forward", "backward").index(what)) for what, step in order], batches)
     return dict(chain.module.state_dict())
 
 

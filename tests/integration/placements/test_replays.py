@@ -40,7 +40,7 @@ def turns(monkeypatch):
     found, finish = [], StepScheduler.finish
 
     def noted(steps, work):
-        found.append(Turn(steps.worker, work.step))
+        found.append(Turn(steps.worker, work.step, work.segment))
         return finish(steps, work)
 
     monkeypatch.setattr(StepScheduler, "finish", noted)

@@ -103,7 +103,8 @@ async def test_features_that_come_down_are_no_gradients(tmp_path):
 
 async def test_shared_blocks_send_parts_and_weights(tmp_path):
     found = drawn(await traced("samples divided", tmp_path))
-    assert found["edge → near", "part"] == found["near → edge", "weights"] == 2 * STEPS
+    tensors = 2 * 2  # a weight and a bias of each of two blocks
+    assert found["edge → near", "part"] == found["near → edge", "weights"] == tensors * STEPS
 
 
 async def test_the_device_alone_has_one_lane(tmp_path):

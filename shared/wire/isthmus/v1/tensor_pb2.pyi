@@ -36,9 +36,11 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_BLOCK: _Role.ValueType  # 5
     """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
     ROLE_WEIGHT_GRADIENT: _Role.ValueType  # 6
-    """One worker's part of the gradient of a block that several share, and the buffers that it has left: one safetensors file."""
+    """One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
+    order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
+    """
     ROLE_WEIGHTS: _Role.ValueType  # 7
-    """Parameters and buffers of a shared block after its update, from its owner: one safetensors file."""
+    """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a tensor is to the training."""
@@ -54,9 +56,11 @@ ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 ROLE_BLOCK: Role.ValueType  # 5
 """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
 ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
-"""One worker's part of the gradient of a block that several share, and the buffers that it has left: one safetensors file."""
+"""One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
+order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
+"""
 ROLE_WEIGHTS: Role.ValueType  # 7
-"""Parameters and buffers of a shared block after its update, from its owner: one safetensors file."""
+"""Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _DataType:

@@ -99,9 +99,9 @@ def test_a_shared_block_costs_its_parts_their_way_and_their_return():
     cost = step_cost(step_tasks(halves, TWO, COSTS, ALL_RATES))
     assert cost.workers == pytest.approx({"near": 2 * (0.9 + 1.8 + 0.25), "far": 2 * (1.1 + 2.2)})
     assert cost.directions == pytest.approx({("far", "near"): 24.0, ("near", "far"): 12.0})
-    # From far and back: forward and backward, both parts in turn, the update of block 0, and its weights. Those of
-    # block 1 went while the part of block 0 arrived.
-    assert cost.critical_seconds == pytest.approx(6.6 + 24.0 + 0.25 + 5.0)
+    # From far and back: forward, the backward of block 1, both parts in turn, the update of block 0, and its weights. The
+    # backward of block 0 goes beside the part of block 1, whose weights come while the part of block 0 arrives.
+    assert cost.critical_seconds == pytest.approx(2.2 + 2.2 + 24.0 + 0.25 + 5.0)
     assert cost.round_trip_seconds == pytest.approx(0.5)
 
 

@@ -66,7 +66,7 @@ class Recording:
         self._timeline = Timeline()
         self._events = Events()
         TimelineRecorder(self._timeline, self._events)
-        self.emit(Placed(placement, links, Deployment()), Computed(0, "forward", 0.0, 0.001))
+        self.emit(Placed(placement, links, Deployment()), Computed(0, 0, "forward", 0.0, 0.001))
 
     def emit(self, *events):
         for event in events:

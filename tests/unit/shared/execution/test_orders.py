@@ -29,7 +29,7 @@ def test_an_order_of_events_decides_every_bit(placement, policy, dice):
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = LooseSession(module, placement, told, policy, random.Random(dice.random()))
     session.train(batches)
-    assert session.most_in_flight <= placement.staleness + 1
+    assert session.most_unanswered <= session.plan.ahead + 1
     for blocks in session.blocks.values():
         assert all(0 <= staleness <= placement.staleness for staleness in blocks.staleness)
     replayed = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}

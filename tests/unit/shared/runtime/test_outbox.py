@@ -83,3 +83,38 @@ def test_labels_whose_feature_the_peer_has_go_alone():
     put(box, FEATURE, 0)
     box.resume(FEATURE, 1)
     assert next_of(box) == [(LABELS, 0)]
+
+
+def test_of_weights_that_wait_the_first_block_of_the_oldest_step_goes_first_and_features_before_them():
+    rows = Rows(0, 4)
+    weights = [Crossing("edge", "gpu", Cargo.WEIGHTS, block, rows) for block in range(3)]
+    box = Outbox((FEATURE, *weights), 0)
+    for step in (0, 1):
+        for crossing in reversed(weights):
+            put(box, crossing, step)
+    put(box, FEATURE, 0)
+    order = []
+    while items := box.next():
+        order += [(item.crossing, item.step) for item in items]
+        for item in items:
+            box.note_sent(item)
+    assert order == [(FEATURE, 0), *((crossing, step) for step in (0, 1) for crossing in weights)]
+
+
+def test_a_lost_stream_brings_weights_back_to_their_place():
+    rows = Rows(0, 4)
+    first, second = (Crossing("edge", "gpu", Cargo.WEIGHTS, block, rows) for block in range(2))
+    box = Outbox((first, second), 0)
+    for step in (0, 1):
+        for crossing in (first, second):
+            put(box, crossing, step)
+    while items := box.next():
+        for item in items:
+            box.note_sent(item)
+    box.resume(second, 0)
+    assert next_of(box) == [(second, 0)]
+    box.resume(first, 1)
+    assert next_of(box) == [(second, 0)], "it is of an older step"
+    for item in box.next():
+        box.note_sent(item)
+    assert next_of(box) == [(first, 1)]

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from unittest.mock import patch
 
 import pytest
 from torch import nn
@@ -14,7 +13,6 @@ from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from benchmarks.planning.step_cost import step_cost
 from shared.concurrency.threads import WorkerThread
 from shared.execution.model_facts import facts_of
-from shared.execution.step_scheduler import StepScheduler, Work
 from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.planning import (
     BlockCosts,
@@ -26,8 +24,8 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
-from shared.training.losses import BatchLoss
 from tests.support.linked import LinkedSession
+from tests.support.paced import noted_segments, paced
 from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
 from tests.support.virtual import Wire, run_virtually
 
@@ -102,48 +100,18 @@ class Timed:
             )
             await session.train([batch_of(step, SAMPLES) for step in range(steps)])
 
-        with patch.object(StepScheduler, "finish", _finish):
+        with noted_segments():
             run_virtually(main)
         done = tuple(moment - begun for moment in session.done_seconds)
         return PlacementRun(done, done, self.step.ahead)
 
     def _pace(self, worker: str) -> WorkerThread:
-        sent_first, whole = segments(StepPlan(self.placement, self.model).program(worker))
-        tasks = self.step.workers[worker][bool(sent_first) :]
-        return Paced([task.seconds for task, _ in zip(tasks, whole, strict=False)])
+        sent_first, _ = segments(StepPlan(self.placement, self.model).program(worker))
+        return paced(worker, self.step, sent_first)
 
     def _wire(self, sender: str, receiver: str) -> Wire:
         rates = self.rates.get(Link(sender, receiver)) or self.rates[Link(receiver, sender)]
         return Wire(rates.uplink, rates.round_trip_seconds / 2)
-
-
-COMPUTED: list[int] = []
-"""The segments that were computed in the call of now: all workers take turns on the loop."""
-FINISH = StepScheduler.finish
-
-
-def _finish(steps: StepScheduler, work: Work) -> BatchLoss | None:
-    COMPUTED.append(work.segment)
-    return FINISH(steps, work)
-
-
-class Paced(WorkerThread):
-    """A worker that computes on the loop. Each segment takes its seconds, after which its results are heard of."""
-
-    def __init__(self, seconds: list[float]) -> None:
-        self._seconds = seconds
-
-    @property
-    def is_wanted(self) -> bool:
-        """Tell that the loop wants a turn: each call is one piece of work."""
-        return True
-
-    async def run(self, function):
-        """See `WorkerThread`. To begin a batch takes no time."""
-        COMPUTED.clear()
-        result = function()
-        await asyncio.sleep(sum(self._seconds[segment] for segment in COMPUTED))
-        return result
 
 
 def placed(staleness: int, *tiles: Tile) -> Placement:

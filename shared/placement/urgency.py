@@ -1,0 +1,28 @@
+"""The order in which loads leave that wait for the same link. Pure; the runtime and the simulator keep it."""
+
+from shared.placement.derived import Crossing
+from shared.placement.tiles import Cargo
+
+_RANKS = {
+    cargo: rank
+    for rank, cargo in enumerate(
+        (Cargo.ERROR_GRADIENT, Cargo.LABEL, Cargo.FEATURE, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
+    )
+}
+"""First the loads that end a step of other workers, and labels before their feature. Those of shared blocks come last: they are
+large, and other workers can compute while they are on their way."""
+
+
+def urgency(crossing: Crossing, step: int) -> tuple[int, int, int]:
+    """Return a number, in three parts, by which the loads of a link are sent: of those that wait, the least goes first.
+
+    Gradients of shared blocks go as they are made, the last block first. Weights go as forwards need them, the first block
+    first.
+    """
+    rank = _RANKS[crossing.cargo]
+    match crossing.cargo:
+        case Cargo.WEIGHT_GRADIENT:
+            return rank, step, -crossing.index
+        case Cargo.WEIGHTS:
+            return rank, step, crossing.index
+    return rank, crossing.index, step
