@@ -15,7 +15,7 @@ from shared.planning.layout import Layout
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
 from shared.planning.profile import Hop, Profile
 from shared.planning.profile_operations import layout_tasks
-from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
+from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, observe_and_search, steps_until
 from shared.planning.traces import LinkTrace, slowest
 
 FIRST_STRETCH_SECONDS = 60.0
@@ -108,9 +108,7 @@ class _LayoutRun:
             }
             trips = {hop: link.round_trip_seconds for hop, link in self._links.items()}
             step = bisect_right(self._settled, self._observed)
-            decision = self._engine.observe(Observation(self._observed, step, rates, trips))
-            if (search := self._engine.wants()) is not None:
-                self._engine.found(search.question, search.run())
+            decision = observe_and_search(self._engine, Observation(self._observed, step, rates, trips))
             if decision is not None:
                 return decision
         return None

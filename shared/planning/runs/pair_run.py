@@ -16,7 +16,7 @@ from shared.planning.engine import Decision, Engine, Observation
 from shared.planning.engine.ways import CHANGE_TRIPS
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
-from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
+from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, observe_and_search, steps_until
 from shared.planning.traces import LinkTrace
 
 
@@ -134,13 +134,12 @@ class _Monitor:
             since, self._observed = self._observed, self._observed + OBSERVE_SECONDS
             near, far = self.engine.names
             up, down = (trace.mean_between(since, self._observed) for trace in (self._link.uplink, self._link.downlink))
-            decision = self.engine.observe(
-                Observation(
-                    self._observed,
-                    bisect_right(self._pipeline.settled, self._observed),
-                    {(near, far): up, (far, near): down},
-                    {(near, far): self._link.round_trip_seconds},
-                )
+            seen = Observation(
+                self._observed,
+                bisect_right(self._pipeline.settled, self._observed),
+                {(near, far): up, (far, near): down},
+                {(near, far): self._link.round_trip_seconds},
             )
+            decision = observe_and_search(self.engine, seen)
             first = first or decision
         return first

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shared.errors import PlanError
+from shared.planning.engine import Decision, Engine, Observation
 from shared.planning.layout import Layout
 
 PROBE_SECONDS = 5.0
@@ -43,6 +44,14 @@ class Run:
     def seconds_per_100_steps(self) -> float:
         """Return the figure by which runs over one trace compare."""
         return 100 * self.seconds / self.steps if self.steps else math.inf
+
+
+def observe_and_search(engine: Engine, seen: Observation) -> Decision | None:
+    """Have an engine observe, and make at once the search that it wants. Returns its decision."""
+    decision = engine.observe(seen)
+    if (search := engine.wants()) is not None:
+        engine.found(search.question, search.run())
+    return decision
 
 
 def check_duration(seconds: float) -> None:

@@ -1,0 +1,130 @@
+"""The layouts that are weighed: all of them where they are few, and otherwise those that searches find."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.planning.flapping import random_case
+from shared.planning import (
+    PROBE_SECONDS,
+    Engine,
+    Observation,
+    Question,
+    SearchSpace,
+    best,
+    conditions_of,
+    parse_profile,
+    simulate,
+    stacked,
+)
+from shared.planning.engine import engine as engine_module
+from shared.planning.engine.generating import MOST_GENERATED, Search
+from shared.planning.families import chain
+from shared.planning.families.neighbours import neighbours
+from tests.support.planning.chain_runs import BITS, ChainTraining, uniform_chain
+from tests.support.planning.chains import all_layouts, chain_document
+
+LARGE = uniform_chain(stages=4, blocks=24)
+
+
+def chain_question(blocks: int, stages: int, seed: int, space: SearchSpace) -> tuple[dict, Question]:
+    document = chain_document(blocks, stages, seed)
+    return document, Question(replace(parse_profile(document, "chain"), max_staleness=3), space)
+
+
+@given(st.integers(3, 6), st.sampled_from((1, 3)), st.integers(0, 10**6), st.booleans())
+def test_all_layouts_of_a_small_chain_are_listed_and_are_what_may_be_chosen(blocks, stages, seed, alone):
+    space = SearchSpace((4, 32), allow_edge_only=alone)
+    document, question = chain_question(blocks, stages, seed, space)
+    names = question.profile.names
+    expected = {
+        stacked(question.profile, [cut for cut, _ in path], staleness, bits, (names[0], *(names[n] for _, n in path)))
+        for staleness in (0, 3)
+        for _, path, bits in all_layouts(document, (4, 32), staleness)
+        if path or alone or len(names) == 1
+    }
+    if not expected:
+        return
+    found = chain.listed(question)
+    assert found is not None
+    layouts, loads = found
+    assert len(layouts) == len(set(layouts)) == len(loads)
+    assert set(layouts) == expected
+    assert all(map(question.permits, layouts))
+
+
+def test_more_than_two_thousand_layouts_are_not_listed():
+    question = Question(replace(LARGE, max_staleness=4), SearchSpace(BITS))
+    assert chain.listed(question) is None
+    assert chain.listed(replace(question, space=SearchSpace(BITS, cuts=(4, 8, 12)))) is not None
+
+
+@given(st.integers(4, 8), st.integers(3, 4), st.integers(0, 10**6))
+def test_neighbours_differ_in_one_thing_and_may_be_chosen(blocks, stages, seed):
+    _, question = chain_question(blocks, stages, seed, SearchSpace((4, 32)))
+    layout = best(question).layout
+    for one in neighbours(question, layout):
+        differs = [
+            one.workers != layout.workers,
+            len(one.cuts) == len(layout.cuts) and one.cuts != layout.cuts,
+            len(one.bits) == len(layout.bits) and one.bits != layout.bits,
+            one.staleness != layout.staleness,
+        ]
+        assert sum(differs) <= 1 or one.workers != layout.workers
+        assert question.permits(one)
+
+
+def test_a_search_finds_the_best_of_each_condition_and_of_each_single_trainer():
+    question = Question(replace(LARGE, max_staleness=4), SearchSpace(BITS))
+    now = conditions_of(LARGE)
+    slow = replace(now, rates=now.rates / 50.0)
+    found = Search(question, (now, slow)).run()
+    assert found[0] == best(question, now).layout
+    assert best(question, slow).layout in found
+    for name in LARGE.names[1:]:
+        alone = replace(question, space=replace(question.space, workers=frozenset({"s0", name})))
+        assert best(alone, now).layout in found
+    assert len(found) == len(set(found)) <= MOST_GENERATED
+
+
+def test_a_chain_of_many_layouts_relieves_a_device_as_a_small_one_does():
+    training = ChainTraining(LARGE)
+    training.run(60)
+    training.slowness[1] = 2.0
+    training.run(90)
+    assert training.true_seconds(training.engine.layout) <= training.best_seconds() / 0.9
+
+
+def test_what_a_search_for_a_former_question_finds_is_dropped():
+    training = ChainTraining(LARGE)
+    training.engine.observe(Observation(1.0, 1))
+    search = training.engine.wants()
+    assert search is not None
+    training.pin((3, 9, 15))
+    training.engine.found(search.question, search.run())
+    decision = training.engine.observe(Observation(2.0, 2))
+    assert decision.layout.cuts == (3, 9, 15)
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 8))
+def test_an_engine_that_searches_loses_little_to_one_that_weighs_all(seed, monkeypatch):
+    case, space = random_case(seed), SearchSpace((2, 4, 8, 32))
+
+    def steps() -> float:
+        engine = Engine(case.profile, space, case.start, total_steps=10_000)
+        return simulate(case.profile, case.link, case.start, 600.0, engine, begin=PROBE_SECONDS).steps
+
+    complete = steps()
+    monkeypatch.setattr(engine_module, "listed", lambda _question: None)
+    assert steps() >= 0.95 * complete
+
+
+def test_conditions_move_by_little_before_the_next_search():
+    training = ChainTraining(LARGE)
+    asked = []
+    wants = training.engine.wants
+    training.engine.wants = lambda: asked.append(search) or search if (search := wants()) is not None else None
+    training.run(120)
+    assert 2 <= len(asked) <= 4, "once a minute, where nothing moves"
