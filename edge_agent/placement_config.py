@@ -12,9 +12,9 @@ from shared.placement import AGENT, parse_range
 
 
 def _check_ranges(given: Any) -> tuple[str, ...]:
-    """One range of blocks, or a list of them, as a tuple. Raises ValueError."""
+    """One range of blocks, or a list of them, which may be empty, as a tuple. Raises ValueError."""
     texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise ValueError("no ranges")
     for text in texts:
         parse_range(text)
@@ -26,7 +26,8 @@ BlockRanges = Annotated[
     BeforeValidator(_check_ranges),
     Field(
         json_schema_extra={
-            "allowed": 'a range of blocks as "2:6", or "6:" for all from block 6 on, or a list of such ranges'
+            "allowed": 'a range of blocks as "2:6", or "6:" for all from block 6 on, or a list of such ranges, which may be '
+            "empty"
         }
     ),
 ]
@@ -45,7 +46,7 @@ class PlacementSection(Section):
 
     @property
     def blocks(self) -> Mapping[str, tuple[str, ...]]:
-        """The ranges of each worker that has any, as they were written."""
+        """The ranges of each worker of the session, as they were written; none of one that has no blocks for now."""
         return self.__pydantic_extra__ or {}
 
     @property

@@ -61,10 +61,10 @@ def main() -> int:
             _agent("profile", f"--config={CONFIG}", f"--set=trainers=[{listed}]", f"--out={chain}", "--repeats=3")
             plan = ("plan", f"--profile={chain}", "--staleness=2", "--bits=8,32")
             _agent(*plan)
-            runs = pairwise((0, *json.loads(_agent(*plan, "--json", show=False))["cuts"], ""))
-            placed = [
-                f'placement.{name}="{first}:{stop}"' for name, (first, stop) in zip((AGENT, *NAMES), runs, strict=True)
-            ]
+            planned = json.loads(_agent(*plan, "--json", show=False))
+            runs = zip(planned["workers"], pairwise((0, *planned["cuts"], "")), strict=True)
+            placed = [f'placement.{name}="{first}:{stop}"' for name, (first, stop) in runs]
+            placed += [f"placement.{name}=[]" for name in NAMES if name not in planned["workers"]]
             flags = [f"trainers=[{listed}]", *placed, f"engine.profile={chain}", *sys.argv[1:]]
             _train(load_config(EdgeConfig, CONFIG, flags, environ={}), trainers[SLOW][0].pid)
             return 0

@@ -81,7 +81,7 @@ class DecisionLoop:
     async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
         """Decide for this deployer while the body runs. measure: times runs of blocks at a worker."""
         try:
-            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, measure, self._apply):
+            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, measure, self.apply):
                 yield
         finally:
             for probe in self._probes.values():
@@ -109,7 +109,7 @@ class DecisionLoop:
         self._jobs.wake()
         self._export()
         if decision is not None:
-            self._apply(deployer, decision)
+            self.apply(deployer, decision)
 
     def _links(self, deployer: PlacementController, seconds: float) -> dict[str, LinkRates]:
         """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
@@ -181,7 +181,8 @@ class DecisionLoop:
         self.engine.note_deployed(seconds, actual)
         return True
 
-    def _apply(self, deployer: PlacementController, decision: Decision) -> None:
+    def apply(self, deployer: PlacementController, decision: Decision) -> None:
+        """Request what the engine has decided."""
         wanted, today = decision.layout, self.engine.layout
         _log.info(
             "changing the deployment",

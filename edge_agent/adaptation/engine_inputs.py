@@ -38,8 +38,7 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             "deployment.codec is a schedule and engine.profile is set, which would both change the bits; set engine.bits "
             "instead of the schedule"
         )
-    workers = chain_workers(experiment.placement)
-    if not has_one_cut(experiment.placement) and (workers is None or len(workers) < 2):
+    if not has_one_cut(experiment.placement) and chain_workers(experiment.placement) is None:
         raise ConfigError(
             "engine.profile is set and the placement is not of workers that each run the next blocks, so there is no cut for "
             "the engine to move; leave one of them out"
@@ -49,11 +48,13 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
     check_measured(profile, names, config.data.batch_size, str(path))
     if has_one_cut(experiment.placement):
         return _of_two(profile, experiment, str(path))
-    return _of_a_chain(profile, experiment, workers or (), str(path))
+    return _of_a_chain(profile, experiment, str(path))
 
 
 def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
     config = experiment.config
+    if len(profile.workers) != 2 and set(experiment.placement.workers) <= set(profile.names):
+        profile = profile.among(experiment.placement.workers)
     if len(profile.workers) != 2:
         raise PlanError(
             f"{where}: the workers are {', '.join(profile.names)}, and the placement has two; measure those two with "
@@ -79,12 +80,14 @@ def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
     return profile.with_worker(replace(edge, replayed=permitted))
 
 
-def _of_a_chain(profile: Profile, experiment: Experiment, workers: tuple[str, ...], where: str) -> Profile:
-    if profile.names != workers:
+def _of_a_chain(profile: Profile, experiment: Experiment, where: str) -> Profile:
+    workers = experiment.placement.workers
+    if tuple(name for name in profile.names if name in workers) != workers:
         raise PlanError(
             f"{where}: the stages are {', '.join(profile.names)}, and the placement's workers are {', '.join(workers)}; they "
             "must have the same names in the same order"
         )
+    profile = profile.among(workers)
     # Raw samples may have been permitted to cross when it was measured. An unmeasured cut is never chosen.
     first = profile.worker(AGENT).replayed.copy()
     first[0, : experiment.chain.first_boundary] = math.nan

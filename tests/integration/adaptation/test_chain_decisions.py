@@ -15,7 +15,7 @@ from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.timers import measure_meanwhile
 from shared.errors import ConfigError, ExitCode, PlanError
-from shared.placement import cuts_of
+from shared.placement import cuts_of, held_blocks
 from shared.planning.engine import devices
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
@@ -219,3 +219,24 @@ def nowhere(cuts):
         'trainers=[{name="near", address="127.0.0.1:1"}, {name="far", address="127.0.0.1:1"}]',
         *blocks,
     ]
+
+
+async def test_a_worker_at_hand_without_blocks_gets_some_where_that_is_quickest(tmp_path):
+    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
+    reached, deployers = asyncio.Event(), []
+
+    def look(_progress):
+        if deployers and held_blocks(deployers[0].placement, "near"):
+            reached.set()
+
+    async with running_trainers() as servers, asyncio.timeout(120):
+        chosen = [flag for flag in chain_flags(servers, (2, 2)) if not flag.startswith("placement.near")]
+        limits = ["training.max_steps=100000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
+        config = edge_config(*flags("cnn", "sgd"), *chosen, "placement.near=[]", engine, *limits)
+        run = asyncio.create_task(run_training(config, Listening(look, deployers.append)))
+        waiting = asyncio.create_task(reached.wait())
+        await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        run.cancel()
+        await asyncio.gather(run, waiting, return_exceptions=True)
+    assert reached.is_set()

@@ -71,10 +71,10 @@ def test_restarts_stop_where_the_exit_code_says_that_none_would_help():
     assert setting("edge-agent", "SuccessExitStatus") == [f"{ExitCode.TERMINATED:d}"]
 
 
-def test_both_units_forbid_the_same_but_for_devices():
+def test_both_units_forbid_the_same_but_for_devices_and_priorities():
     def forbidden(name):
         lines = (HERE / f"{name}.service").read_text().partition("CapabilityBoundingSet=")[2].splitlines()
-        return [line for line in lines if line and "Device" not in line and not line.startswith("#")]
+        return [line for line in lines if line and not re.search("Device|setpriority|^#", line)]
 
     assert forbidden("edge-agent") == forbidden("cloud-trainer")
 

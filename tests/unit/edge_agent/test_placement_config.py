@@ -95,7 +95,6 @@ def test_a_written_section_is_read_back_unchanged(blocks):
         ),
         (("placement.edge=3:3",), 'placement.edge is "3:3"; it must be a range of blocks as "2:6"'),
         (('placement.edge=["0:2", "6"]',), 'placement.edge is ["0:2", "6"]; it must be a range of blocks'),
-        (("placement.edge=[]",), "placement.edge is []; it must be a range of blocks"),
         (("placement.edge=2",), "placement.edge is 2; it must be a range of blocks"),
         (("placement.edge={a=1}",), "placement.edge is { a = 1 }; it must be a range of blocks"),
     ],
@@ -139,3 +138,9 @@ def test_an_invalid_replacement_is_refused(flags, says):
 def test_a_replacement_needs_replicas_and_patience():
     config = loaded(REPLACED.replace("=60", "=60, give_up_seconds=61"), "checkpoints.replicas=1")
     assert config.all_trainers[0].replace_after_seconds == 60
+
+
+def test_a_worker_may_be_at_hand_without_blocks():
+    flags = (TWO, "placement.edge=0:2", "placement.gpu=2:", "placement.far=[]")
+    config = load_config(EdgeConfig, None, flags, environ={})
+    assert config.placement.blocks == {"edge": ("0:2",), "gpu": ("2:",), "far": ()}

@@ -87,7 +87,7 @@ class Run:
             self.look(second)
 
     async def take_back(self, *names):
-        await self.jobs.take_back(self.deployer, names, self.loop._apply)
+        await self.jobs.take_back(self.deployer, names, self.loop.apply)
 
     def pass_windows(self, ratio, windows=4):
         """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at

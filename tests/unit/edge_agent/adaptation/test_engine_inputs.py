@@ -78,13 +78,20 @@ def test_one_engine_decides_whatever_its_file_is_called(write_profile):
     assert profile_to_json(former) == profile_to_json(named)
 
 
-def test_a_file_of_more_workers_is_not_for_two(write_profile):
+@pytest.mark.parametrize(("others", "names"), [({}, ("edge", "trainer")), ({"trainer": "gpu"}, None)])
+def test_a_file_of_more_workers_is_for_those_of_them_that_there_are(write_profile, others, names):
     path = write_profile("uniform")
     document = json.loads(path.read_text())
     document["workers"].append(document["workers"][1] | {"name": "far"})
+    document["workers"][1]["name"] = others.get("trainer", "trainer")
+    document["links"] = []
     path.write_text(json.dumps(document))
-    with pytest.raises(PlanError, match="the workers are edge, trainer, far, and the placement has two"):
-        load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}")))
+    experiment = Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}"))
+    if names is None:
+        with pytest.raises(PlanError, match="the workers are edge, gpu, far, and the placement has two"):
+            load_run_profile(experiment)
+    else:
+        assert load_run_profile(experiment).names == names
 
 
 def test_every_family_has_32_bits():
