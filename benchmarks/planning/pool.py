@@ -48,7 +48,7 @@ class Row:
     seconds: float
     """Seconds of 100 steps with the engine that is judged."""
     against_seconds: float
-    """Those of the engine that weighs all layouts, or of the best layout that is kept."""
+    """Seconds with the engine that weighs all layouts, or with the best layout that is kept."""
 
     @property
     def ratio(self) -> float:

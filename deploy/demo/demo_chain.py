@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import demo
@@ -28,7 +28,7 @@ from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import PlanError
 from shared.events import Events
-from shared.placement import AGENT, Placement, cuts_of
+from shared.placement import AGENT, Placement, chain_workers
 from shared.telemetry.logs import configure_logs
 
 CONFIG = demo.HERE / "chain.toml"
@@ -155,10 +155,13 @@ class _Showing:
         return not self.moments or seconds >= self.moments[-1].seconds + SEEN_SECONDS
 
     def _show(self, step: int, placement: Placement) -> None:
-        cuts = cuts_of(placement)
-        if cuts is not None and cuts != self._shown:
-            self._shown = cuts
-            print(f"step {step}: cuts {', '.join(map(str, cuts))}", flush=True)
+        if chain_workers(placement) is None:
+            return
+        runs = [sum(len(tile.blocks) for tile in placement.tiles_of(name)) for name in (AGENT, *NAMES)]
+        *cuts, _ = accumulate(runs)
+        if tuple(cuts) != self._shown:
+            self._shown = tuple(cuts)
+            print(f"step {step}: blocks {', '.join(map(str, runs))}", flush=True)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class DecisionLoop:
                 self.engine.note_standstill(seconds)
                 return
         known = self._links(deployer, seconds)
-        if not known:
+        if not known and not self._is_measured:
             return
         rates: dict[Hop, float | None] = dict(self._statistics.link_rates)
         trips: dict[Hop, float | None] = {}
@@ -113,7 +113,7 @@ class DecisionLoop:
 
     def _links(self, deployer: PlacementController, seconds: float) -> dict[str, LinkRates]:
         """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
-        training streams, or from probes where these hardly use a link. Empty until each used one was measured."""
+        training streams, or from probes where these hardly use a link. Empty until one was measured."""
         layout = self.engine.layout
         used, is_alone = layout.workers[1:2], len(layout.workers) == 1
         found = {}
@@ -132,6 +132,13 @@ class DecisionLoop:
             if link.uplink is not None and link.downlink is not None:
                 found[name] = link
         return found
+
+    @property
+    def _is_measured(self) -> bool:
+        """Tell whether the profile says what the link from here carries, and training has had the time to say it."""
+        workers = self.engine.layout.workers
+        link = self._profile.way(*workers[:2]) if len(workers) > 1 else None
+        return link is not None and link.uplink is not None and self._statistics.steps >= TELLING_STEPS
 
     def _streamed(self, name: str) -> LinkRates:
         """Return what the training stream to a worker shows of its link."""

@@ -9,7 +9,7 @@ are noisy, the profile ages, a change costs, and the link may be back in a momen
 - The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
   follow the link from one to another (experts.py).
 - A link that got slow comes back, and a device that changed stays changed (devices.py): so the answer to a device goes
-  without the account, once a worker in the time of proof.
+  without the account, a few times a worker in the time of proof.
 
 A decision is a proposal until `note_deployed` answers it: with the proposed layout, or with the old one after a
 failed change. Until then the engine only listens.
@@ -43,6 +43,9 @@ from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
 """Length assumed for the time before the first observation."""
+
+FREE_ANSWERS = 3
+"""Answers to one worker without the account in the time of proof. One that is quick and slow in turn is followed no more."""
 
 LEADING = 3
 """Layouts whose neighbours are searched, too."""
@@ -83,7 +86,7 @@ class Engine:
         self._outcomes = OutcomeCounter(math.nan)
         self._unanswered: set[int] = set()
         """Workers that have become other devices, for which today's layout may be wrong."""
-        self._answered_seconds: dict[int, float] = {}
+        self._answered_seconds: dict[int, list[float]] = {}
         """Times at which a worker was answered without the account."""
         self._timer = SearchTimer()
         if not self.knows(layout):
@@ -189,9 +192,10 @@ class Engine:
     def _note_other_devices(self, workers: Collection[int]) -> None:
         assert self._seconds is not None
         proof_seconds, now = self._config.limits.proof_seconds, self._seconds
-        self._unanswered |= {
-            one for one in workers if now - self._answered_seconds.get(one, -math.inf) >= proof_seconds
-        }
+        for one in workers:
+            answers = [then for then in self._answered_seconds.get(one, []) if now - then < proof_seconds]
+            if len(answers) < FREE_ANSWERS:
+                self._unanswered.add(one)
         self._contest.ledger.forget()
         self._timer.forget()
 
@@ -316,7 +320,8 @@ class Engine:
         self.layout, self._proposal = layout, None
         is_proposed = proposal is not None and layout == proposal.layout
         if proposal is not None and is_proposed and proposal.reason is Reason.DEVICE:
-            self._answered_seconds.update(dict.fromkeys(self._unanswered, seconds))
+            for worker in self._unanswered:
+                self._answered_seconds.setdefault(worker, []).append(seconds)
             self._unanswered.clear()
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds

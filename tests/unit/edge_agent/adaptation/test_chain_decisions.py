@@ -240,3 +240,10 @@ async def test_new_times_of_a_stage_outlive_other_workers():
     await run.jobs.take_new_samples(Measuring())
     run.without_the_middle()
     assert run.modelled == pytest.approx(18.0, rel=0.05)
+
+
+async def test_links_that_nobody_could_measure_are_taken_as_in_the_profile():
+    run = Run()
+    run.statistics.link_rates = dict.fromkeys(run.statistics.link_rates)
+    run.pass_windows(3.0)
+    assert run.deployer.wanted, "the device that became slow is relieved"

@@ -157,7 +157,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    7: {
+    8: {
         "frozen": "array",
         "loss": "string",
         "optimizer.alpha": "number",

@@ -42,6 +42,14 @@ def test_a_device_that_recovers_gets_its_blocks_back():
     assert len(training.decisions) == 2
 
 
+def test_a_device_that_is_quick_and_slow_in_turn_is_followed_three_times_in_five_minutes_without_the_account():
+    training = ChainTraining(CHAIN, total_steps=500)
+    for second in range(0, 240, 24):
+        training.slowness[1] = 2.0 if second // 24 % 2 else 1.0
+        training.run(24)
+    assert [decision.reason for _, decision in training.decisions].count(Reason.DEVICE) == 3
+
+
 def test_ten_quiet_minutes_change_nothing():
     training = ChainTraining(CHAIN)
     training.noise = 0.08
