@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from shared.planning.engine.choosing import Choice, Contest, Moment, choose, lea
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision, Observation, Reason
 from shared.planning.engine.experts import Experts
-from shared.planning.engine.generating import Search, SearchTimer
+from shared.planning.engine.generating import MOST_GENERATED, Search, SearchTimer
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
 from shared.planning.engine.outcome import Outcome, OutcomeCounter
@@ -265,11 +266,15 @@ class Engine:
         return Search(self._question, self._beliefs.over_time(), leading)
 
     def found(self, question: Question, layouts: Sequence[Layout]) -> None:
-        """Weigh the layouts that a search for a question has found, besides those that the run has or had. Those for a former
-        question are dropped."""
+        """Weigh the layouts that a search for a question has found, besides those that the run has or had.
+
+        Those for a former question are dropped. Of the layouts that were weighed until now, as many stay as there is room for,
+        because a lead is proven over minutes.
+        """
         if question is not self._question:
             return
-        self._adopt(generated_pool(self._question, layouts, [self.layout, *self._held]))
+        weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
+        self._adopt(generated_pool(question, islice(weighed, MOST_GENERATED), [self.layout, *self._held]))
 
     @property
     def _held(self) -> list[Layout]:

@@ -47,6 +47,9 @@ class Whims:
         wanted = self._draw()
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
+    def wants(self):
+        return None
+
     def note_deployed(self, seconds, deployment):
         pass
 
