@@ -107,6 +107,9 @@ class Script:
         wanted = self.proposals.get(seen.seconds)
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
+    def wants(self):
+        return None
+
     def note_deployed(self, seconds, deployment):
         self.deployments.append((seconds, deployment))
 
@@ -132,7 +135,17 @@ def test_the_engine_hears_only_of_the_past():
     assert script.heard[31][1] == int(settled)
 
 
-def test_bits_and_staleness_change_without_a_pause_and_the_cut_with_one():
+@pytest.mark.parametrize(("wanted", "paused"), [(pair(3, 1, 8), 1.0), (pair(3, 3, 32), 1.0), (pair(2, 1, 32), 4.5)])
+def test_any_change_drains_and_takes_two_round_trips_and_a_move_one_more_and_its_blocks(wanted, paused):
+    link = LinkTrace(STEADY.uplink, STEADY.downlink, 0.5)
+    pipeline = SimulatedPipeline(small_profile(), link, pair(3, 1, 32))
+    pipeline.step()
+    settled = pipeline.settled[-1]
+    assert pipeline.migrate(wanted, math.inf) == pytest.approx(paused)
+    assert pipeline.next_start() == pytest.approx(settled + paused)
+
+
+def test_bits_and_staleness_move_nothing_and_the_cut_moves_blocks():
     script = Script({20.0: pair(3, 3, 8), 40.0: pair(2, 1, 8)})
     run = simulate(small_profile(), STEADY, pair(3, 1, 32), 100.0, script)
     assert [switch.layout for switch in run.switches] == [pair(3, 3, 8), pair(2, 1, 8)]
