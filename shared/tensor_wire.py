@@ -49,7 +49,7 @@ def _header(
 
 
 def from_wire(tensor: WireTensor) -> Encoded | None:
-    """The encoded tensor that arrived, None where there is none; its announcement was judged before (`judge`)."""
+    """Return the encoded tensor that arrived, None where there is none. `check_announcement` has passed its announcement."""
     header = tensor.header
     if header.is_absent:
         return None

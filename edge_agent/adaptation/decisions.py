@@ -93,7 +93,7 @@ class DecisionLoop:
         if not deployer.moving:
             is_known = self._report_placement(deployer, seconds)
             if not (is_known and self._statistics.is_flowing):
-                self.engine.note_standstill(seconds)
+                self.engine.note_standstill(seconds, self._statistics.steps)
                 return
         known = self._links(deployer, seconds)
         if not known and not self._is_measured:
@@ -168,17 +168,17 @@ class DecisionLoop:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
         actual = layout_of(deployer.placement, codec_bits)
-        if not self.engine.knows(actual):
-            return False
         present = frozenset(self.engine.names) - deployer.left_out
         if present != self._present:
             self._present = present
             if self.planner == FIXED:
                 self._unpinned_space = self._holding(actual)
-            try:
-                self._constrain(*self._pinned)
-            except PlanError:  # these cuts were pinned for other workers
-                self._constrain(None, *self._pinned[1:])
+            self._constrain_as_pinned()
+        if not self.engine.knows(actual):
+            if self._proposal is not None:  # something else came into force
+                self._proposal = None
+                self.engine.note_deployed(seconds, self.engine.layout)
+            return False
         if self._proposal is None and actual == self.engine.layout:
             return True
         self._log_outcome()
@@ -247,6 +247,18 @@ class DecisionLoop:
     def outcome(self) -> Outcome | None:
         """Return the outcome of the last change; None until a step was done since."""
         return self.engine.outcome()
+
+    def _constrain_as_pinned(self) -> None:
+        """Let the engine choose among other workers as far as the pins leave it free: all, those of bits and K, or none.
+
+        Cuts may have been pinned for other workers.
+        """
+        for pins in (self._pinned, (None, *self._pinned[1:]), (None, None, None)):
+            try:
+                self._constrain(*pins)
+            except PlanError:
+                continue
+            return
 
     def _holding(self, layout: Layout) -> SearchSpace:
         return Question(self._profile, self._configured_space).holding(layout)

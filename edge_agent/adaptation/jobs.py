@@ -64,9 +64,12 @@ class Jobs:
     async def search(self) -> None:
         """Find the layouts that are worth weighing, where the engine wants that."""
         if (search := self._engine.wants()) is not None:
-            question = search.question
-            found = await asyncio.to_thread(search.run)
-            self._engine.found(question, found)
+            try:
+                found = await asyncio.to_thread(search.run)
+            except PlanError as nothing:
+                _log.debug("no layouts found", reason=str(nothing))
+                return
+            self._engine.found(search.question, found)
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""
@@ -104,13 +107,13 @@ class Jobs:
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it."""
-        search = self._engine.search_with(back)
+        question, search = self._engine.question, self._engine.search_with(back)
         if search is None or deployer.moving:
             return
         try:
             found = await asyncio.to_thread(search)
         except PlanError:
             return
-        if (decision := self._engine.offered(found)) is not None:
+        if not deployer.moving and (decision := self._engine.offered(question, found)) is not None:
             _log.info("taking trainers back", trainers=back)
             apply(deployer, decision)

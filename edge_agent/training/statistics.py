@@ -79,9 +79,9 @@ class Statistics:
     waits_because: tuple[str, ...] = ()
     """Sentences that name the trainers that cannot be reached, while the run waits for them."""
     deployment: Deployment = field(default_factory=Deployment)
-    """Deployment that the trainer holds."""
+    """Deployment in force."""
     steps: int = 0
-    """Steps that the trainer has reported so far."""
+    """Steps that all workers have done so far."""
     samples: int = 0
     """Samples of these steps."""
     began_seconds: float | None = None
@@ -105,7 +105,7 @@ class Statistics:
     link_rates: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """Bits per second from one worker to another, both directions of every link."""
     link_trips: dict[tuple[str, str], float | None] = field(default_factory=dict)
-    """Seconds there and back of the links that were measured, the worker nearer to the device first."""
+    """Seconds there and back, one entry a link that was measured, the worker nearer to the device first."""
     edge: Timing = field(default_factory=Timing)
     """T1."""
     encode: Timing = field(default_factory=Timing)

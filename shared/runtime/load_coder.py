@@ -81,7 +81,7 @@ class LoadCoder:
 
 
 def raw_bytes(encoded: Encoded | None) -> int:
-    """Return the size of a tensor after its codec; 0 where there is none."""
+    """Return the size of a tensor once decoded; 0 where there is none."""
     return 0 if encoded is None else encoded.raw_bytes
 
 

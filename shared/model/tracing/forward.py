@@ -77,7 +77,8 @@ def trace(root: nn.Module, example: Tensor) -> TracedForward:
     leaves = Leaves()
     while True:
         try:
-            with random_state("trace"):  # which also lets one thread trace at a time
+            # Random state lets one thread trace at a time; the caller may have switched gradients off.
+            with random_state("trace"), torch.enable_grad():
                 return _trace(root, leaves, example)
         except OpaqueError as opaque:
             if not leaves.add(opaque, root):

@@ -78,7 +78,7 @@ class Engine:
         self._places = {name: place for place, name in enumerate(profile.names)}
         self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, profile)
         self._seconds: float | None = None
-        self._changed_seconds = self._steady_seconds = -math.inf
+        self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf
         self._step = 0
         self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
         self._is_running = False
@@ -90,6 +90,8 @@ class Engine:
         self._answered_seconds: dict[int, list[float]] = {}
         """Times at which a worker was answered without the account."""
         self._timer = SearchTimer()
+        self._ledger = Ledger(self._config.limits, 0, 0)
+        """The account of the whole run: other choices make no debt good."""
         if not self.knows(layout):
             raise PlanError(
                 f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
@@ -108,8 +110,8 @@ class Engine:
         current = pool.index(self.layout)
         self._beliefs.consider(pool, current)
         experts = Experts(current, pool.staleness, self._config.dwell_seconds)
-        ledger = Ledger(self._config.limits, current, len(pool) + len(experts))
-        self._contest = Contest(pool, self._beliefs, experts, ledger, current)
+        self._ledger.begin(current, len(pool) + len(experts))
+        self._contest = Contest(pool, self._beliefs, experts, self._ledger, current)
         self._timer.forget()
 
     def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
@@ -147,7 +149,8 @@ class Engine:
             return None
         self._is_for_good = False
         if not self._contest.pool.allowed[self._contest.current]:
-            self._propose(leave(self._contest, self._moment()))
+            if seconds - self._refused_seconds >= self._config.dwell_seconds:
+                self._propose(leave(self._contest, self._moment()))
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
             choice = choose(self._contest, self._moment())
             if choice is not None and choice.row == self._contest.current:
@@ -203,6 +206,11 @@ class Engine:
     def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
         places = self._places
         return {(places[near], places[far]): one for (near, far), one in by_name.items() if one is not None}
+
+    @property
+    def question(self) -> Question:
+        """Return the present question: another object whenever other layouts may be chosen, or workers were measured again."""
+        return self._question
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -300,8 +308,13 @@ class Engine:
         question = replace(self._question, space=replace(space, workers=workers))
         return partial(best, question, self._at)
 
-    def offered(self, found: Found) -> Decision | None:
-        """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it."""
+    def offered(self, question: Question, found: Found) -> Decision | None:
+        """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
+
+        question: of the time of the search. For a former one nothing is proposed.
+        """
+        if question is not self._question:
+            return None
         today = self.predicted_seconds
         won_seconds = (today - found.seconds_per_step) * self._remaining_steps()
         is_better = found.seconds_per_step < (1.0 - self._config.margin) * today
@@ -313,10 +326,12 @@ class Engine:
         self._proposal = Decision(found.layout, found.seconds_per_step, today, 0.0, math.inf, Reason.WORKER)
         return self._proposal
 
-    def note_standstill(self, seconds: float) -> None:
-        """Skip the time until now, in which training stood still, for example for an evaluation or a checkpoint."""
+    def note_standstill(self, seconds: float, step: int) -> None:
+        """Skip the time until now, in which training stood still, or had a layout that is not known here."""
         if self._seconds is not None:
-            self._seconds = seconds
+            if step < self._step:
+                self._horizon.go_back(step)
+            self._seconds, self._step = seconds, step
 
     def note_deployed(self, seconds: float, layout: Layout) -> None:
         """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
@@ -324,13 +339,14 @@ class Engine:
         was, proposal, contest = self.layout, self._proposal, self._contest
         self.layout, self._proposal = layout, None
         is_proposed = proposal is not None and layout == proposal.layout
-        if proposal is not None and is_proposed and proposal.reason is Reason.DEVICE:
+        if proposal is not None and proposal.reason is Reason.DEVICE:  # an attempt that was given up counts, too
             for worker in self._unanswered:
                 self._answered_seconds.setdefault(worker, []).append(seconds)
             self._unanswered.clear()
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         if layout == was:
+            self._refused_seconds = seconds
             self._contest.ledger.forget()
             self._contest.experts.begin(self._contest.current)
         else:

@@ -58,6 +58,11 @@ class Ledger:
         self._part_seconds = 0.0
         self._home_steps = self._observed_seconds = 0.0
 
+    def begin(self, home: int, n: int) -> None:
+        """Begin with other contenders, none of which has proved anything. Earlier losses stay."""
+        self._n = n
+        self.set_home(home)
+
     def consider(self, home: int, rows: Ints) -> None:
         """Go on with other contenders. rows: of each among the present ones, shape (n,); -1 for a newcomer, which has to prove
         itself for the whole time."""

@@ -10,6 +10,7 @@ from shared.errors import ModelError
 from shared.model.chain import Chain, build_chain
 from shared.model.report import explain
 from shared.model.spec import TensorSpec
+from shared.model.zoo import residual_cnn
 from tests.support.models import asking
 from tests.support.models.asking import VOCABULARY, WIDTH
 from tests.support.models.chains import names, run_chain
@@ -288,3 +289,12 @@ def test_a_mask_of_padding_is_named_beside_the_feature():
     reasons = {seam.after: seam.reason for seam in explain(chain)}
     assert "packs" in reasons["encoder.layers.1.self_attn"]
     assert "enable_nested_tensor=False" in reasons["encoder.layers.1.self_attn"]
+
+
+def test_a_model_can_be_divided_where_its_caller_has_switched_gradients_off():
+    with torch.no_grad():
+        chain = build_chain(residual_cnn(), torch.zeros(2, 1, 8, 8))
+        assert not torch.is_grad_enabled()
+    assert [block.name for block in chain.blocks] == [
+        block.name for block in build_chain(residual_cnn(), torch.zeros(2, 1, 8, 8)).blocks
+    ]
