@@ -51,8 +51,9 @@ class WorkerProfile:
 
     @cached_property
     def at_once(self) -> Floats:
-        """Return the table that counts at K = 0: `serial`, and `replayed` if that was not measured."""
-        return np.where(np.isnan(self.serial), self.replayed, self.serial)
+        """Return the table that counts at K = 0: `serial`, and `replayed` if that was not measured. What `replayed` has not was
+        not measured at all, or may not be chosen."""
+        return np.where(np.isnan(self.serial) | np.isnan(self.replayed), self.replayed, self.serial)
 
     def slowed(self, factor: float) -> "WorkerProfile":
         """Return the same worker with all its times multiplied."""
