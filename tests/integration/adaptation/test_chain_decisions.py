@@ -102,30 +102,31 @@ async def test_the_weights_are_those_of_one_process_whatever_the_cuts(model):
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
-async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
-    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
+async def trained_until(is_there, more, *flags_of_run):
+    """Train on three workers until the placement is as wanted. more: flags for the addresses of the trainers."""
     reached, deployers = asyncio.Event(), []
 
     def look(_progress):
-        if deployers and not deployers[0].moving and cuts_of(deployers[0].placement) == (1, 2):
+        if deployers and not deployers[0].moving and is_there(deployers[0].placement):
             reached.set()
 
+    endless = ["training.max_steps=100000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
     async with running_trainers() as servers, asyncio.timeout(120):
-        config = edge_config(
-            *flags("cnn", "sgd"),
-            *chain_flags(servers, (2, 3)),
-            engine,
-            "training.max_steps=100000",
-            "training.epochs=100000",
-            "training.evaluate_every_epochs=0",
-        )
+        config = edge_config(*flags("cnn", "sgd"), *more(servers), *flags_of_run, *endless)
         run = asyncio.create_task(run_training(config, Listening(look, deployers.append)))
         waiting = asyncio.create_task(reached.wait())
         await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         run.cancel()
         await asyncio.gather(run, waiting, return_exceptions=True)
-    assert reached.is_set()
+    return reached.is_set()
+
+
+async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
+    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
+    assert await trained_until(
+        lambda placement: cuts_of(placement) == (1, 2), lambda servers: chain_flags(servers, (2, 3)), engine
+    )
 
 
 @pytest.mark.slow
@@ -223,20 +224,10 @@ def nowhere(cuts):
 
 async def test_a_worker_at_hand_without_blocks_gets_some_where_that_is_quickest(tmp_path):
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
-    reached, deployers = asyncio.Event(), []
 
-    def look(_progress):
-        if deployers and held_blocks(deployers[0].placement, "near"):
-            reached.set()
+    def without_near(servers):
+        return [flag for flag in chain_flags(servers, (2, 2)) if not flag.startswith("placement.near")]
 
-    async with running_trainers() as servers, asyncio.timeout(120):
-        chosen = [flag for flag in chain_flags(servers, (2, 2)) if not flag.startswith("placement.near")]
-        limits = ["training.max_steps=100000", "training.epochs=100000", "training.evaluate_every_epochs=0"]
-        config = edge_config(*flags("cnn", "sgd"), *chosen, "placement.near=[]", engine, *limits)
-        run = asyncio.create_task(run_training(config, Listening(look, deployers.append)))
-        waiting = asyncio.create_task(reached.wait())
-        await asyncio.wait({run, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        run.cancel()
-        await asyncio.gather(run, waiting, return_exceptions=True)
-    assert reached.is_set()
+    assert await trained_until(
+        lambda placement: held_blocks(placement, "near"), without_near, "placement.near=[]", engine
+    )
