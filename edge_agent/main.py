@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from edge_agent.commands.choose import choose
 from edge_agent.commands.forget import forget
 from edge_agent.commands.measure import measure
 from edge_agent.commands.placement import placement
@@ -147,6 +148,7 @@ def model(
 
 
 control_commands.register(app)
+app.command()(choose)
 app.command()(forget)
 app.command()(measure)
 app.command()(placement)

@@ -19,8 +19,8 @@ from shared.planning.cost.conditions import Conditions, Direction
 from shared.planning.measurements import Bools, Floats, Ints
 
 Key = TypeVar("Key", int, Direction)
-Slower = Mapping[int | Direction, float]
-"""Factors by worker or direction of a link."""
+Slower = Mapping[int | Direction, float | Floats]
+"""Factors by worker or direction of a link, one for all layouts or one for each."""
 
 
 class Times(NamedTuple):

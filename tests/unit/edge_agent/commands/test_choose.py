@@ -1,0 +1,63 @@
+"""`edge-agent choose` as a user meets it: its output and its refusals."""
+
+import json
+
+import pytest
+
+from shared.errors import ExitCode
+from shared.planning import Question, Rates, SearchSpace
+from shared.planning.choice import Candidate, rank
+from tests.support.planning.cases import small_profile
+
+NEAR = {"name": "near", "uplink": 8e6, "downlink": 8e6, "round_trip_seconds": 0.01, "cloud_factor": 0.7}
+FAR = {"name": "far", "uplink": 2e7, "downlink": 9e7, "round_trip_seconds": 0.135, "busy": 0.5, "sessions": 3}
+
+
+@pytest.fixture
+def candidates_path(tmp_path):
+    path = tmp_path / "candidates.json"
+    path.write_text(json.dumps([NEAR, FAR]))
+    return path
+
+
+def test_the_ranking_is_printed_the_fastest_first(edge_agent, profile_path, candidates_path):
+    code, out, err = edge_agent("choose", "--profile", profile_path, "--candidates", candidates_path, "--json")
+    assert (code, err) == (0, "")
+    candidates = [
+        Candidate("near", Rates(8e6, 8e6, 0.01), 0.7),
+        Candidate("far", Rates(2e7, 9e7, 0.135), busy=0.5, sessions=3),
+    ]
+    assert json.loads(out) == [
+        {
+            "name": one.name,
+            "cut": one.cut,
+            "bits": one.bits,
+            "staleness": one.layout.staleness,
+            "seconds_per_step": one.seconds_per_step,
+        }
+        for one in rank(Question(small_profile()), candidates)
+    ]
+
+
+def test_the_ranking_in_words_is_a_table(edge_agent, profile_path, candidates_path):
+    code, out, _ = edge_agent(
+        "choose", "--profile", profile_path, "--candidates", candidates_path, "--no-edge-only", "--staleness", 1
+    )
+    assert code == 0
+    expected = rank(
+        Question(small_profile(), SearchSpace(staleness=1, allow_edge_only=False)),
+        [
+            Candidate("near", Rates(8e6, 8e6, 0.01), 0.7),
+            Candidate("far", Rates(2e7, 9e7, 0.135), busy=0.5, sessions=3),
+        ],
+    )
+    assert [line.split()[0] for line in out.splitlines()] == ["candidate", *(one.name for one in expected)]
+
+
+def test_bad_candidates_end_with_one_sentence(edge_agent, profile_path, tmp_path):
+    path = tmp_path / "candidates.json"
+    for text in ("[]", "{", json.dumps([{**NEAR, "name": "edge"}]), json.dumps([{**NEAR, "uplink": 0}])):
+        path.write_text(text)
+        code, out, err = edge_agent("choose", "--profile", profile_path, "--candidates", path)
+        assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
+        assert "candidates.json" in err
