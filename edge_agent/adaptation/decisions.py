@@ -90,9 +90,11 @@ class DecisionLoop:
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
-        if not deployer.moving:
-            is_known = self._report_placement(deployer, seconds)
+        if not deployer.moving or self._proposal is None:
+            is_known = not deployer.moving and self._report_placement(deployer, seconds)
             if not (is_known and self._statistics.is_flowing):
+                if deployer.moving:  # as others want it
+                    self._end_probes()
                 self.engine.note_standstill(seconds, self._statistics.steps)
                 return
         known = self._links(deployer, seconds)
@@ -132,6 +134,10 @@ class DecisionLoop:
             if link.uplink is not None and link.downlink is not None:
                 found[name] = link
         return found
+
+    def _end_probes(self) -> None:
+        for probe in self._probes.values():
+            probe.end()
 
     @property
     def _is_measured(self) -> bool:
@@ -206,8 +212,7 @@ class DecisionLoop:
         self._proposal = decision
         moves = wanted.tiles != today.tiles
         if moves:
-            for probe in self._probes.values():
-                probe.end()
+            self._end_probes()
         try:
             placement = deployer.experiment.laid_out(wanted, deployer.placement)
         except IsthmusError as refusal:  # The next look finds the former placement.

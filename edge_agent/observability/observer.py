@@ -28,7 +28,7 @@ from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
 from shared.events.calls import CallFailed, TrainersAwaited
 from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
-from shared.placement import held_blocks, ranges_of
+from shared.placement import AGENT, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -42,6 +42,8 @@ class RunObserver:
         self._emit = events.emit
         self._streams: dict[str, Duplex[Any, Any]] = {}
         """By the trainer."""
+        self._lost: set[str] = set()
+        """Trainers whose link was lost and is not up again."""
         self._step_done_seconds: float | None = None
         subscribe = events.subscribe
         subscribe(SessionOpened, self._open)
@@ -52,7 +54,7 @@ class RunObserver:
         subscribe(CallFailed, lambda event: metrics.failed(event.code))
         subscribe(LinkUp, self._note_link)
         subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
-        subscribe(LinkLost, lambda event: metrics.link_losses.labels(event.peer).inc())
+        subscribe(LinkLost, self._lose_link)
         subscribe(Placed, self._place)
         subscribe(Encoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
         subscribe(Sent, self._count_sent)
@@ -105,6 +107,18 @@ class RunObserver:
 
     def _note_link(self, event: LinkUp) -> None:
         self._streams[event.peer] = event.stream
+        self._lost.discard(event.peer)
+
+    def _lose_link(self, event: LinkLost) -> None:
+        """Steps stand still until the link is up again, and what it carried is not what it carries."""
+        self._metrics.link_losses.labels(event.peer).inc()
+        self._lost.add(event.peer)
+        statistics = self._statistics
+        statistics.is_flowing = False
+        for hop in ((AGENT, event.peer), (event.peer, AGENT)):
+            if hop in statistics.link_rates:
+                statistics.link_rates[hop] = None
+            statistics.link_trips.pop(hop, None)
 
     def _place(self, event: Placed) -> None:
         statistics = self._statistics
@@ -116,6 +130,7 @@ class RunObserver:
             if name in before:
                 figures.compute, figures.done_step = before[name].compute, before[name].done_step
         statistics.link_rates, statistics.link_trips = {}, {}
+        self._lost.clear()  # all links are dialled for it
         for near, far in event.links:
             statistics.link_rates |= {(near, far): None, (far, near): None}
         self._metrics.show_workers(statistics)
@@ -175,7 +190,7 @@ class RunObserver:
         statistics.steps += 1
         statistics.samples += event.samples
         statistics.loss = event.loss
-        statistics.is_flowing = True
+        statistics.is_flowing = not self._lost
         statistics.cloud.add(event.compute_seconds)
         self._note_rates(event)
         self._emit(Progressed(statistics))

@@ -89,7 +89,8 @@ class Statistics:
     earlier_seconds: float = 0.0
     """Seconds that earlier processes trained, until the checkpoint from which this one continues."""
     is_flowing: bool = False
-    """True while steps follow one another. Otherwise the run is drained, for an evaluation or another placement."""
+    """True while steps follow one another. Otherwise the run is drained, for an evaluation or another placement, or a link is
+    away."""
     loss: float | None = None
     accuracy: float | None = None
     test_loss: float | None = None

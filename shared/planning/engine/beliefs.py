@@ -72,6 +72,8 @@ class Beliefs:
         """Seconds, and the mean of the conditions in them."""
         self._modelled_steps: dict[Layout, float] = {}
         self._done_steps: dict[Layout, float] = {}
+        self._awaited: tuple[Layout, float] | None = None
+        """Today's layout, with the modelled steps since its last real one."""
 
     def consider(self, pool: Pool, current: int) -> None:
         """Weigh these layouts from now on. Knowledge of links, devices and layouts stays."""
@@ -125,6 +127,7 @@ class Beliefs:
         """Forget the steps that were done, because other devices do the next ones, and work out all speeds again."""
         self._modelled_steps.clear()
         self._done_steps.clear()
+        self._awaited = None
         self.consider(self._pool, current)
 
     def over_time(self) -> list[Conditions]:
@@ -143,6 +146,14 @@ class Beliefs:
         modelled = seconds * float(self._modelled[current])
         self._modelled_steps[key] = self._modelled_steps.get(key, MODEL_STEPS) + modelled
         self._done_steps[key] = self._done_steps.get(key, MODEL_STEPS) + done_steps
+        before = self._awaited[1] if self._awaited is not None and self._awaited[0] == key else 0.0
+        self._awaited = key, 0.0 if done_steps else before + modelled
+
+    def forget_wait(self) -> None:
+        """Take back what was noted of the time since the last step: it was not the layout that kept steps from being done."""
+        if self._awaited is not None and self._awaited[0] in self._modelled_steps:
+            self._modelled_steps[self._awaited[0]] -= self._awaited[1]
+        self._awaited = None
 
     def _remember(self, seconds: float) -> None:
         """Add the present conditions to the newest piece, or begin another one."""

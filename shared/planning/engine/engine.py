@@ -204,8 +204,12 @@ class Engine:
         self._timer.forget()
 
     def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
-        places = self._places
-        return {(places[near], places[far]): one for (near, far), one in by_name.items() if one is not None}
+        places, known = self._places, self._places.keys()
+        return {
+            (places[near], places[far]): one
+            for (near, far), one in by_name.items()
+            if one is not None and {near, far} <= known  # recovery may have put blocks on others
+        }
 
     @property
     def question(self) -> Question:
@@ -327,11 +331,16 @@ class Engine:
         return self._proposal
 
     def note_standstill(self, seconds: float, step: int) -> None:
-        """Skip the time until now, in which training stood still, or had a layout that is not known here."""
+        """Skip the time until now, in which training stood still, or had a layout that is not known here.
+
+        It stood still since its last step, though the reason, as a lost link, may have shown only now.
+        """
         if self._seconds is not None:
             if step < self._step:
                 self._horizon.go_back(step)
             self._seconds, self._step = seconds, step
+            for each in (self._beliefs, self._contest.ledger, self._outcomes):
+                each.forget_wait()
 
     def note_deployed(self, seconds: float, layout: Layout) -> None:
         """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
@@ -345,6 +354,7 @@ class Engine:
             self._unanswered.clear()
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
+        contest.ledger.keep_wait()
         if layout == was:
             self._refused_seconds = seconds
             self._contest.ledger.forget()

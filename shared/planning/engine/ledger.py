@@ -40,7 +40,7 @@ class Ledger:
 
     def __init__(self, limits: RiskLimits, home: int, n: int) -> None:
         self._limits = limits
-        self._balance = 0.0
+        self._balance = self._balance_at_step = 0.0
         self._n = n
         self.set_home(home)
 
@@ -92,6 +92,16 @@ class Ledger:
         self._troughs[0] = np.minimum(self._troughs[0], self._lead)
         # Gains are not saved up: they would only pay for worse attempts.
         self._balance = min(0.0, self._balance + done_steps - (1.0 - self._limits.loss_fraction) * home_steps)
+        if done_steps:
+            self.keep_wait()
+
+    def keep_wait(self) -> None:
+        """Have the debt until now stay, because a change made it."""
+        self._balance_at_step = self._balance
+
+    def forget_wait(self) -> None:
+        """Take back the debt of the time since the last step, in which no layout could have done any."""
+        self._balance = self._balance_at_step
 
     def available_steps(self, remaining_steps: float) -> float:
         """Return the steps that may be lost now, in a run that has so many steps to go."""

@@ -22,12 +22,19 @@ class OutcomeCounter:
         self._predicted_seconds_per_step = predicted_seconds_per_step
         self._seconds = self._modelled_steps = 0.0
         self._steps = 0
+        self._at_step = 0.0, 0.0
 
     def add(self, seconds: float, modelled_steps: float, steps: int) -> None:
         """Add some seconds, the model's steps in them, and the steps settled in them."""
         self._seconds += seconds
         self._modelled_steps += modelled_steps
         self._steps += steps
+        if steps:
+            self._at_step = self._seconds, self._modelled_steps
+
+    def forget_wait(self) -> None:
+        """Forget the time since the last step."""
+        self._seconds, self._modelled_steps = self._at_step
 
     def outcome(self) -> Outcome | None:
         """Return the outcome; None until a step was done."""

@@ -9,10 +9,12 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import EngineInputs, adjust_profile
 from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.config import EngineSection
-from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
+from edge_agent.observability.observer import RunObserver
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import ModelError
+from shared.events import Events
 from shared.placement import Deployment, Placement, at_cuts, two_workers
 from shared.planning import EngineConfig, Profile, SearchSpace, feature_routes, layout_of
 from shared.registry import codec_bits, codec_of_bits
@@ -107,6 +109,8 @@ class Run:
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self._registry), probes)
         self.statistics.workers = {name: WorkerFigures(()) for name in profile.names}
         self.seconds, self.undone = 0.0, 0
+        self.events = Events()
+        RunObserver(self.statistics, EdgeMetrics(CollectorRegistry(), self.statistics), self.events)
         self.round_trip_seconds = None
         self.statistics.is_flowing = True
 
@@ -119,6 +123,13 @@ class Run:
         """Number of decisions that the metrics count."""
         names = {"isthmus_decisions_total"}
         return sum(one.value for each in self._registry.collect() for one in each.samples if one.name in names)
+
+    def wait(self, seconds):
+        """So many looks, a second apart, in which no step is done."""
+        for _ in range(seconds):
+            self.seconds += 1.0
+            self.undone += 1
+            self.loop.look(self.deployer, self.seconds)
 
     def went_back(self, steps):
         """So many steps were lost, and are done again."""

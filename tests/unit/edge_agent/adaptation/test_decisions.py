@@ -2,15 +2,18 @@
 
 import asyncio
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.config import EngineSection
 from edge_agent.training.choosers import Chooser
+from edge_agent.training.events import LinkLost, LinkUp, StepFinished
 from shared.client.link_measurement import LinkRates
 from shared.errors import PlanError
-from tests.support.planning.cases import small_profile
+from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.decisions import LIGHT, Deployer, Run
 from tests.support.planning.engine_cases import LIGHT_BLOCKS
 
@@ -95,6 +98,20 @@ def test_somebody_elses_change_is_noticed():
     run.loop.use("fixed")
     run.watch(30, 40.0)
     assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
+
+
+def test_while_a_move_that_another_wants_is_under_way_nothing_is_judged_or_decided():
+    run = Run()
+    run.watch(60, 40.0)
+    elsewhere = run.deployer.experiment.cut_at((2,), run.deployer.placement)
+    run.deployer.wish = replace(elsewhere, tiles=tuple(replace(one, worker="spare") for one in elsewhere.tiles))
+    run.statistics.link_rates |= {("edge", "spare"): MBIT, ("spare", "edge"): MBIT}
+    run.wait(900)
+    assert run.decisions == 0
+    run.deployer.wish = None
+    run.watch(60, 40.0)
+    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert run.decisions == 0
 
 
 EDGE_ONLY = EngineSection(bits=(8, 32), allow_edge_only=True)
@@ -208,6 +225,25 @@ def test_while_training_rests_nothing_is_observed_or_decided():
     run.statistics.is_flowing = False
     run.watch(2000, 0.1, 0.0)
     assert not run.deployer.moving
+
+
+def test_a_link_that_was_away_is_no_fault_of_the_layout():
+    run = Run(edge_blocks=1)
+    stream = SimpleNamespace(link=SimpleNamespace(bits_per_second=None, round_trip_seconds=None))
+    for _ in range(10):
+        run.watch(60, 40.0)
+        run.wait(20)  # the trainer is silent, and that is no loss yet
+        run.events.emit(LinkLost("trainer"))
+        run.wait(40)
+        assert run.statistics.link_rates == {("edge", "trainer"): None, ("trainer", "edge"): None}
+        run.events.emit(StepFinished(0, 8, 1.0, 0.0, 0.0))  # had arrived before
+        run.wait(1)
+        run.events.emit(LinkUp("trainer", stream))
+        run.wait(1)
+        run.events.emit(StepFinished(1, 8, 1.0, 0.0, 0.0))
+    run.watch(60, 40.0)
+    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert (run.decisions, run.deployer.moving) == (0, False)
 
 
 def test_before_the_link_was_measured_nothing_is_decided():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     Engine,
+    Observation,
     ProfiledBlock,
     SearchSpace,
     greedy,
@@ -21,7 +22,18 @@ from shared.planning.planners.plan import over
 from shared.planning.rates import Rates
 from tests.support.examples import examples
 from tests.support.planning.cases import MBIT, pair, small_profile
-from tests.support.planning.engine_cases import HEAVY, LIGHT, QUICK, REPLAYED, SPACE, best_for, both, symmetric, watched
+from tests.support.planning.engine_cases import (
+    HEAVY,
+    LIGHT,
+    QUICK,
+    REPLAYED,
+    SPACE,
+    best_for,
+    between,
+    both,
+    symmetric,
+    watched,
+)
 
 
 @given(
@@ -72,6 +84,30 @@ def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_fast
     decision = watched(engine, 10, 40 * MBIT, 40 * MBIT, 0.2)
     assert decision is not None
     assert decision.layout.staleness == 3
+
+
+@pytest.mark.parametrize("silent_seconds", [0, 20])
+def test_links_that_were_away_say_nothing_of_the_layout(silent_seconds):
+    """A loss shows only once a trainer was silent for a while. Until then the links seem to carry what they did."""
+    engine = Engine(LIGHT, SPACE, pair(1, 3, 32), total_steps=10_000)
+    rates, seconds, step = Rates(40 * MBIT, 40 * MBIT), 0, 0
+    for _ in range(20):
+        for _ in range(60):
+            seconds, step = seconds + 1, step + 1
+            assert engine.observe(between(seconds, step, rates)) is None
+        assert engine.outcome().measured_seconds_per_step == pytest.approx(1.0, rel=0.01)
+        for _ in range(silent_seconds):
+            seconds += 1
+            assert engine.observe(between(seconds, step, rates)) is None
+        for _ in range(40):
+            seconds += 1
+            engine.note_standstill(float(seconds), step)
+
+
+def test_links_of_workers_that_the_profile_lacks_say_nothing():
+    engine = Engine(LIGHT, SPACE, pair(1, 3, 32))
+    rates = {("edge", "spare"): MBIT, ("spare", "edge"): MBIT}
+    assert engine.observe(Observation(1.0, 1, rates, {("edge", "spare"): 0.1})) is None
 
 
 def test_a_forbidden_k_is_left_at_once_and_the_cut_stays():
