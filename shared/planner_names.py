@@ -18,6 +18,18 @@ PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANT_NAMES = (PARTITION, GREEDY, EVEN)
 """Contestants that a simulation of a chain compares."""
 
+MOVE_POLICY_NAMES = (
+    "best",
+    "sticky",
+    "nearest",
+    "edgemove",
+    "pipedream-e",
+    "device-cloud",
+    "edge-only",
+    "lower-bound",
+)
+"""Policies that a simulation of a device that moves compares. No policy exceeds the last one."""
+
 DEFAULT_BITS = (8, 32)
 """Bit widths that plans and the engine of a run choose from. Fewer than 8 cost accuracy, so they have to be asked for."""
 EXACTNESS_MARGIN = 0.02

@@ -73,8 +73,11 @@ def is_pair(profile: "Profile") -> bool:
     return Question(profile).is_pair
 
 
-def refuse_others(context: typer.Context, allowed: set[str]) -> None:
-    """Refuse the options that say nothing about a chain."""
+NO_CHAIN = "is for two workers and says nothing about a chain"
+
+
+def refuse_others(context: typer.Context, allowed: set[str], reason: str = NO_CHAIN) -> None:
+    """Refuse the options that say nothing about what is asked. PlanError with the reason."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if (
@@ -82,7 +85,7 @@ def refuse_others(context: typer.Context, allowed: set[str]) -> None:
             and source.name == "COMMANDLINE"
             and parameter.name not in {*allowed, "profile", "stages"}
         ):
-            raise PlanError(f"{parameter.opts[0]} is for two workers and says nothing about a chain; leave it out")
+            raise PlanError(f"{parameter.opts[0]} {reason}; leave it out")
 
 
 def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> None:

@@ -26,21 +26,25 @@ from edge_agent.commands.plan_options import (
     refuse_others,
 )
 from isthmus import importing
-from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES
+from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES
 
 COMMON = {"staleness", "bits", "allow_edge_only", "as_json"}
-"""Options that say something of both."""
+"""Options that say something of every simulation."""
+MOVING = {"sites", "path", "policy", "uplink", "between", "cloud_round_trip", "relay", "seed"}
+"""Options of a device that moves."""
+MOVE = "A device that moves"
+"""Panel of the help."""
 
 
 def simulate(
     context: typer.Context,
     trace: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             help="Trace of the uplink, and of the downlink where none is given for it; of a chain one for each link.",
             rich_help_panel=LINK,
         ),
-    ],
+    ] = None,
     profile: ProfileFile = None,
     stages: StagesFile = None,
     downlink_trace: Annotated[
@@ -66,19 +70,72 @@ def simulate(
     staleness: Staleness = None,
     bits: Bits = BITS_TEXT,
     allow_edge_only: AllowEdgeOnly = True,
+    sites: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of trainers at places: SITE_ID, LATITUDE, LONGITUDE, and if known radius_m, round_trip_ms, "
+            "cloud_factor, uplink_mbit, downlink_mbit.",
+            rich_help_panel=MOVE,
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option(help="CSV of the device's way among them: second, latitude, longitude.", rich_help_panel=MOVE),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Policy to follow; may be repeated. All of them when absent: {', '.join(MOVE_POLICY_NAMES)}.",
+            rich_help_panel=MOVE,
+        ),
+    ] = None,
+    uplink: Annotated[
+        str | None,
+        typer.Option(
+            help="Rate up to the cloud and to sites without their own; --downlink is the rate down.",
+            rich_help_panel=MOVE,
+        ),
+    ] = None,
+    between: Annotated[str, typer.Option(help="Rate from trainer to trainer.", rich_help_panel=MOVE)] = "1gbit",
+    cloud_round_trip: Annotated[
+        str, typer.Option(help="Time from the device to the cloud and back.", rich_help_panel=MOVE)
+    ] = "135ms",
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Reach a site out of reach through one in reach.", rich_help_panel=MOVE)
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Seed of what the file of sites leaves open, and of chance.", rich_help_panel=MOVE)
+    ] = 0,
     png: Annotated[
         Path | None, typer.Option(help="Plot rates, cut and bits of the first planner over time to this file.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a bandwidth trace of each link through the planners and print the time of 100 steps for each."""
+    """Replay a trace of each link through the planners, or a device's way through policies of choosing a trainer, and print the
+    time of 100 steps for each."""
     with importing("edge-agent"):
         from edge_agent.commands.link_plan import round_trip_seconds
         from edge_agent.commands.simulation import open_links, print_results, runnable
         from shared.planning import SearchSpace, Setting, compare
 
+    if sites is not None or path is not None:
+        if sites is None or path is None:
+            raise typer.BadParameter("give both --sites and --path")
+        refuse_others(context, {*MOVING, *COMMON, "downlink"}, "says nothing about a device that moves")
+        from edge_agent.commands.move_simulation import MoveOptions, print_moves
+
+        options = MoveOptions(
+            sites, path, policy or (), uplink, downlink, between, cloud_round_trip, relay=relay, seed=seed
+        )
+        space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
+        print_moves(read_profile(profile, stages), space, options, as_json=as_json)
+        return
+    if not trace:
+        raise typer.BadParameter("give --trace, or --sites and --path")
     loaded = read_profile(profile, stages)
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
+    others = {parameter.name or "" for parameter in context.command.params} - MOVING
+    refuse_others(context, others, "is for a device that moves, which --sites and --path describe")
     if is_pair(loaded):
         refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
         round_trips = [round_trip_seconds(round_trip, loaded)]

@@ -5,6 +5,7 @@ the time for which a lead lasts, and what followed leads have lost against a can
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ RETURN_PRICE = 2.0
 """Factor on the price of a way back to a candidate that was left lately."""
 FORGETTING = 0.8
 """Weight of the past in the mean time between changes of the leader."""
+REMEMBERED = 200
+"""Candidates that were lost, by which the stay of others is judged."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Best:
         self._moved_at = -math.inf
         self._left_at = np.full(candidates, -math.inf)
         self._leads = _Leads(self._config.margin)
+        self._reach = Reach(candidates)
         self._account = _Account(candidates, self._config)
 
     def observe(self, seen: Seen) -> Move | None:
@@ -53,17 +57,17 @@ class Best:
         speeds = 1.0 / seen.step_seconds
         self._account.record(seen, speeds)
         self._leads.record(seen.seconds, seen.step_seconds)
-        if not np.isfinite(seen.step_seconds).any():
+        self._reach.record(seen.seconds, speeds > 0.0)
+        if not (speeds > 0.0).any():
             return None
         if not speeds[self._current] > 0.0:
-            return Move(self._nearest_best(seen))
+            return Move(int(np.argmax(self._mean_speeds(seen, speeds))))
         if seen.seconds - self._moved_at < self._config.dwell_seconds:
             return None
         if self._account.is_overdrawn(self._current):
             speeds = self._account.mean_speeds(speeds)
-        gains = self._gains(seen, speeds)
-        best = int(np.argmax(gains))
-        return Move(best) if gains[best] > 0.0 else None
+        pays = self._pays(seen, speeds)
+        return Move(int(np.argmax(np.where(pays, self._mean_speeds(seen, speeds), 0.0)))) if pays.any() else None
 
     def note_moved(self, seconds: float, candidate: int) -> None:
         """Learn that training goes on with this candidate."""
@@ -71,27 +75,67 @@ class Best:
             self._left_at[self._current] = seconds
             self._moved_at, self._current = seconds, candidate
 
-    def _nearest_best(self, seen: Seen) -> int:
-        """Return the best candidate over the expected stay, the way there included."""
-        stay = max(1.0, self._leads.stay_seconds(seen.seconds))
-        steps = np.maximum(0.0, stay - seen.handover_seconds) / seen.step_seconds
-        return int(np.argmax(steps if steps.any() else 1.0 / seen.step_seconds))
+    def _mean_speeds(self, seen: Seen, speeds: Floats) -> Floats:
+        """Return the steps a second with each until the next one has to be found, the way there included, shape (N,)."""
+        stay = np.maximum(1e-9, self._reach.remaining(seen.seconds))
+        means: Floats = speeds / (1.0 + seen.handover_seconds / stay)
+        return means
 
-    def _gains(self, seen: Seen, speeds: Floats) -> Floats:
-        """Return the gain of each in steps over the expected stay, less the way there; 0 where they are too few. Shape (N,)."""
+    def _pays(self, seen: Seen, speeds: Floats) -> Bools:
+        """Tell with which candidates training gains its handover twice over, shape (N,).
+
+        A lead counts for as long as it is expected to last and the candidate to stay in reach. Where today's is lost before, a
+        handover has to be paid for anyway.
+        """
         config, current = self._config, self._current
-        stay = self._leads.stay_seconds(seen.seconds)
+        remaining = self._reach.remaining(seen.seconds)
+        horizon = np.minimum(remaining, self._leads.stay_seconds(seen.seconds))
+        until_lost = np.minimum(horizon, remaining[current])
         is_return = seen.seconds - self._left_at < config.return_seconds
         price = seen.handover_seconds * speeds[current] * np.where(is_return, RETURN_PRICE, 1.0)
-        gain = (speeds - speeds[current]) * stay
-        leads: Bools = (1.0 - config.margin) * speeds >= speeds[current]
-        pays = leads & (gain >= PROFIT * price)
+        spared = speeds * np.minimum(seen.handover_seconds, horizon - until_lost)
+        gain = (speeds - speeds[current]) * until_lost + spared
+        pays: Bools = ((1.0 - config.margin) * speeds >= speeds[current]) & (gain >= PROFIT * price)
         pays[current] = False
-        return np.where(pays, gain - price, 0.0)
+        return pays
+
+
+class Reach:
+    """The time for which candidates stay in reach, by those that were lost before."""
+
+    def __init__(self, candidates: int) -> None:
+        self._since = np.full(candidates, math.nan)
+        self._lasted: deque[float] = deque(maxlen=REMEMBERED)
+
+    def record(self, seconds: float, in_reach: Bools) -> None:
+        """Enter which of them are in reach."""
+        lost = np.isfinite(self._since) & ~in_reach
+        self._lasted.extend((seconds - self._since[lost]).tolist())
+        came = in_reach & np.isnan(self._since)
+        self._since[came] = seconds
+        self._since[lost] = math.nan
+
+    def remaining(self, seconds: float) -> Floats:
+        """Return the expected seconds until each is lost, shape (N,); 0 for those out of reach.
+
+        The mean of those that lasted longer. As long again for one that is older than all, and endless where none was lost.
+        """
+        age = seconds - self._since
+        if not self._lasted:
+            return np.where(np.isnan(age), 0.0, np.inf)
+        lasted = np.sort(self._lasted)
+        first = np.searchsorted(lasted, age, side="right")
+        count = len(lasted) - first
+        beyond = np.append(np.cumsum(lasted[::-1])[::-1], 0.0)[first]
+        expected = np.where(count > 0, beyond / np.maximum(count, 1) - age, age)
+        return np.where(np.isnan(age), 0.0, expected)
 
 
 class _Leads:
-    """The leader, and for how long one leads. A leader leads until another one is faster by the margin, or it is lost."""
+    """The leader, and the time for which one leads: until another one is faster by the margin.
+
+    A leader that is lost was not outrun, and the next one has led for as long.
+    """
 
     def __init__(self, margin: float) -> None:
         self._margin = margin
@@ -100,15 +144,17 @@ class _Leads:
         self._mean_seconds: float | None = None
 
     def record(self, seconds: float, step_seconds: Floats) -> None:
-        """Enter what a step takes with each."""
+        """Enter the seconds a step with each."""
         fastest = int(np.argmin(step_seconds))
         leader = self._leader
-        if leader is not None and step_seconds[leader] * (1.0 - self._margin) <= step_seconds[fastest]:
-            return
-        if leader is not None:
+        if leader is None:
+            self._leader, self._since = fastest, seconds
+        elif not np.isfinite(step_seconds[leader]):
+            self._leader = fastest
+        elif step_seconds[fastest] < (1.0 - self._margin) * step_seconds[leader]:
             lasted, mean = seconds - self._since, self._mean_seconds
             self._mean_seconds = lasted if mean is None else FORGETTING * mean + (1.0 - FORGETTING) * lasted
-        self._leader, self._since = fastest, seconds
+            self._leader, self._since = fastest, seconds
 
     def stay_seconds(self, seconds: float) -> float:
         """Return the time for which the lead is expected to last on: what is left of the mean, or as long as it has lasted."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.planning.choice import CYCLE_STEPS, Best, ChoiceConfig, CutClimb, EdgeMove, Fixed, Move, Seen, first_cut
+from shared.planning.choice.best import Reach
 from tests.support.examples import examples
 
 INF = math.inf
@@ -181,3 +182,34 @@ def test_edgemove_leaves_a_trainer_out_of_reach_at_once():
     assert cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0))[0] == 1
     assert EdgeMove(4, (1, 2), 1.0, random.Random(0)).observe(seen(0.0, [INF, INF])) is None
     assert isinstance(cycles.policy.observe(seen(0.0, [1.0, INF], whole=(1.0, INF))), Move)
+
+
+def test_candidates_are_expected_to_stay_as_long_as_those_that_lasted_longer():
+    reach = Reach(4)
+    everyone = np.array([True, True, True, True])
+    reach.record(0.0, everyone)
+    assert (reach.remaining(5.0) == math.inf).all(), "none was lost yet"
+    reach.record(20.0, np.array([False, True, True, True]))
+    reach.record(40.0, np.array([True, False, True, False]))
+    assert reach.remaining(45.0).tolist() == pytest.approx([(20 + 40 + 40) / 3 - 5, 0.0, 45.0, 0.0])
+    assert reach.remaining(70.0).tolist() == pytest.approx([10.0, 0.0, 70.0, 0.0])
+
+
+def test_of_equals_it_goes_to_one_that_will_stay():
+    """The device moves past short-lived trainers; one has been there all the time."""
+    running = Running(Best(6, 0), handover=3.0)
+    for second in range(400):
+        steps = [INF] * 5 + [1.0]
+        steps[second // 20 % 5] = 1.0
+        running.run(1, steps)
+    assert running.current == 5
+    assert len(running.moves) <= 2
+
+
+def test_a_candidate_that_is_lost_soon_is_worth_no_handover():
+    running = Running(Best(6, 5), current=5, handover=8.0)
+    for second in range(400):
+        steps = [INF] * 5 + [1.0]
+        steps[second // 20 % 5] = 0.6
+        running.run(1, steps)
+    assert not running.moves[3:], "eight seconds of pause for at most twenty of a lead"
