@@ -41,8 +41,11 @@ class ModelConfig(Section):
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. They go to the trainer as JSON."""
     frozen: tuple[str, ...] = Field(default=(), examples=[["stem", "layers.0"]])
-    """Parameters that do not learn: all whose qualified name begins with one of these, up to a dot. When all blocks of
-    the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""
+    """Parameters that do not learn: each name is that of a parameter, of a module above it, or a pattern as in `learns`.
+    When all blocks of the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""
+    learns: tuple[str, ...] = Field(default=(), examples=[["*lora_*", "classifier"]])
+    """The only parameters that learn, where some are named: each name as in `frozen`, or a pattern of whole names with
+    `*`, `?` or `[`."""
 
 
 class DatasetConfig(Section):

@@ -98,7 +98,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
         kwargs,
         recipe.seed,
         example.example(),
-        frozen=recipe.frozen,
+        learning=recipe.learning,
         allowed=order.allowed,
         limits=limits.of_a_build,
         check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),

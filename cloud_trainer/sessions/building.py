@@ -90,7 +90,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
         kwargs,
         recipe.seed,
         example.example(),
-        frozen=recipe.frozen,
+        learning=recipe.learning,
         allowed=allowed,
         inputs_may_cross=limits.accept_inputs,
         limits=build_limits,

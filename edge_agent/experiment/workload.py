@@ -13,6 +13,7 @@ from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
+from shared.training.optimizers import Grouping
 from shared.training.recipe import Recipe
 
 
@@ -35,6 +36,7 @@ class Workload:
             loss=training.loss,
             seed=training.seed,
             frozen=config.model.frozen,
+            learns=config.model.learns,
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
@@ -52,6 +54,7 @@ class Workload:
         # A trainer takes no batch that is larger than the example.
         self.evaluation = None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers)
         self.chain = self._built(first.inputs)
+        Grouping(training.optimizer).check(self.chain.module)
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
@@ -70,7 +73,7 @@ class Workload:
             model.kwargs,
             self.config.training.seed,
             example,
-            frozen=model.frozen,
+            learning=self.recipe.learning,
             inputs_may_cross=bool(self.config.privacy.inputs_to),
         )
 

@@ -1,8 +1,7 @@
 """The way from a model's name to its chain, which both sides go at the beginning of a session, with the same result."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,10 +11,12 @@ from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code, place_of
 from shared.model.budget import BuildLimits, bounded_build
 from shared.model.chain import Chain, build_chain
+from shared.model.learning import Learning
 from shared.model.random_state import random_state
 
 MAX_KWARGS_CHARACTERS = 64 * 1024
 MAX_KWARGS_DEPTH = 16
+_ALL = Learning()
 _NO_FILE = "both sides run the factory; let it load a file only where the file is: the trainer gets the edge's weights"
 
 
@@ -52,41 +53,28 @@ def build_checked_chain(
     seed: int,
     example: Tensor,
     *,
-    frozen: Sequence[str] = (),
+    learning: Learning = _ALL,
     allowed: Allowed | None = None,
     inputs_may_cross: bool = False,
     limits: BuildLimits | None = None,
     check: Callable[[nn.Module], None] | None = None,
 ) -> Chain:
-    """The model as a verified chain of blocks, with what is `frozen` frozen. Raises ModelError.
+    """The model as a verified chain of blocks, of which that learns that is to. Raises ModelError.
 
     inputs_may_cross: see `build_chain`. check: may refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
         check(module)
-    if unknown := _freeze(module, frozen):
-        raise ModelError(
-            f"model.frozen names {unknown[0]!r}, but {factory!r} makes no parameter of that name or under it"
-        )
+    parameters = dict(module.named_parameters())
+    for name in learning.unchanged(parameters):
+        parameters[name].requires_grad_(False)
 
     def failure(cause: BaseException) -> BaseException:
         return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")
 
     with foreign_code(failure):
         return build_chain(module, example, inputs_may_cross=inputs_may_cross)
-
-
-def _freeze(module: nn.Module, frozen: Sequence[str]) -> list[str]:
-    """Have those parameters not learn whose name is one of these, or lies under it. Returns the names that no parameter has."""
-    left, wanted = dict.fromkeys(frozen), frozenset(frozen)
-    for name, parameter in module.named_parameters():
-        above = wanted.intersection(accumulate(name.split("."), "{}.{}".format))
-        if above:
-            parameter.requires_grad_(False)
-        for prefix in above:
-            left.pop(prefix, None)
-    return list(left)
 
 
 def check_cut(cut: int, chain: Chain) -> None:

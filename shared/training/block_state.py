@@ -74,7 +74,7 @@ def restore(
                 for key, tensor in arriving[name].items()
             }
         else:  # some optimizers, as Adagrad, have a state before their first step and cannot do without
-            optimizer.state[parameter] = build_optimizer([parameter], config).state[parameter]
+            optimizer.state[parameter] = build_optimizer({name: parameter}, config).state[parameter]
 
 
 def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

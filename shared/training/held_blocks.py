@@ -14,7 +14,7 @@ from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.training import block_state
 from shared.training.block_failures import block_failure
-from shared.training.optimizers import build_optimizer
+from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
@@ -31,6 +31,7 @@ class HeldBlocks:
         self.device = device
         self.weights_version = 0
         """Rises whenever weights change."""
+        self._grouping = Grouping(recipe.optimizer)
         self._optimizer: torch.optim.Optimizer | None = None
         """Optimizer of all parameters that the blocks learn; None where there are none."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
@@ -111,7 +112,8 @@ class HeldBlocks:
         if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
             for of_block in parameters:
                 torch.nn.utils.clip_grad_norm_(of_block, clip_norm, foreach=False)
-        self._optimizer.param_groups[0]["lr"] = learning_rate(self.recipe, step)
+        for place, group in enumerate(self._optimizer.param_groups):
+            group["lr"] = learning_rate(self.recipe, step, place)
         with self._update_failures:
             self._optimizer.step()
         for of_block in parameters:
@@ -176,22 +178,24 @@ class HeldBlocks:
         if not learning:
             return
         self._learning[index] = learning
-        new = build_optimizer(learning.values(), self.recipe.optimizer)
+        new = build_optimizer(learning, self.recipe.optimizer, self._grouping)
         if self._optimizer is None:
             self._optimizer = new
         else:  # some optimizers have a state before their first step
-            self._optimizer.param_groups[0]["params"] += new.param_groups[0]["params"]
+            for group, more in zip(self._optimizer.param_groups, new.param_groups, strict=True):
+                group["params"] += more["params"]
             self._optimizer.state.update(new.state)
 
     def _release(self, index: int) -> None:
         """Drop a block's optimizer state and move it to the CPU: a block that leaves must not hold a GPU's memory."""
         leaving = set(self._learning.pop(index, {}).values())
         if self._optimizer is not None:
-            group = self._optimizer.param_groups[0]
-            group["params"] = [parameter for parameter in group["params"] if parameter not in leaving]
+            groups = self._optimizer.param_groups
+            for group in groups:
+                group["params"] = [parameter for parameter in group["params"] if parameter not in leaving]
             for parameter in leaving:
                 self._optimizer.state.pop(parameter, None)
-            if not group["params"]:
+            if not any(group["params"] for group in groups):
                 self._optimizer = None
         self.chain.blocks[index].module.to("cpu")
 

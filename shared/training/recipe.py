@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from shared.config import Section
 from shared.config.choices import refuse_unused
+from shared.model.learning import Learning
 from shared.registry import OptimizerConfig
 
 _SCHEDULE_KEYS = {
@@ -60,8 +61,15 @@ class Recipe(Section):
     seed: int
     """Decides the first weights and dropout."""
     frozen: tuple[str, ...] = ()
-    """Parameters that do not learn: those whose qualified name is, or lies under, one of these."""
+    """Names of the parameters that do not learn; see `Learning`."""
+    learns: tuple[str, ...] = ()
+    """Names of the only parameters that learn; empty where all do but the frozen."""
     steps_per_epoch: PositiveInt
     """Turns a step into an epoch."""
     total_steps: PositiveInt
     """Length of the whole training as the schedule sees it."""
+
+    @property
+    def learning(self) -> Learning:
+        """The choice of what learns."""
+        return Learning(self.frozen, self.learns)

@@ -3,17 +3,18 @@
 import math
 from bisect import bisect_right
 
+from shared.registry.optimizers import base_rates
 from shared.training.recipe import Recipe
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """Learning rate of `step` (from 0).
+def learning_rate(recipe: Recipe, step: int, group: int = 0) -> float:
+    """Learning rate of `step` (from 0) for a group of parameters; 0 is that of those in none of `optimizer.groups`.
 
     Through the warm-up it rises linearly from 1/warmup_steps of the full value, reaching it at the warm-up's last step;
     then the schedule says, its position counted from step 0. With `every = "epoch"` it is the same all through an
     epoch.
     """
-    return recipe.optimizer.learning_rate * _factor(recipe, step)
+    return base_rates(recipe.optimizer)[group] * _factor(recipe, step)
 
 
 def _factor(recipe: Recipe, step: int) -> float:

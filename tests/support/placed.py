@@ -17,10 +17,15 @@ from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
 from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
+from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
+GROUPS = (
+    OptimizerGroup(match=("*bias",), weight_decay=0.1, learning_rate=0.02),
+    OptimizerGroup(match=("*0.weight",), weight_decay=0.01),
+)
 CPU, INPUTS, WIDTH, CLASSES = torch.device("cpu"), 5, 6, 3
 
 
@@ -59,7 +64,7 @@ def chain_of(module: nn.Module) -> Chain:
 
 def recipe(optimizer: str, clip_norm: float | None = None) -> Recipe:
     return Recipe(
-        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm),
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, groups=GROUPS),
         schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=2),
         loss="cross_entropy",
         seed=7,

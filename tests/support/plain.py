@@ -6,7 +6,8 @@ of a step) and nothing of how the product computes it. `PlainEdge` does the same
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,15 @@ Value = Tensor | tuple[Tensor, ...]
 
 
 def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """One optimizer over the whole module, as a user writes it."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    """One optimizer over the whole module, as a user writes it, with the parameters of each group where they are named."""
+    grouped: list[dict[str, Any]] = [{"params": []}]
+    for group in config.groups:
+        own = {"lr": group.learning_rate, "weight_decay": group.weight_decay}
+        grouped.append({"params": [], **{key: value for key, value in own.items() if value is not None}})
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            fits = [any(fnmatchcase(name, pattern) for pattern in group.match) for group in config.groups]
+            grouped[fits.index(True) + 1 if True in fits else 0]["params"].append(parameter)
     kind, keys = {
         "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
         "adam": (torch.optim.Adam, ("betas", "eps")),
@@ -38,27 +46,30 @@ def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.O
         "lion": (PlainLion, ("betas",)),
     }[config.name]
     given = {key: value for key in keys if (value := getattr(config, key)) is not None}
-    return kind(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **given)
+    return kind(grouped, lr=config.learning_rate, weight_decay=config.weight_decay, **given)
 
 
 class PlainLion(torch.optim.Optimizer):
     """Lion as Algorithm 2 of its paper prints it; torch has none."""
 
     def __init__(self, parameters, lr, weight_decay, betas=(0.9, 0.99)):
-        super().__init__(parameters, {"lr": lr, "decay": weight_decay, "betas": betas})
-        self._momenta = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "betas": betas})
+        self._momenta = {
+            parameter: torch.zeros_like(parameter) for group in self.param_groups for parameter in group["params"]
+        }
 
     @torch.no_grad()
     def step(self):
         """One update."""
-        group = self.param_groups[0]
-        beta1, beta2 = group["betas"]
-        for weight, kept in self._momenta.items():
-            if weight.grad is not None:
-                step = torch.sign(torch.add(kept * beta1, weight.grad, alpha=1 - beta1))
-                shrunk = weight * (1 - group["lr"] * group["decay"])
-                weight.copy_(torch.add(shrunk, step, alpha=-group["lr"]))
-                self._momenta[weight] = torch.add(kept * beta2, weight.grad, alpha=1 - beta2)
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    kept = self._momenta[weight]
+                    step = torch.sign(torch.add(kept * beta1, weight.grad, alpha=1 - beta1))
+                    shrunk = weight * (1 - group["lr"] * group["weight_decay"])
+                    weight.copy_(torch.add(shrunk, step, alpha=-group["lr"]))
+                    self._momenta[weight] = torch.add(kept * beta2, weight.grad, alpha=1 - beta2)
 
 
 def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
@@ -76,8 +87,10 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         total_steps=total,
     )
     module = build_model(config.model.factory, config.model.kwargs, training.seed).train()
+    learns = config.model.learns
     for name, parameter in module.named_parameters():
-        if f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen)):
+        is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
+        if is_frozen or (learns and not any(fnmatchcase(name, pattern) for pattern in learns)):
             parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size)).inputs
     batches = loader.iterate(0, min(total, training.max_steps or total))
@@ -223,7 +236,8 @@ def plain_update(
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
             torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)
-    optimizer.param_groups[0]["lr"] = learning_rate(recipe, step)
+    for place, group in enumerate(optimizer.param_groups):
+        group["lr"] = learning_rate(recipe, step, place)
     optimizer.step()
     optimizer.zero_grad()
 

@@ -1,7 +1,15 @@
 """Optimizers by name: their settings, and their state for a parameter."""
 
-from shared.registry.optimizers.config import OptimizerConfig, settings_of
+from shared.registry.optimizers.config import OptimizerConfig, base_rates, settings_of
 from shared.registry.optimizers.registry import OPTIMIZERS
-from shared.registry.optimizers.spec import OptimizerSettings, OptimizerSpec
+from shared.registry.optimizers.spec import OptimizerGroup, OptimizerSettings, OptimizerSpec
 
-__all__ = ["OPTIMIZERS", "OptimizerConfig", "OptimizerSettings", "OptimizerSpec", "settings_of"]
+__all__ = [
+    "OPTIMIZERS",
+    "OptimizerConfig",
+    "OptimizerGroup",
+    "OptimizerSettings",
+    "OptimizerSpec",
+    "base_rates",
+    "settings_of",
+]

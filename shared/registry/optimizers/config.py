@@ -11,8 +11,9 @@ from pydantic import Field, PositiveFloat, create_model, model_validator
 from shared.config import Section, toml_value
 from shared.config.choices import refuse_unused
 from shared.registry.optimizers.registry import OPTIMIZERS
-from shared.registry.optimizers.spec import OptimizerSettings
+from shared.registry.optimizers.spec import OptimizerGroup, OptimizerSettings
 
+MAX_GROUPS = 20
 _OWN_KEYS = {
     name: spec.settings.model_fields.keys() - OptimizerSettings.model_fields.keys() for name, spec in OPTIMIZERS.items()
 }
@@ -31,7 +32,7 @@ class _Chosen(Section):
 
 
 def _fields() -> dict[str, Any]:
-    """Build the section's fields: name, those of every optimizer, the stage's clipping, and those of some optimizers."""
+    """Build the section's fields: name, those of every optimizer, clipping, groups, and those of some optimizers."""
     name = Field(next(iter(OPTIMIZERS)), description="The optimizer.")
     clip_norm = Field(
         None,
@@ -39,10 +40,18 @@ def _fields() -> dict[str, Any]:
         description="Largest norm of a block's gradient; a longer one is scaled down to it. Per block, and not for the whole "
         "network, so that the result does not depend on where the cut is.",
     )
+    groups = Field(
+        (),
+        max_length=MAX_GROUPS,
+        examples=[[{"match": ["*.bias", "*norm*"], "weight_decay": 0.0}]],
+        description="Parameters with a rate or a weight decay of their own: each group has their names (match), and "
+        "learning_rate, weight_decay or both. A parameter that fits several groups is in the first.",
+    )
     fields: dict[str, Any] = {
         "name": (Literal[tuple(OPTIMIZERS)], name),
         **{key: (field.annotation, field) for key, field in OptimizerSettings.model_fields.items()},
         "clip_norm": (PositiveFloat | None, clip_norm),
+        "groups": (tuple[OptimizerGroup, ...], groups),
     }
     for spec in OPTIMIZERS.values():
         for key in spec.settings.model_fields:
@@ -73,11 +82,18 @@ if TYPE_CHECKING:
         """The name of the optimizer, and its settings."""
 
         clip_norm: float | None
+        groups: tuple[OptimizerGroup, ...]
 
         def __init__(self, **keys: Any) -> None: ...
 
 else:
     OptimizerConfig = create_model("OptimizerConfig", __base__=_Chosen, __module__=__name__, **_fields())
+
+
+def base_rates(config: OptimizerConfig) -> list[float]:
+    """List the base rates: of the parameters in no group, and of each group."""
+    own = (group.learning_rate for group in config.groups)
+    return [config.learning_rate, *(config.learning_rate if rate is None else rate for rate in own)]
 
 
 def settings_of(config: _Chosen) -> OptimizerSettings:

@@ -7,9 +7,9 @@ whose order is the same on every device.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from shared.config import Section
 
@@ -23,6 +23,23 @@ class OptimizerSettings(Section):
     """Base rate, which the schedule's factor multiplies."""
     weight_decay: NonNegativeFloat = 0.0
     """Pull towards zero: added to the gradient, or taken off the weight, whichever the optimizer's own paper does."""
+
+
+class OptimizerGroup(Section):
+    """Some parameters, by name, with a rate or a decay of their own."""
+
+    match: tuple[str, ...] = Field(min_length=1)
+    """Names of the parameters, as in model.frozen. One that fits several groups is in the first."""
+    learning_rate: PositiveFloat | None = None
+    """Base rate of the group, which the schedule's factor multiplies. Left out, the optimizer's own."""
+    weight_decay: NonNegativeFloat | None = None
+    """Weight decay of the group. Left out, the optimizer's own."""
+
+    @model_validator(mode="after")
+    def _something_differs(self) -> Self:
+        if self.learning_rate is None and self.weight_decay is None:
+            raise ValueError("a group needs a learning_rate or a weight_decay of its own")
+        return self
 
 
 Shape = tuple[int, ...]
@@ -56,8 +73,8 @@ class OptimizerSpec(Generic[SettingsT]):
     """In configurations, recipes and checkpoints."""
     settings: type[SettingsT]
     implementation: str
-    """Its class, as `package.module:name`. It takes the parameters, `lr` and `weight_decay`, makes one group of them, and the
-    caller sets the group's `lr` before each step."""
+    """Its class, as `package.module:name`. It takes groups of parameters, `lr` and `weight_decay`, and the caller sets the
+    groups' `lr` before each step."""
     keywords: Callable[[SettingsT], dict[str, Any]]
     """Function from the settings to the other keyword arguments of the class."""
     state: Callable[[Shape, SettingsT], StateShapes]

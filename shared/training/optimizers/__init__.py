@@ -1,6 +1,7 @@
 """Optimizers: their building from a configuration, and their state for each parameter."""
 
 from shared.training.optimizers.building import (
+    Grouping,
     StateLayout,
     StateTensor,
     build_optimizer,
@@ -8,4 +9,4 @@ from shared.training.optimizers.building import (
     state_layout,
 )
 
-__all__ = ["StateLayout", "StateTensor", "build_optimizer", "optimizer_bytes", "state_layout"]
+__all__ = ["Grouping", "StateLayout", "StateTensor", "build_optimizer", "optimizer_bytes", "state_layout"]

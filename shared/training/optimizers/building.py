@@ -1,16 +1,18 @@
 """An optimizer from its configuration: built so that every device applies the same operations in the same order."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
 from pkgutil import resolve_name
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, settings_of
+from shared.model.learning import ParameterNames
+from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, base_rates, settings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,35 @@ StateLayout = dict[str, StateTensor]
 """The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`."""
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer of one block, with the full learning rate; the caller sets each step's.
+class Grouping:
+    """The group of each parameter: 0 for those in none of `optimizer.groups`, n for the n-th."""
 
-    parameters: at least one. The caller clips, because clipping needs the whole block's gradient.
+    def __init__(self, config: OptimizerConfig) -> None:
+        """Raises ModelError for a group with too many patterns."""
+        self._groups = [
+            ParameterNames(f"training.optimizer.groups[{place}].match", group.match)
+            for place, group in enumerate(config.groups)
+        ]
+
+    def of(self, name: str) -> int:
+        """Return the group of a parameter, by its name in the whole module."""
+        return next((place for place, names in enumerate(self._groups, 1) if names.of(name)), 0)
+
+    def check(self, module: nn.Module) -> None:
+        """Refuse a name of a group that stands for no parameter that learns and is in no earlier group. Raises ModelError."""
+        left = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        for names in self._groups:
+            left -= names.chosen(left, "no parameter that learns and is in no earlier group")
+
+
+def build_optimizer(
+    parameters: Mapping[str, nn.Parameter], config: OptimizerConfig, grouping: Grouping | None = None
+) -> torch.optim.Optimizer:
+    """The optimizer of one block, with the full learning rates; the caller sets each step's.
+
+    parameters: at least one, by their names in the whole module. grouping: of the same configuration, if it has been made.
+    The optimizer has as many groups as `base_rates` has rates, empty ones too. The caller clips, because clipping needs the
+    whole block's gradient.
     `foreach` is off in all of torch's optimizers: torch turns it on by itself on a GPU only, where it changes the order of
     the operations.
     """
@@ -43,7 +70,15 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig)
     kind = _without_compiler(resolve_name(spec.implementation))
     # Every optimizer's own class takes these, which the base class does not.
     keywords = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, **spec.keywords(settings)}
-    return kind(list(parameters), **keywords)
+    decays = (config.weight_decay if group.weight_decay is None else group.weight_decay for group in config.groups)
+    groups: list[dict[str, Any]] = [
+        {"params": [], "lr": rate, "weight_decay": decay}
+        for rate, decay in zip(base_rates(config), (config.weight_decay, *decays), strict=True)
+    ]
+    grouping = Grouping(config) if grouping is None else grouping
+    for name, parameter in parameters.items():
+        groups[grouping.of(name)]["params"].append(parameter)
+    return kind(groups, **keywords)
 
 
 @cache

@@ -145,5 +145,6 @@ class LinkEstimate:
         ack_seconds = now_seconds - written_seconds
         self._suspicion.note(ack_seconds, chunk_bytes * 8 / (self.bits_per_second or float("inf")))
         self._rate.acknowledged(received_bytes, receiver_nanoseconds, written_seconds, now_seconds)
-        unqueued_seconds = ack_seconds - self._rate.queue_seconds
+        # An ack that was all queue shows that the queue was taken for too long, so it bounds the round trip by itself.
+        unqueued_seconds = ack_seconds - self._rate.queue_seconds or ack_seconds
         self._round_trip.observe(unqueued_seconds, chunk_bytes, self.bits_per_second, now_seconds)

@@ -97,7 +97,8 @@ class LinkRate:
             self._base_seconds, self._based_at, self._draining_since = delay, now, None
         elif self._draining_since is None and now > self._based_at + BASE_SECONDS:
             self._draining_since = now
-        self.queue_seconds = max(delay - self._base_seconds, 0.0)
+        # A sender that notes the time of a write too late makes a delay look too short, and every later queue too long.
+        self.queue_seconds = min(max(delay - self._base_seconds, 0.0), max(now - written, 0.0))
 
     def _take_busy(self) -> None:
         enough = self._busy_seconds >= SAMPLE_SECONDS or self._busy_bytes >= SAMPLE_BYTES

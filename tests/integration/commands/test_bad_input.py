@@ -29,6 +29,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ("model.kwargs={no_such_argument=1}", "no_such_argument"),
         ("deployment.cut=4", "this model has 3 blocks"),
         ("deployment.cut=99", "so a cut is 1 to 3"),
+        ('model.learns=["*lora_*"]', "model.learns names '*lora_*', but the model has no parameter of that name"),
+        (
+            'training.optimizer.groups=[{match=["*.gamma"], weight_decay=0.0}]',
+            "training.optimizer.groups[0].match names '*.gamma', but no parameter that learns and is in no earlier group",
+        ),
     ],
 )
 def test_a_model_that_cannot_be(flag, says):

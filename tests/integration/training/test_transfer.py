@@ -71,6 +71,18 @@ async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(cut, frozen
     assert_same_bits(plain_state(edge_config(*flags)), result.module.state_dict())
 
 
+async def test_only_what_is_named_learns():
+    """A pattern reaches into every block; biases of the edge learn, so every gradient comes back."""
+    flags = [*FLAGS, 'model.learns=["*.bias"]']
+    async with running_trainer() as server:
+        result, applied = await train_noting(server, *flags)
+    assert applied == list(range(STEPS))
+    assert_same_bits(plain_state(edge_config(*flags)), result.module.state_dict())
+    assert all(
+        parameter.requires_grad == name.endswith(".bias") for name, parameter in result.module.named_parameters()
+    )
+
+
 async def test_what_is_frozen_stays_and_the_rest_does_not():
     """Otherwise both sides of the comparisons above might have forgotten to freeze."""
     flags = [*FLAGS, ALL_OF_THE_EDGE]

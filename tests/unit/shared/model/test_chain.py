@@ -79,7 +79,10 @@ def test_blocks_share_out_the_state_dict(module):
     assert len(set(names(chain))) == len(chain.blocks)
     assert [block.index for block in chain.blocks] == list(range(len(chain.blocks)))
     for block in chain.blocks:
-        assert {id(p) for p in block.module.parameters()} == {id(p) for p in block.named_parameters().values()}
+        tied = [parameter for kept in block.tied_parameters().values() for parameter in kept.values()]
+        assert {id(p) for p in block.module.parameters()} == {
+            id(p) for p in (*block.named_parameters().values(), *tied)
+        }
 
 
 @settings(deadline=None, max_examples=examples(40))

@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.errors import ModelError
-from shared.model.build import build_checked_chain
 from shared.model.chain import build_chain
 from shared.model.report import describe_chain
 from tests.support.models.chains import WIDTH, Generated, Residual, Torn, example, names, run_chain
@@ -407,31 +405,3 @@ def test_other_threads_may_run_modules_meanwhile():
     runner.join()
     assert not wrong
     assert results == [[f"layers.{place}" for place in range(6)]] * 20
-
-
-@pytest.mark.parametrize("prefix", ["0", "0.1", "0.1.weight"])
-def test_frozen_parameters_are_named_whole_or_by_their_module(prefix):
-    chain = build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(2, 64), frozen=[prefix])
-    still = {name for name, value in chain.module.named_parameters() if not value.requires_grad}
-    assert still == {name for name, _ in chain.module.named_parameters() if f"{name}.".startswith(f"{prefix}.")}
-
-
-def test_many_names_of_frozen_parameters_take_one_look_at_the_parameters(monkeypatch):
-    looks = []
-
-    def looked(module, *args, through=nn.Module.named_parameters, **kwargs):
-        looks.append(module)
-        return through(module, *args, **kwargs)
-
-    monkeypatch.setattr(nn.Module, "named_parameters", looked)
-    counts = []
-    for frozen in (["0.1"], ["0.1", "0.1.weight", "0", "1"] * 500):
-        looks.clear()
-        build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(2, 64), frozen=frozen)
-        counts.append(len(looks))
-    assert counts[0] == counts[1]
-
-
-def test_a_frozen_name_that_no_parameter_has_is_refused():
-    with pytest.raises(ModelError, match=r"model\.frozen names '0\.we', but"):
-        build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(2, 64), frozen=["0", "0.we"])

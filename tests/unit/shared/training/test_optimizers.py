@@ -1,18 +1,23 @@
 """Rules for every registered optimizer: its computation, its state, and the judgement of both."""
 
+import copy
+import re
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from shared.config import toml_value
-from shared.errors import ProtocolError
+from shared.errors import ModelError, ProtocolError
 from shared.model.chain import build_chain
+from shared.model.random_state import random_state
 from shared.registry import OPTIMIZERS, OptimizerConfig, OptimizerSettings
+from shared.registry.optimizers import OptimizerGroup
 from shared.training import block_state
-from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
-from tests.support.plain import plain_optimizer
+from shared.training.optimizers import Grouping, build_optimizer, optimizer_bytes, state_layout
+from tests.support.plain import assert_same_bits, plain_optimizer
 
 CHOICES: list[dict[str, Any]] = [
     {"name": "sgd"},
@@ -45,7 +50,7 @@ class Held(nn.Module):
 
 
 def trained(module, config, steps=4):
-    optimizer = build_optimizer(module.parameters(), config)
+    optimizer = build_optimizer(dict(module.named_parameters()), config)
     for step in range(steps):
         for parameter in module.parameters():
             parameter.grad = torch.cos(parameter.detach() * (step + 1))
@@ -74,7 +79,7 @@ def test_an_optimizer_updates_as_one_that_a_user_writes_with_the_same_numbers(co
 
 @configs
 def test_operations_are_in_the_same_order_on_every_device(config):
-    assert not build_optimizer(Held((3,)).parameters(), config).param_groups[0].get("foreach", False)
+    assert not build_optimizer(dict(Held((3,)).named_parameters()), config).param_groups[0].get("foreach", False)
 
 
 @configs
@@ -168,7 +173,9 @@ def test_adafactor_keeps_less_of_a_matrix_than_adam():
 
 
 def test_a_key_means_the_same_with_every_optimizer_that_has_it():
-    for key in OptimizerConfig.model_fields.keys() - OptimizerSettings.model_fields.keys() - {"name", "clip_norm"}:
+    for key in (
+        OptimizerConfig.model_fields.keys() - OptimizerSettings.model_fields.keys() - {"name", "clip_norm", "groups"}
+    ):
         fields = [spec.settings.model_fields[key] for spec in OPTIMIZERS.values() if key in spec.settings.model_fields]
         assert len({str(field.rebuild_annotation()) for field in fields}) == 1, key
         assert all(field.description for field in fields), key
@@ -176,9 +183,60 @@ def test_a_key_means_the_same_with_every_optimizer_that_has_it():
 
 def test_an_omitted_key_is_at_the_optimizers_own_default():
     for name, betas in (("adam", (0.9, 0.999)), ("lion", (0.9, 0.99))):
-        optimizer = build_optimizer(Held((3,)).parameters(), OptimizerConfig(name=name))
+        optimizer = build_optimizer(dict(Held((3,)).named_parameters()), OptimizerConfig(name=name))
         assert optimizer.param_groups[0]["betas"] == betas
     key = OptimizerConfig.model_fields["betas"]
     assert (key.description or "").endswith(
         "(adam, adamw, lion). Left out, [0.9, 0.999] with adam, adamw; [0.9, 0.99] with lion."
     )
+
+
+GROUPED = (
+    OptimizerGroup(match=("*.bias",), weight_decay=0.0),
+    OptimizerGroup(match=("1*", "*weight"), learning_rate=0.02),
+)
+
+
+@configs
+def test_parameters_of_a_group_have_its_rate_and_decay(config):
+    config = config.model_copy(update={"groups": GROUPED})
+    with random_state("weights"):
+        ours = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    theirs = copy.deepcopy(ours)
+    trained(ours, config)
+    expected = plain_optimizer(theirs, config)
+    for step in range(4):
+        for parameter in theirs.parameters():
+            parameter.grad = torch.cos(parameter.detach() * (step + 1))
+        expected.step()
+    assert_same_bits(ours.state_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("names", "group"),
+    [(["0.bias", "1.bias"], 1), (["0.weight", "1.weight", "1.deep.scale"], 2), (["0.scale", "2.deep"], 0)],
+)
+def test_the_first_group_that_a_name_fits_holds(names, group):
+    grouping = Grouping(OptimizerConfig(groups=GROUPED))
+    assert [grouping.of(name) for name in names] == [group] * len(names)
+
+
+@pytest.mark.parametrize(
+    ("match", "named"), [(["*.bias", "norm"], "norm"), (["*.bias", "2.*"], "2.*"), (["0.weight"], "0.weight")]
+)
+def test_a_name_that_changes_nothing_is_refused(match, named):
+    """Block 0 does not learn, and the biases are in the first group."""
+    module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Linear(2, 2))
+    module[0].requires_grad_(False)
+    groups = [{"match": ("2.weight", "2.bias"), "weight_decay": 0.5}, {"match": tuple(match), "weight_decay": 0.0}]
+    with pytest.raises(ModelError, match=re.escape(f"optimizer.groups[1].match names {named!r}, but")):
+        Grouping(OptimizerConfig(groups=tuple(groups))).check(module)
+
+
+def test_a_group_without_a_difference_or_a_name_is_refused():
+    for group, sentence in (
+        ({"match": ("0",)}, "a group needs a learning_rate or a weight_decay of its own"),
+        ({"match": (), "weight_decay": 0.0}, "at least 1 item"),
+    ):
+        with pytest.raises(ValidationError, match=sentence):
+            OptimizerConfig(groups=(group,))

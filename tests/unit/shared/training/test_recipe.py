@@ -159,6 +159,7 @@ def test_the_recipe_travels_as_json():
 RECIPES = {
     8: {
         "frozen": "array",
+        "learns": "array",
         "loss": "string",
         "optimizer.alpha": "number",
         "optimizer.beta2_decay": "number",
@@ -166,6 +167,7 @@ RECIPES = {
         "optimizer.clip_norm": "number or null",
         "optimizer.clip_threshold": "number",
         "optimizer.eps": "number or null",
+        "optimizer.groups": "array",
         "optimizer.initial_accumulator_value": "number",
         "optimizer.learning_rate": "number",
         "optimizer.momentum": "number",

@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.transport.stream.link_estimate import MEMORY_SECONDS, RoundTrip
+from shared.transport.stream.link_estimate import MEMORY_SECONDS, LinkEstimate, RoundTrip
 from tests.support.virtual import Wire, run_virtually
 from tests.unit.shared.transport.stream.test_duplex import DEEP, busy_stream
 
@@ -52,3 +54,22 @@ def test_a_stream_that_waits_between_tensors_knows_the_round_trip_of_its_link(ra
             assert round_trip - 0.001 <= edge.link.round_trip_seconds <= round_trip + ACK_SECONDS + 256 * 8 / rate
 
     run_virtually(main)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 0.5), st.floats(0, 0.05), st.floats(0, 0.05), st.integers(1, 100_000)),
+        min_size=2,
+        max_size=30,
+    )
+)
+def test_a_write_that_is_noted_too_late_makes_no_round_trip_shorter_than_none(acks):
+    """Under load a sender may read its clock when the chunk has arrived already; then its delay looks shorter than it is."""
+    link, sent, received = LinkEstimate(), 0.0, 0
+    for pause, way, late, count in acks:
+        sent += pause + 1e-6
+        received += count
+        arrived = sent + way
+        link.acknowledged(received, int(arrived * 1e9), min(sent + late, arrived + way), arrived + way, count)
+        assert link.round_trip_seconds is None or link.round_trip_seconds >= 0.0
+        sent = arrived + way
