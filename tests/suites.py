@@ -34,6 +34,7 @@ ALONE = tuple(
         "benchmarks/test_in_process_session_agrees",
         "benchmarks/test_slow_device",
         "commands/test_control_latency",
+        "commands/test_demo_engine",
         "placements/test_measured_links",
         "peers/test_large_placements",
         "peers/test_worst_claims",

@@ -138,7 +138,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
 async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch):
     deployers, refused, build = [], [], held_blocks.build_optimizer
 
-    def scarce(parameters, _config):
+    def scarce(parameters, *_config):
         refused.append(len(parameters))
         raise MemoryError("not enough of it")
 

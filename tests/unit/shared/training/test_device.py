@@ -73,7 +73,7 @@ def test_the_moments_of_a_parameter_without_dimensions_lie_beside_it_after_a_mov
 
     def built():
         block = build_chain(nn.Sequential(Scaled(), nn.Linear(4, 4)), torch.ones(2, 4)).blocks[0]
-        return block, build_optimizer(block.named_parameters().values(), config)
+        return block, build_optimizer(block.named_parameters(), config)
 
     here, optimizer = built()
     here.module(torch.ones(2, 4)).sum().backward()
