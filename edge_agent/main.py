@@ -17,6 +17,7 @@ from edge_agent.commands.placement import placement
 from edge_agent.commands.plan import plan
 from edge_agent.commands.predictor import predictor
 from edge_agent.commands.profile import profile
+from edge_agent.commands.schedules.command import schedule
 from edge_agent.commands.simulate import simulate
 from edge_agent.commands.timeline import timeline
 from edge_agent.config import EdgeConfig
@@ -155,6 +156,7 @@ app.command()(placement)
 app.command()(plan)
 app.command()(profile)
 app.add_typer(predictor, name="predictor")
+app.command()(schedule)
 app.command()(simulate)
 app.command()(timeline)
 app.command()(replay)

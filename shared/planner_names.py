@@ -1,4 +1,4 @@
-"""Names of planners, and the default settings of a plan.
+"""Names of planners and of the strategies of a group, and the default settings of a plan.
 
 Command lines show these; `shared.planning` has what computes, and needs numpy for it.
 """
@@ -29,6 +29,10 @@ MOVE_POLICY_NAMES = (
     "lower-bound",
 )
 """Policies that a simulation of a device that moves compares. No policy exceeds the last one."""
+
+SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW = "sequential", "layerwise", "ibatch", "dynacomm", "flow"
+STRATEGY_NAMES = (SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW)
+"""Strategies by which the members of a group exchange parameters; all but the last with a barrier after each step."""
 
 DEFAULT_BITS = (8, 32)
 """Bit widths that plans and the engine of a run choose from. Fewer than 8 cost accuracy, so they have to be asked for."""

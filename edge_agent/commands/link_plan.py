@@ -140,8 +140,10 @@ def read_link(uplink: str, downlink: str, round_trip: str | None, profile: Profi
 
 
 def round_trip_seconds(text: str | None, profile: Profile) -> float:
-    """Return the round-trip time of --round-trip, or of the profile where the option says nothing."""
-    return profile.round_trip_seconds(*profile.names) if text is None else parse_seconds(text, "--round-trip")
+    """Return the round-trip time of --round-trip, or of the profile's first link where the option says nothing."""
+    if text is not None:
+        return parse_seconds(text, "--round-trip")
+    return profile.round_trip_seconds(*profile.names[:2]) if len(profile.names) > 1 else 0.0
 
 
 def choose(

@@ -25,8 +25,10 @@ from edge_agent.commands.plan_options import (
     refuse_forbidden,
     refuse_others,
 )
+from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
 from isthmus import importing
-from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES
+from shared.errors import PlanError
+from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES, STRATEGY_NAMES
 
 COMMON = {"staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something of every simulation."""
@@ -34,6 +36,11 @@ MOVING = {"sites", "path", "policy", "uplink", "between", "cloud_round_trip", "r
 """Options of a device that moves."""
 MOVE = "A device that moves"
 """Panel of the help."""
+OF_GROUPS = {
+    *("trace", "downlink_trace", "downlink", "trace_run", "round_trip", "seconds"),
+    *("strategy", "members", "as_json"),
+}
+"""Options that say something about a group."""
 
 
 def simulate(
@@ -67,6 +74,15 @@ def simulate(
             f"of a chain {', '.join(CHAIN_CONTESTANT_NAMES)}."
         ),
     ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Strategy of a group to run instead of planners; may be repeated. "
+            f"{ALL}, or one of {', '.join(STRATEGY_NAMES)}.",
+            rich_help_panel=GROUP,
+        ),
+    ] = None,
+    members: Members = 1,
     staleness: Staleness = None,
     bits: Bits = BITS_TEXT,
     allow_edge_only: AllowEdgeOnly = True,
@@ -111,12 +127,14 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a trace of each link through the planners, or a device's way through policies of choosing a trainer, and print the
-    time of 100 steps for each."""
+    """Replay a trace of each link through the planners, or through strategies of a group, or a device's way through policies of
+    choosing a trainer, and print the time of 100 steps for each."""
     with importing("edge-agent"):
         from edge_agent.commands.link_plan import round_trip_seconds
+        from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results, runnable
         from shared.planning import SearchSpace, Setting, compare
+        from shared.planning.schedules import compare_strategies
 
     if sites is not None or path is not None:
         if sites is None or path is None:
@@ -133,6 +151,14 @@ def simulate(
     if not trace:
         raise typer.BadParameter("give --trace, or --sites and --path")
     loaded = read_profile(profile, stages)
+    if strategy:
+        refuse_others(context, OF_GROUPS, "is for planners and says nothing about the strategies of a group")
+        links = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])
+        duration = links[0].duration_seconds if seconds is None else seconds
+        print_runs(compare_strategies(loaded, links[0], members, duration, named(strategy)), as_json=as_json)
+        return
+    if members != 1:
+        raise PlanError("--members is for a group; give --strategy, too")
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
     others = {parameter.name or "" for parameter in context.command.params} - MOVING
     refuse_others(context, others, "is for a device that moves, which --sites and --path describe")

@@ -9,6 +9,7 @@ from edge_agent.profiling.chain_parts import Run
 from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes
+from shared.planning import ProfiledBlock
 from shared.prediction import LatencyTable, vector
 from shared.training import block_state
 from shared.training.measure import measure_stage, untouched
@@ -39,6 +40,18 @@ def _try_block(experiment: Experiment, block: Block) -> TriedBlock:
     (seconds,) = measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=1)
     state = stage.held.block_tensors(first).values()
     return TriedBlock(seconds, 0 if block_state.is_static(block) else sum(tensor.nbytes for tensor in state))
+
+
+def profiled_blocks(chain: Chain, tried: Sequence[TriedBlock]) -> tuple[ProfiledBlock, ...]:
+    """Return the blocks as a profile has them."""
+    return tuple(
+        ProfiledBlock(block.name, one.bytes, _trained_bytes(block))
+        for block, one in zip(chain.blocks, tried, strict=True)
+    )
+
+
+def _trained_bytes(block: Block) -> int:
+    return sum(parameter.nbytes for parameter in block.named_parameters().values() if parameter.requires_grad)
 
 
 def crossing_bytes(chain: Chain) -> tuple[list[float], list[float]]:

@@ -22,7 +22,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
-from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, times_in_table, try_blocks
+from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.chain_links import measured_link
 from edge_agent.profiling.chain_parts import ChainPartFile, Run
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
@@ -38,7 +38,7 @@ from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
 from shared.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
-from shared.planning.measurements import LinearSeconds, ProfiledBlock
+from shared.planning.measurements import LinearSeconds
 from shared.prediction import LatencyTable
 from shared.registry import codec_family
 from shared.training.device import prepare_process
@@ -238,9 +238,7 @@ class ChainMeasuring:
         return Profile(
             model=experiment.config.model.factory,
             batch_size=experiment.config.data.batch_size,
-            blocks=tuple(
-                ProfiledBlock(block.name, one.bytes) for block, one in zip(experiment.chain.blocks, tried, strict=True)
-            ),
+            blocks=profiled_blocks(experiment.chain, tried),
             feature_bytes=tuple(feature_bytes),
             gradient_bytes=tuple(gradient_bytes),
             encode=encode,

@@ -16,7 +16,7 @@ from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.block_costs import crossing_bytes, try_blocks
+from edge_agent.profiling.block_costs import crossing_bytes, profiled_blocks, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import (
@@ -95,7 +95,9 @@ class Profiler:
         overheads = await self._overheads(client, done, encode)
         tried = await self._threads.compute.run(try_blocks, self._experiment)
         round_trip_seconds = await probe_round_trip(self._experiment.config)
-        return self._profile(done, encode, decode, [block.bytes for block in tried], overheads, round_trip_seconds)
+        return self._profile(
+            done, encode, decode, profiled_blocks(self._experiment.chain, tried), overheads, round_trip_seconds
+        )
 
     async def _measure_cut(self, session: OpenSession, cut: int) -> MeasuredCut:
         if cut < self._experiment.chain.first_boundary:
@@ -177,7 +179,7 @@ class Profiler:
         done: dict[int, MeasuredCut],
         encode: Fit,
         decode: Fit,
-        state_bytes: list[int],
+        blocks: tuple[ProfiledBlock, ...],
         overheads: tuple[LinearSeconds, float],
         round_trip_seconds: float | None,
     ) -> Profile:
@@ -187,9 +189,7 @@ class Profiler:
         return pair_profile(
             model=self._experiment.config.model.factory,
             batch_size=self._experiment.config.data.batch_size,
-            blocks=tuple(
-                ProfiledBlock(block.name, size) for block, size in zip(chain.blocks, state_bytes, strict=True)
-            ),
+            blocks=blocks,
             feature_bytes=tuple(feature_bytes),
             gradient_bytes=tuple(gradient_bytes),
             edge_seconds=tuple(_mean(cut.edge) for cut in cuts),

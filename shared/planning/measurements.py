@@ -32,6 +32,8 @@ class ProfiledBlock:
     name: str
     bytes: float
     """Bytes of parameters, buffers and optimizer state."""
+    parameter_bytes: float | None = None
+    """Bytes of its trained parameters alone. None if the file is older than the key."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,14 @@ class Reader:
     def _block(self, key: str, value: object) -> ProfiledBlock:
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "bytes" not in value:
             raise self.refuse(key, value, 'an object with "name", a string, and "bytes", a number')
-        return ProfiledBlock(value["name"], self.number(f"{key}.bytes", value["bytes"]))
+        trained = value.get("parameter_bytes")
+        return ProfiledBlock(
+            value["name"],
+            self.number(f"{key}.bytes", value["bytes"]),
+            None
+            if trained is None
+            else self.number(f"{key}.parameter_bytes", trained, ", or null where it is unknown"),
+        )
 
     def encode(self) -> LinearSeconds | None:
         """Read the time of encoding, None if it was not measured."""

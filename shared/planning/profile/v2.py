@@ -2,7 +2,7 @@
 
 ```text
 model, batch_size, feature_bytes[L + 1], gradient_bytes[L + 1]     by cut; null where it was not measured
-blocks[]    name, bytes
+blocks[]    name, bytes, parameter_bytes or null
 workers[]   name, replayed[L + 1][L + 1], serial[L + 1][L + 1] or null, message {seconds, seconds_per_byte, waited_seconds}
 links[]     between [near, far], uplink, downlink, round_trip_seconds; each null where it was not measured
 encode      seconds, seconds_per_byte; null where it was not measured

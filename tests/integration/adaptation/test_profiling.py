@@ -11,8 +11,9 @@ from edge_agent.profiling.profile import overhead_line, profile_model
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
-from shared.planning import LinearSeconds, MessageSeconds, load_profile, profile_to_json
+from shared.planning import LinearSeconds, MessageSeconds, Rates, load_profile, profile_to_json
 from shared.planning.profile import NO_OVERHEAD
+from shared.planning.schedules import layers_of
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
 from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer
@@ -39,6 +40,10 @@ async def test_everything_that_can_be_measured_is(tmp_path):
         assert np.isfinite(table[0, 1:]).all()
         assert np.isfinite(table).sum() == blocks
     assert np.isfinite(trainer.replayed[1:blocks, blocks]).all()
+    chain = Experiment(edge_config(*flags("cnn", "sgd"))).chain
+    trained = [sum(4 * each.numel() for each in block.named_parameters().values()) for block in chain.blocks]
+    assert [block.parameter_bytes for block in profile.blocks] == trained
+    assert sum(layers_of(profile, Rates(8.0, 8.0)).push_seconds) == sum(trained)
     assert profile.codec_family == "uniform"
     assert not list(tmp_path.glob("*.parts"))
 

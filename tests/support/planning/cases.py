@@ -108,7 +108,10 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
     return pair_profile(
         model="any",
         batch_size=draw(st.integers(1, 512)),
-        blocks=tuple(ProfiledBlock(f"b{i}", draw(st.floats(0.0, 1e8))) for i in range(count)),
+        blocks=tuple(
+            ProfiledBlock(f"b{i}", draw(st.floats(0.0, 1e8)), draw(st.none() | st.floats(0.0, 1e8)))
+            for i in range(count)
+        ),
         feature_bytes=column(sizes, sizes, None),
         gradient_bytes=column(sizes, sizes, None),
         edge_seconds=edge,

@@ -64,6 +64,11 @@ def changed(path: str, value: object) -> dict:
     ("path", "value", "sentence"),
     [
         ("model", ..., "model is missing; a profile of schema isthmus.profile/v2 has it"),
+        (
+            "blocks.1.parameter_bytes",
+            -1,
+            "blocks[1].parameter_bytes is -1; it must be a finite number of 0 or more, or null",
+        ),
         ("workers", {}, "workers is {}; it must be a list of one worker or more"),
         ("workers.1.name", 7, 'it must be an object with "name"'),
         ("workers.1.name", "s0", "two stages are called 's0'"),

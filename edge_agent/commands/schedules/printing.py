@@ -1,0 +1,63 @@
+"""A schedule as its JSON object and in words, and runs of strategies over a trace."""
+
+import json
+from collections.abc import Sequence
+
+import typer
+
+from shared.planning.schedules import PULL, PUSH, Schedule, Segment, StrategyRun
+
+
+def print_schedule(schedule: Schedule, bound_seconds: float, *, as_json: bool) -> None:
+    """Print a schedule. bound_seconds: those that no exchange without a barrier can beat."""
+    typer.echo(json.dumps(schedule_fields(schedule, bound_seconds)) if as_json else described(schedule, bound_seconds))
+
+
+def schedule_fields(schedule: Schedule, bound_seconds: float) -> dict[str, object]:
+    """Return a schedule as its JSON object."""
+    return {
+        "strategy": schedule.strategy,
+        "pull_segments": schedule.pull_segments,
+        "push_segments": schedule.push_segments,
+        "message_bytes": schedule.message_bytes,
+        "slice_bytes": schedule.slice_bytes,
+        "forward_seconds": schedule.forward_seconds,
+        "backward_seconds": schedule.backward_seconds,
+        "step_seconds": schedule.step_seconds,
+        "bound_seconds": bound_seconds,
+        "events": [event._asdict() for event in schedule.events],
+    }
+
+
+def described(schedule: Schedule, bound_seconds: float) -> str:
+    """Return a schedule in words."""
+    lines = [
+        f"{schedule.strategy}: {schedule.step_seconds:.4g} s a step (no exchange takes less than {bound_seconds:.4g} s)"
+    ]
+    for seconds, way, kind, segments in (
+        (schedule.forward_seconds, "forward", PULL, schedule.pull_segments),
+        (schedule.backward_seconds, "backward", PUSH, schedule.push_segments),
+    ):
+        lines.append(f"  {way} {seconds:.4g} s, {_messages(schedule, kind, segments)}")
+    if schedule.message_bytes is not None and schedule.slice_bytes is not None:
+        lines.append(
+            f"  a message is full at {schedule.message_bytes / 1e6:.3g} MB, and a slice has {schedule.slice_bytes / 1e6:.3g} MB"
+        )
+    return "\n".join(lines)
+
+
+def _messages(schedule: Schedule, kind: str, segments: Sequence[Segment] | None) -> str:
+    if segments is None:
+        return f"{len({event.begin for event in schedule.events if event.kind == kind})} messages of slices"
+    shown = ", ".join(f"[{first}, {stop})" for first, stop in segments)
+    return f"layers {shown} {'pulled' if kind == PULL else 'pushed'}"
+
+
+def print_runs(runs: Sequence[StrategyRun], *, as_json: bool) -> None:
+    """Print the runs of strategies over a trace, a line each."""
+    if as_json:
+        typer.echo(json.dumps([vars(run) for run in runs]))
+        return
+    lines = [f"{'strategy':<12} {'s/100 steps':>12} {'saved':>8}"]
+    lines += [f"{run.strategy:<12} {run.seconds_per_100_steps:>12.2f} {run.saved:>8.1%}" for run in runs]
+    typer.echo("\n".join(lines))

@@ -1,0 +1,35 @@
+"""Schedules: when a member of a group pulls parameters and pushes gradients, layer by layer. Numbers only.
+
+With a barrier (paper 002): direction.py is its cost, dynacomm.py the best partition, ibatch.py and barrier.py its rivals.
+Without: flow.py, played by period.py and held against bound.py. Layers come from a file (layers.py) or a profile (profiled.py).
+"""
+
+from shared.planning.schedules.bound import bound_seconds
+from shared.planning.schedules.direction import Bounds, Direction, Segment
+from shared.planning.schedules.dynacomm import dynacomm
+from shared.planning.schedules.layers import Layers, load_layers, parse_layers
+from shared.planning.schedules.over_traces import StrategyRun, compare_strategies
+from shared.planning.schedules.profiled import layers_of
+from shared.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+from shared.planning.schedules.strategies import STRATEGIES
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "PULL",
+    "PUSH",
+    "STRATEGIES",
+    "Bounds",
+    "Direction",
+    "Event",
+    "Layers",
+    "Schedule",
+    "Segment",
+    "StrategyRun",
+    "bound_seconds",
+    "compare_strategies",
+    "dynacomm",
+    "layers_of",
+    "load_layers",
+    "parse_layers",
+]

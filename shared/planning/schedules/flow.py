@@ -1,0 +1,90 @@
+"""Flow: an exchange without a barrier, whose messages are as large as the simulated period says is best."""
+
+import math
+from collections.abc import Iterator
+
+from shared.planner_names import FLOW
+from shared.planning.schedules.bound import bound_seconds
+from shared.planning.schedules.layers import Layers
+from shared.planning.schedules.period import Period, play, sliced
+from shared.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+
+LEAST_MESSAGE_BYTES = 64 * 1024
+SLICES_PER_MESSAGE = 6
+"""A message is filled with slices of this part of it: what is needed first seldom waits for a slice that is not."""
+SLICE_UNIT_BYTES = 256
+"""Slices begin at multiples of 64 numbers in float32."""
+MOST_SLICES = 1024
+"""More would take longer to play than they save."""
+NEAR_ENOUGH = 1.002
+"""No further size is tried once a period is this near to the bound."""
+
+
+def flow(layers: Layers) -> Schedule:
+    """Return the schedule of the best period among those tried, with its events."""
+    message_bytes, period = _best(layers)
+    backward_seconds = sum(layers.backward_seconds)
+    return Schedule(
+        FLOW,
+        forward_seconds=period.seconds - backward_seconds,
+        backward_seconds=backward_seconds,
+        message_bytes=message_bytes,
+        slice_bytes=_slice_bytes(message_bytes),
+        events=tuple(_events(layers, period)),
+    )
+
+
+def _best(layers: Layers) -> tuple[int, Period]:
+    """Play periods from large messages to small ones, while messages cost less than what the best period leaves."""
+    total, least_seconds = sum(layers.bytes), bound_seconds(layers)
+    carried_seconds = max(sum(layers.push_seconds), sum(layers.pull_seconds))
+    found: tuple[int, Period] | None = None
+    for message_bytes in _sizes(total):
+        messages = total / (message_bytes + _slice_bytes(message_bytes))
+        if found and carried_seconds + messages * layers.message_seconds > found[1].seconds:
+            break
+        slices = sliced(layers, _slice_bytes(message_bytes))
+        for quiet in (False, True):
+            period = play(layers, slices, message_bytes, quiet=quiet)
+            if found is None or period.seconds < found[1].seconds:
+                found = message_bytes, period
+        if found and found[1].seconds <= NEAR_ENOUGH * least_seconds:
+            break
+    assert found is not None, "there is a size"
+    return found
+
+
+def _sizes(total: int) -> Iterator[int]:
+    """Yield the sizes of messages to try, the largest first, each about 0.7 of the one before."""
+    slices = max(LEAST_MESSAGE_BYTES, SLICES_PER_MESSAGE * total / MOST_SLICES)
+    steps = max(0, math.ceil(2 * math.log2(max(total, 1) / slices)))
+    unit = SLICES_PER_MESSAGE * SLICE_UNIT_BYTES
+    for step in range(steps, -1, -1):
+        yield math.ceil(slices * 2 ** (step / 2) / unit) * unit
+
+
+def _slice_bytes(message_bytes: int) -> int:
+    return message_bytes // SLICES_PER_MESSAGE
+
+
+def _events(layers: Layers, period: Period) -> Iterator[Event]:
+    """Yield the events of a period in the order in which they begin."""
+    events = [Event(FORWARD, len(layers) - 1, (0, layers.bytes[-1]), 0.0, layers.forward_seconds[-1])]
+    begin = layers.forward_seconds[-1]
+    for layer in reversed(range(len(layers))):
+        events.append(Event(BACKWARD, layer, (0, layers.bytes[layer]), begin, period.computed[layer]))
+        begin = period.computed[layer]
+    for layer, begin in enumerate(period.begun):
+        events.append(Event(FORWARD, layer, (0, layers.bytes[layer]), begin, begin + layers.forward_seconds[layer]))
+    slices = period.slices
+    for kind, messages in ((PUSH, period.pushes), (PULL, period.pulls)):
+        for message in messages:
+            parts: list[list[int]] = []
+            for piece in message.slices:
+                layer, begin, stop = slices.layers[piece], slices.begins[piece], slices.stops[piece]
+                if parts and parts[-1][0] == layer and parts[-1][2] == begin:
+                    parts[-1][2] = stop
+                else:
+                    parts.append([layer, begin, stop])
+            events += [Event(kind, layer, (begin, stop), message.begin, message.end) for layer, begin, stop in parts]
+    yield from sorted(events, key=lambda event: (event.begin, event.end))

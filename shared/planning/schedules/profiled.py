@@ -1,0 +1,57 @@
+"""Layers from a profile: the blocks of a model whose whole step the device computes, over a link of some rates."""
+
+from math import isnan
+
+from shared.errors import PlanError
+from shared.planning.profile import Profile
+from shared.planning.profile_operations import FORWARD_SHARE
+from shared.planning.rates import Rates
+from shared.planning.schedules.layers import Layers
+
+BITS_PER_BYTE = 8
+
+
+def layers_of(profile: Profile, rates: Rates) -> Layers:
+    """Return the layers of a profile's first worker, by what its blocks take at K = 0.
+
+    Blocks that were only measured together are one layer. A message costs the round trip, and half of what the device takes for
+    the messages of a step. PlanError if the seconds of the last block, or the bytes of parameters, are unknown.
+    """
+    worker = profile.workers[0]
+    runs = _measured_runs([float(seconds) for seconds in worker.at_once[0]])
+    if not runs or runs[-1][1] != len(profile):
+        raise PlanError(
+            f"the profile has no time of all {len(profile)} blocks on {worker.name!r}; a member of a group runs them all, so "
+            "profile a device that can"
+        )
+    blocks = [profile.blocks[first:stop] for first, stop, _ in runs]
+    sizes = []
+    for block in profile.blocks:
+        if block.parameter_bytes is None:
+            raise PlanError(
+                f"the profile does not say the parameter_bytes of block {block.name!r}; profile again, because older files are "
+                "without them"
+            )
+    sizes = [round(sum(block.parameter_bytes or 0.0 for block in run)) for run in blocks]
+    seconds = [seconds for _, _, seconds in runs]
+    return Layers(
+        model=profile.model,
+        message_seconds=rates.round_trip_seconds + worker.message.seconds / 2,
+        names=tuple("+".join(block.name for block in run) for run in blocks),
+        bytes=tuple(sizes),
+        pull_seconds=tuple(BITS_PER_BYTE * size / rates.downlink for size in sizes),
+        forward_seconds=tuple(FORWARD_SHARE * each for each in seconds),
+        backward_seconds=tuple((1.0 - FORWARD_SHARE) * each for each in seconds),
+        push_seconds=tuple(BITS_PER_BYTE * size / rates.uplink for size in sizes),
+    )
+
+
+def _measured_runs(until: list[float]) -> list[tuple[int, int, float]]:
+    """Return the runs of blocks between the cuts that were measured, and the seconds of each. until: of the blocks before
+    each cut."""
+    runs, first, before = [], 0, 0.0
+    for stop, seconds in enumerate(until[1:], start=1):
+        if not isnan(seconds):
+            runs.append((first, stop, max(0.0, seconds - before)))
+            first, before = stop, max(before, seconds)
+    return runs
