@@ -33,15 +33,16 @@ async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do some work while the body runs, and end it then. Its error is raised at the end of the body."""
-    task = asyncio.create_task(work)
+    """Do some work while the body runs, and end it then. An error of the work ends the body at once, and is raised."""
     try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})  # which does not take a cancellation of the body for that of the work
-        if not task.cancelled():
-            task.result()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            try:
+                yield
+            finally:
+                task.cancel()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
 
 
 async def repeat(what: str, work: Callable[[], Awaitable[None]], every_seconds: float) -> None:

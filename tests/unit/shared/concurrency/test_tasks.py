@@ -31,7 +31,7 @@ def test_work_that_fails_is_done_again_and_said_to_fail_once_in_a_row():
 class TestMeanwhile:
     """Work that lasts as long as a body."""
 
-    async def test_it_ends_with_the_body_and_its_failure_is_raised_there(self):
+    async def test_it_ends_with_the_body(self):
         ended = []
 
         async def work():
@@ -45,12 +45,18 @@ class TestMeanwhile:
             assert ended == []
         assert ended == ["work"]
 
+    async def test_its_failure_ends_the_body_at_once(self):
         async def fail():
             raise ValueError("a defect")
 
         with pytest.raises(ValueError, match="a defect"):
             async with meanwhile(fail()):
-                await asyncio.sleep(0)
+                await asyncio.Event().wait()
+
+    async def test_a_failure_of_the_body_stays_what_it_is(self):
+        with pytest.raises(KeyError, match="of the body"):
+            async with meanwhile(asyncio.Event().wait()):
+                raise KeyError("of the body")
 
     async def test_a_cancellation_while_the_work_tidies_up_takes_effect(self):
         tidying, tidied = asyncio.Event(), asyncio.Event()
