@@ -67,14 +67,14 @@ class DecisionLoop:
         self.engine = Engine(inputs.profile, inputs.space, inputs.layout, inputs.config, inputs.total_steps)
         self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
         """Cuts, bits and K that an operator fixes; None if free."""
-        self._only_cuts: tuple[int, ...] | None = None
-        """Cuts that the engine may not leave, because of a pin or the fixed planner; None if it may choose."""
         self._probes = probes
         self._statistics = statistics
         self._means: dict[str, MeanSince] = {}
         self._encoding = MeanSince(statistics.encode)
         self._metrics = metrics
         self._proposal: Decision | None = None
+        self._withdraws = False
+        """True if the layout that runs is to stay, whatever was requested."""
         self._jobs = Jobs(self.engine, inputs.profile)
 
     @asynccontextmanager
@@ -90,12 +90,13 @@ class DecisionLoop:
 
     def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
-        if not deployer.moving or self._proposal is None:
+        if self._withdraws:
+            self._withdraws = False
+            self._want(deployer, self.engine.layout)
+        if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
             is_known = not deployer.moving and self._report_placement(deployer, seconds)
             if not (is_known and self._statistics.is_flowing):
-                if deployer.moving:  # as others want it
-                    self._end_probes()
-                self.engine.note_standstill(seconds, self._statistics.steps)
+                self._rest(deployer, seconds, is_known=is_known)
                 return
         known = self._links(deployer, seconds)
         if not known and not self._is_measured:
@@ -113,6 +114,15 @@ class DecisionLoop:
         if decision is not None:
             self.apply(deployer, decision)
 
+    def _rest(self, deployer: PlacementController, seconds: float, *, is_known: bool) -> None:
+        """Judge nothing until the next look."""
+        if deployer.moving:  # as another wants it
+            self._end_probes()
+        elif not is_known and self._statistics.is_flowing:
+            self.engine.note_elsewhere(seconds, self._statistics.steps)
+            return
+        self.engine.note_standstill(seconds, self._statistics.steps)
+
     def _links(self, deployer: PlacementController, seconds: float) -> dict[str, LinkRates]:
         """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
         training streams, or from probes where these hardly use a link. Empty until one was measured."""
@@ -124,7 +134,7 @@ class DecisionLoop:
             if deployer.moving:
                 probe.end()
             elif is_alone:
-                if self._only_cuts != (self._blocks,):
+                if self._may_use_links:
                     probe.want(seconds)
             elif streamed.uplink is not None and streamed.downlink is not None:
                 probe.forget()
@@ -134,6 +144,12 @@ class DecisionLoop:
             if link.uplink is not None and link.downlink is not None:
                 found[name] = link
         return found
+
+    @property
+    def _may_use_links(self) -> bool:
+        """Tell whether any layout may be chosen but the first worker alone."""
+        question = self.engine.question
+        return len(question.permitted) > 1 and question.space.cuts != (self._blocks,)
 
     def _end_probes(self) -> None:
         for probe in self._probes.values():
@@ -196,7 +212,7 @@ class DecisionLoop:
 
     def apply(self, deployer: PlacementController, decision: Decision) -> None:
         """Request what the engine has decided."""
-        wanted, today = decision.layout, self.engine.layout
+        wanted, today = decision.layout, layout_of(deployer.placement, codec_bits)
         _log.info(
             "changing the deployment",
             today=str(today),
@@ -213,13 +229,16 @@ class DecisionLoop:
         moves = wanted.tiles != today.tiles
         if moves:
             self._end_probes()
+        give_up_seconds = decision.abandon_after_seconds if moves else math.inf
+        self._want(deployer, wanted, give_up_seconds if math.isfinite(give_up_seconds) else None)
+
+    def _want(self, deployer: PlacementController, layout: Layout, give_up_seconds: float | None = None) -> None:
         try:
-            placement = deployer.experiment.laid_out(wanted, deployer.placement)
+            placement = deployer.experiment.laid_out(layout, deployer.placement)
         except IsthmusError as refusal:  # The next look finds the former placement.
             _log.warning("the placement stays", reason=str(refusal))
             return
-        give_up_seconds = decision.abandon_after_seconds if moves else math.inf
-        deployer.want(placement, Chooser.ENGINE, give_up_seconds if math.isfinite(give_up_seconds) else None)
+        deployer.want(placement, Chooser.ENGINE, give_up_seconds)
 
     def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None) -> None:
         """Fix cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
@@ -231,14 +250,14 @@ class DecisionLoop:
         _log.info("pinned", cuts=cuts, bits=bits, staleness=staleness)
 
     def use(self, planner: str) -> None:
-        """Choose the free values again (`greedy`), or keep the present deployment (`fixed`).
+        """Choose the free values again (`greedy`), or keep the present deployment (`fixed`), whatever the engine has proposed.
 
         Raises PlanError if the pins leave nothing to choose, and then nothing is changed.
         """
         before, self._unpinned_space = self._unpinned_space, self._configured_space
         held = None
         if planner == FIXED:
-            held = self.engine.layout if self._proposal is None else self._proposal.layout
+            held = self.engine.layout
             self._unpinned_space = self._holding(held)
         try:
             self._constrain(*self._pinned)
@@ -246,6 +265,7 @@ class DecisionLoop:
             self._unpinned_space = before
             raise
         self.planner = planner
+        self._withdraws = held is not None and self._proposal is not None
         _log.info("planner set", planner=planner, held=str(held) if held else None)
 
     @property
@@ -284,7 +304,6 @@ class DecisionLoop:
             allow_edge_only=unpinned.allow_edge_only or only == (self._blocks,),  # a named cut is intended
         )
         self.engine.constrain(pinned)
-        self._only_cuts = only
 
     def _export(self) -> None:
         for name, ratio in self.engine.prediction_ratios.items():

@@ -22,7 +22,7 @@ from shared.planning import Decision, Engine, Profile
 
 _log = structlog.get_logger(__name__)
 
-RETURN_SECONDS = 30.0
+ASK_SECONDS = 30.0
 """Interval of questions to trainers that were left out."""
 
 NEXT_SAMPLES_SECONDS = 600.0
@@ -79,7 +79,8 @@ class Jobs:
     async def _measure_again(self, name: str, measure: Measures) -> None:
         """Measure a worker again. If that fails, its factor stays until it no longer fits."""
         engine, profile = self._engine, self._profile
-        now, run = time.monotonic(), engine.runs.get(name)
+        now = time.monotonic()
+        run = next(((tile.first, tile.stop) for tile in engine.layout.tiles if tile.worker == name), None)
         if run is None or now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
             engine.keep_factor(name)
             return
@@ -101,12 +102,12 @@ class Jobs:
 
     async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
         while True:
-            await asyncio.sleep(RETURN_SECONDS)
-            if back := await deployer.back():
+            await asyncio.sleep(ASK_SECONDS)
+            if (back := await deployer.back()) or self._engine.is_elsewhere:
                 await self.take_back(deployer, back, apply)
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
-        """Take trainers back that answer again, if that is worth it."""
+        """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
         question, search = self._engine.question, self._engine.search_with(back)
         if search is None or deployer.moving:
             return
@@ -115,5 +116,5 @@ class Jobs:
         except PlanError:
             return
         if not deployer.moving and (decision := self._engine.offered(question, found)) is not None:
-            _log.info("taking trainers back", trainers=back)
+            _log.info("leaving the layout that recovery has chosen", trainers_back=back)
             apply(deployer, decision)

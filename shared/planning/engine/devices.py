@@ -5,7 +5,7 @@ another device: its factor is then that of the second window. A worker that is o
 measured device at another speed, so its times must be measured again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -19,6 +19,34 @@ TOLERANCE = 0.1
 
 NEWEST_WEIGHT = 0.2
 """Weight of the newest measurement in the mean."""
+
+FREE_ANSWERS = 3
+"""Answers to one worker without the account in the time of proof. One that is quick and slow in turn is followed no more."""
+
+
+class FreeAnswers:
+    """The answers to workers that have become other devices: those that are due, and those that were given."""
+
+    def __init__(self, proof_seconds: float) -> None:
+        """proof_seconds: time in which the answers to a worker are counted."""
+        self._proof_seconds = proof_seconds
+        self.due: set[int] = set()
+        """Workers for which today's layout may be wrong."""
+        self._given_seconds: dict[int, list[float]] = {}
+        """Times of the answers to each."""
+
+    def note_changed(self, workers: Collection[int], seconds: float) -> None:
+        """Note that workers have become other devices at this time."""
+        for one in workers:
+            given = [then for then in self._given_seconds.get(one, []) if seconds - then < self._proof_seconds]
+            if len(given) < FREE_ANSWERS:
+                self.due.add(one)
+
+    def note_given(self, seconds: float) -> None:
+        """Note that all that were due were answered at this time."""
+        for worker in self.due:
+            self._given_seconds.setdefault(worker, []).append(seconds)
+        self.due.clear()
 
 
 class Devices:

@@ -29,6 +29,7 @@ from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.choosing import Choice, Contest, Moment, choose, leave
 from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision, Observation, Reason
+from shared.planning.engine.devices import FreeAnswers
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.generating import MOST_GENERATED, Search, SearchTimer
 from shared.planning.engine.horizon import Horizon
@@ -45,13 +46,10 @@ from shared.planning.space import SearchSpace
 FIRST_INTERVAL_SECONDS = 1.0
 """Length assumed for the time before the first observation."""
 
-FREE_ANSWERS = 3
-"""Answers to one worker without the account in the time of proof. One that is quick and slow in turn is followed no more."""
-
 LEADING = 3
 """Layouts whose neighbours are searched, too."""
 
-RETURN_SECONDS = 30.0
+LEAST_WON_SECONDS = 30.0
 """Least gain of taking a trainer back: all workers restore a checkpoint for it."""
 
 
@@ -75,7 +73,8 @@ class Engine:
         self._profile = profile
         self._config = config or EngineConfig()
         self._total_steps = total_steps
-        self._places = {name: place for place, name in enumerate(profile.names)}
+        self.names = profile.names
+        self._places = {name: place for place, name in enumerate(self.names)}
         self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, profile)
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf
@@ -84,11 +83,10 @@ class Engine:
         self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
+        self._elsewhere: tuple[float, int] | None = None
+        """Seconds, and steps, of a layout in force that the profile does not know; None while it knows today's."""
         self._outcomes = OutcomeCounter(math.nan)
-        self._unanswered: set[int] = set()
-        """Workers that have become other devices, for which today's layout may be wrong."""
-        self._answered_seconds: dict[int, list[float]] = {}
-        """Times at which a worker was answered without the account."""
+        self._answers = FreeAnswers(self._config.limits.proof_seconds)
         self._timer = SearchTimer()
         self._ledger = Ledger(self._config.limits, 0, 0)
         """The account of the whole run: other choices make no debt good."""
@@ -106,7 +104,8 @@ class Engine:
         """
         question = Question(self._profile, space)
         pool = self._pool_for(question)
-        self._question: Question = question
+        self.question = question
+        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         current = pool.index(self.layout)
         self._beliefs.consider(pool, current)
         experts = Experts(current, pool.staleness, self._config.dwell_seconds)
@@ -161,13 +160,13 @@ class Engine:
 
     def _moment(self) -> Moment:
         if not self._horizon.is_behind:  # today's layout is right for the devices as they are
-            self._unanswered.clear()
+            self._answers.due.clear()
         return Moment(
             self._config,
             self._horizon.steps(self._step, self._total_steps),
             self._remaining_steps(),
             self._horizon.is_behind,
-            bool(self._unanswered),
+            bool(self._answers.due),
         )
 
     def _propose(self, choice: Choice) -> None:
@@ -195,11 +194,7 @@ class Engine:
 
     def _note_other_devices(self, workers: Collection[int]) -> None:
         assert self._seconds is not None
-        proof_seconds, now = self._config.limits.proof_seconds, self._seconds
-        for one in workers:
-            answers = [then for then in self._answered_seconds.get(one, []) if now - then < proof_seconds]
-            if len(answers) < FREE_ANSWERS:
-                self._unanswered.add(one)
+        self._answers.note_changed(workers, self._seconds)
         self._contest.ledger.forget()
         self._timer.forget()
 
@@ -212,16 +207,6 @@ class Engine:
         }
 
     @property
-    def question(self) -> Question:
-        """Return the present question: another object whenever other layouts may be chosen, or workers were measured again."""
-        return self._question
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the workers of the profile."""
-        return self._profile.names
-
-    @property
     def home(self) -> Layout:
         """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
         return self._contest.pool[self._contest.ledger.home]
@@ -232,14 +217,22 @@ class Engine:
         return float(loads_of(self._profile, [self.layout]).seconds(self._at)[0])
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Tell whether a layout is in force that the profile does not know, as recovery may choose it."""
+        return self._elsewhere is not None
+
+    @property
+    def _today_seconds(self) -> float:
+        """Return the seconds a step today: measured where they cannot be predicted, NaN before the first step there."""
+        if self._elsewhere is None:
+            return self.predicted_seconds
+        seconds, steps = self._elsewhere
+        return seconds / steps if steps else math.nan
+
+    @property
     def _at(self) -> Conditions:
         """Return the present conditions, as they were measured before the first observation."""
         return conditions_of(self._profile) if self._seconds is None else self._beliefs.now
-
-    @property
-    def runs(self) -> dict[str, tuple[int, int]]:
-        """Return the blocks [first, stop) of each worker that has any, by its name."""
-        return {tile.worker: (tile.first, tile.stop) for tile in self.layout.tiles}
 
     @property
     def prediction_ratios(self) -> dict[str, float]:
@@ -255,9 +248,9 @@ class Engine:
         """Use these times of a worker, taken today, instead of the profile's."""
         place = self._places[worker.name]
         self._profile = self._profile.with_worker(worker)
-        self._question = replace(self._question, profile=self._profile)
+        self.question = replace(self.question, profile=self._profile)
         self._beliefs.devices.measured_again(place)
-        self._adopt(self._pool_for(self._question, self._held))
+        self._adopt(self._pool_for(self.question, self._held))
         self._beliefs.begin_again(self._contest.current)
         self._note_other_devices({place})
 
@@ -275,7 +268,7 @@ class Engine:
         self._timer.begin(self._seconds, at)
         speeds = np.where(self._contest.pool.allowed, self._beliefs.mean_speeds, 0.0)
         leading = [self._contest.pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
-        return Search(self._question, self._beliefs.over_time(), leading)
+        return Search(self.question, self._beliefs.over_time(), leading)
 
     def found(self, question: Question, layouts: Sequence[Layout]) -> None:
         """Weigh the layouts that a search for a question has found, besides those that the run has or had.
@@ -283,7 +276,7 @@ class Engine:
         Those for a former question are dropped. Of the layouts that were weighed until now, as many stay as there is room for,
         because a lead is proven over minutes.
         """
-        if question is not self._question:
+        if question is not self.question:
             return
         weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
         self._adopt(generated_pool(question, islice(weighed, MOST_GENERATED), [self.layout, *self._held]))
@@ -304,27 +297,29 @@ class Engine:
         contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
 
     def search_with(self, back: Collection[str]) -> Callable[[], Found] | None:
-        """Return a search for the best layout with workers that are back, for `offered`; None while cuts are pinned."""
-        space = self._question.space
+        """Return a search for the best layout, also with workers that are back, for `offered`; None while cuts are pinned."""
+        space = self.question.space
         if space.cuts is not None:
             return None
-        workers = frozenset(self._question.permitted).union(back)
-        question = replace(self._question, space=replace(space, workers=workers))
+        workers = frozenset(self.question.permitted).union(back)
+        question = replace(self.question, space=replace(space, workers=workers))
         return partial(best, question, self._at)
 
     def offered(self, question: Question, found: Found) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
 
-        question: of the time of the search. For a former one nothing is proposed.
+        It is one with workers that are back, or any where the profile does not know today's. question: of the time of the
+        search. For a former one nothing is proposed.
         """
-        if question is not self._question:
+        if question is not self.question:
             return None
-        today = self.predicted_seconds
+        today = self._today_seconds
         won_seconds = (today - found.seconds_per_step) * self._remaining_steps()
         is_better = found.seconds_per_step < (1.0 - self._config.margin) * today
-        if self._proposal is not None or set(found.layout.workers) <= set(self._question.permitted) or not is_better:
+        is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
+        if self._proposal is not None or not is_new or not is_better:
             return None
-        if won_seconds <= RETURN_SECONDS:
+        if won_seconds <= LEAST_WON_SECONDS:
             return None
         self._is_for_good = True
         self._proposal = Decision(found.layout, found.seconds_per_step, today, 0.0, math.inf, Reason.WORKER)
@@ -342,16 +337,23 @@ class Engine:
             for each in (self._beliefs, self._contest.ledger, self._outcomes):
                 each.forget_wait()
 
+    def note_elsewhere(self, seconds: float, step: int) -> None:
+        """Count the steps until now, done with a layout that the profile does not know. Its first call begins."""
+        if self._elsewhere is None:
+            self._elsewhere = 0.0, 0
+        elif self._seconds is not None and step >= self._step:
+            before, steps = self._elsewhere
+            self._elsewhere = before + seconds - self._seconds, steps + step - self._step
+        self.note_standstill(seconds, step)
+
     def note_deployed(self, seconds: float, layout: Layout) -> None:
         """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
         operator's."""
         was, proposal, contest = self.layout, self._proposal, self._contest
-        self.layout, self._proposal = layout, None
+        self.layout, self._proposal, self._elsewhere = layout, None, None
         is_proposed = proposal is not None and layout == proposal.layout
         if proposal is not None and proposal.reason is Reason.DEVICE:  # an attempt that was given up counts, too
-            for worker in self._unanswered:
-                self._answered_seconds.setdefault(worker, []).append(seconds)
-            self._unanswered.clear()
+            self._answers.note_given(seconds)
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         contest.ledger.keep_wait()
@@ -362,7 +364,7 @@ class Engine:
         else:
             self._beliefs.devices.begin()
             if layout not in contest.pool:
-                self.constrain(self._question.space)
+                self.constrain(self.question.space)
                 contest = self._contest
             contest.current = contest.pool.index(layout)
             if self._is_for_good or not is_proposed or not self._contest.pool.allowed[self._contest.ledger.home]:

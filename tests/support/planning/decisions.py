@@ -76,7 +76,7 @@ class Deployer:
     def want(self, placement, by, give_up_seconds=None):
         self.chosen_by = by
         if set(placement.tiles) == set(self.placement.tiles):
-            self.placement = placement
+            self.placement, self.wish = placement, None
         else:
             self.wish, self.give_up_seconds = placement, give_up_seconds
 

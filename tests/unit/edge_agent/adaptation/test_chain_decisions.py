@@ -1,5 +1,7 @@
 """The engine's decisions for a chain whose trainers leave and return."""
 
+import asyncio
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -54,10 +56,6 @@ class Deployer:
         return [one for one in self.wanted if len(chain_workers(one)) > len(chain_workers(self.placement))]
 
 
-async def no_rates():
-    return LinkRates()
-
-
 class Run:
     """The decisions of a run with all three workers, their deployer, and the figures of the run."""
 
@@ -66,10 +64,15 @@ class Run:
         self.statistics.link_rates = {("s0", name): 4e7 for name in ALL[1:]} | {(name, "s0"): 4e7 for name in ALL[1:]}
         self.deployer = Deployer()
         inputs = inputs_of(chain, EngineSection(bits=(8, 32)), self.deployer.placement, total_steps)
-        probes = {name: LinkProbe(no_rates) for name in ALL[1:]}
+        self.probes = 0
+        probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
         self.jobs = Jobs(self.loop.engine, inputs.profile)
         self.loop.look(self.deployer, 0.0)
+
+    async def _probe(self):
+        self.probes += 1
+        return LinkRates()
 
     @property
     def modelled(self):
@@ -122,6 +125,29 @@ async def test_a_trainer_that_is_back_and_too_slow_is_not_used():
     run.without_the_middle()
     await run.take_back("s1")
     assert run.deployer.taken_back == []
+
+
+def unmeasured(chain, name, *run):
+    """Return a profile without the seconds of one run of blocks."""
+    worker = chain.worker(name)
+    table = worker.replayed.copy()
+    table[run] = math.nan
+    return chain.with_worker(replace(worker, replayed=table))
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_step", "back", "cuts"), [(20, ["s1"], (4, 8)), (20, [], (6,)), (2, ["s1"], None)]
+)
+async def test_a_layout_that_was_never_measured_is_weighed_by_the_seconds_of_its_steps(seconds_per_step, back, cuts):
+    run = Run(unmeasured(CHAIN, "s2", 9, 12))
+    run.without_the_middle()
+    assert run.loop.engine.is_elsewhere
+    for second in range(4, 204):
+        run.statistics.steps += second % seconds_per_step == 0
+        run.look(second)
+    assert run.deployer.wanted == []
+    await run.take_back(*back)
+    assert [cuts_of(one) for one in run.deployer.wanted] == ([] if cuts is None else [cuts])
 
 
 async def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
@@ -195,6 +221,21 @@ def test_the_fixed_planner_holds_the_widths_of_each_link(bits):
     run.statistics.link_rates |= {("s0", "s1"): 1e5, ("s1", "s2"): 1e5}
     run.look(*range(2, 200))
     assert run.deployer.wanted == []
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_chain_alone_asks_what_the_links_carry_only_where_it_may_leave(held):
+    run = Run()
+    run.deployer.placement = placed(("s0",), ())
+    run.look(1)
+    if held:
+        run.loop.use("fixed")
+    await asyncio.sleep(0)
+    asked = run.probes
+    for second in range(2, 90):
+        run.look(second)
+        await asyncio.sleep(0)
+    assert (run.probes == asked) == held
 
 
 class Measuring:

@@ -26,3 +26,16 @@ def test_pins_go_before_what_is_held():
     run.loop.pin(None, 32, None)
     run.watch(3, 40.0)
     assert run.deployer.deployment == replace(held, codec="fp32")
+
+
+def test_the_fixed_planner_holds_the_layout_that_runs_and_not_the_one_that_was_proposed():
+    run = Run()
+    run.watch(3, 40.0)
+    held = run.deployer.deployment
+    run.watch(900, 1.0, 1 / 32)
+    assert run.deployer.moving
+    run.loop.use("fixed")
+    run.watch(1, 1.0, 1 / 32)
+    assert not run.deployer.moving, "the request is withdrawn"
+    run.watch(900, 1.0, 1 / 32)
+    assert (run.deployer.deployment, run.deployer.moving) == (held, False)
