@@ -336,7 +336,7 @@ class _Runs:
         resumed: bool,
     ) -> TrainingResult:
         control_state = self._control_state
-        control_state.begin(run, decisions)
+        await control_state.begin(run, decisions)
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.load.run, experiment.close)

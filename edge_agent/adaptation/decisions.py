@@ -1,10 +1,12 @@
 """The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine decides.
 
 The engine (shared.planning.engine) is pure and decides, for two workers as for a chain. Clock, codecs by name, logs and
-metrics are here; jobs.py has the work that takes longer. Operators take precedence: `pin` narrows the engine's choice, and
+metrics are here; jobs.py has the work that takes longer. What takes the longer the more a profile has runs on another thread,
+and the engine has one caller at a time. Operators take precedence: `pin` narrows the engine's choice, and
 `use` stops and starts the choice of the rest.
 """
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -75,7 +77,9 @@ class DecisionLoop:
         self._proposal: Decision | None = None
         self._withdraws = False
         """True if the layout that runs is to stay, whatever was requested."""
-        self._jobs = Jobs(self.engine, inputs.profile)
+        self._alone = asyncio.Lock()
+        """Held by the one that uses the engine."""
+        self._jobs = Jobs(self.engine, inputs.profile, self._alone)
 
     @asynccontextmanager
     async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
@@ -88,13 +92,17 @@ class DecisionLoop:
                 await probe.close()
             self._log_outcome()
 
-    def look(self, deployer: PlacementController, seconds: float) -> None:
+    async def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
+        async with self._alone:
+            await self._look(deployer, seconds)
+
+    async def _look(self, deployer: PlacementController, seconds: float) -> None:
         if self._withdraws:
             self._withdraws = False
             self._want(deployer, self.engine.layout)
         if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
-            is_known = not deployer.moving and self._report_placement(deployer, seconds)
+            is_known = not deployer.moving and await self._report_placement(deployer, seconds)
             if not (is_known and self._statistics.is_flowing):
                 self._rest(deployer, seconds, is_known=is_known)
                 return
@@ -186,7 +194,7 @@ class DecisionLoop:
         sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
         return {self._here: encoding} if sends_narrow else {}
 
-    def _report_placement(self, deployer: PlacementController, seconds: float) -> bool:
+    async def _report_placement(self, deployer: PlacementController, seconds: float) -> bool:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
         actual = layout_of(deployer.placement, codec_bits)
@@ -195,7 +203,7 @@ class DecisionLoop:
             self._present = present
             if self.planner == FIXED:
                 self._unpinned_space = self._holding(actual)
-            self._constrain_as_pinned()
+            await self._constrain_as_pinned()
         if not self.engine.knows(actual):
             if self._proposal is not None:  # something else came into force
                 self._proposal = None
@@ -207,7 +215,7 @@ class DecisionLoop:
         self._proposal = None
         self._take_seconds()  # earlier steps had another layout
         self._encoding.take()
-        self.engine.note_deployed(seconds, actual)
+        await asyncio.to_thread(self.engine.note_deployed, seconds, actual)
         return True
 
     def apply(self, deployer: PlacementController, decision: Decision) -> None:
@@ -240,32 +248,36 @@ class DecisionLoop:
             return
         deployer.want(placement, Chooser.ENGINE, give_up_seconds)
 
-    def pin(self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None) -> None:
+    async def pin(
+        self, cuts: tuple[int, ...] | None = None, bits: int | None = None, staleness: int | None = None
+    ) -> None:
         """Fix cuts, bit width or K, each that is given, until the next call, and let the engine choose the others.
 
         Raises PlanError for a value out of range or never measured, and then nothing is changed.
         """
-        self._constrain(cuts, bits, staleness)
-        self._pinned = cuts, bits, staleness
+        async with self._alone:
+            await self._constrain(cuts, bits, staleness)
+            self._pinned = cuts, bits, staleness
         _log.info("pinned", cuts=cuts, bits=bits, staleness=staleness)
 
-    def use(self, planner: str) -> None:
+    async def use(self, planner: str) -> None:
         """Choose the free values again (`greedy`), or keep the present deployment (`fixed`), whatever the engine has proposed.
 
         Raises PlanError if the pins leave nothing to choose, and then nothing is changed.
         """
-        before, self._unpinned_space = self._unpinned_space, self._configured_space
-        held = None
-        if planner == FIXED:
-            held = self.engine.layout
-            self._unpinned_space = self._holding(held)
-        try:
-            self._constrain(*self._pinned)
-        except PlanError:
-            self._unpinned_space = before
-            raise
-        self.planner = planner
-        self._withdraws = held is not None and self._proposal is not None
+        async with self._alone:
+            before, self._unpinned_space = self._unpinned_space, self._configured_space
+            held = None
+            if planner == FIXED:
+                held = self.engine.layout
+                self._unpinned_space = self._holding(held)
+            try:
+                await self._constrain(*self._pinned)
+            except PlanError:
+                self._unpinned_space = before
+                raise
+            self.planner = planner
+            self._withdraws = held is not None and self._proposal is not None
         _log.info("planner set", planner=planner, held=str(held) if held else None)
 
     @property
@@ -273,14 +285,14 @@ class DecisionLoop:
         """Return the outcome of the last change; None until a step was done since."""
         return self.engine.outcome()
 
-    def _constrain_as_pinned(self) -> None:
+    async def _constrain_as_pinned(self) -> None:
         """Let the engine choose among other workers as far as the pins leave it free: all, those of bits and K, or none.
 
         Cuts may have been pinned for other workers.
         """
         for pins in (self._pinned, (None, *self._pinned[1:]), (None, None, None)):
             try:
-                self._constrain(*pins)
+                await self._constrain(*pins)
             except PlanError:
                 continue
             return
@@ -288,7 +300,7 @@ class DecisionLoop:
     def _holding(self, layout: Layout) -> SearchSpace:
         return Question(self._profile, self._configured_space).holding(layout)
 
-    def _constrain(self, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None) -> None:
+    async def _constrain(self, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None) -> None:
         """Let the engine choose from the present workers' space as far as pins leave it free. Raises PlanError, and changes
         nothing."""
         unpinned = self._unpinned_space
@@ -303,7 +315,7 @@ class DecisionLoop:
             staleness=unpinned.staleness if staleness is None else staleness,
             allow_edge_only=unpinned.allow_edge_only or only == (self._blocks,),  # a named cut is intended
         )
-        self.engine.constrain(pinned)
+        await asyncio.to_thread(self.engine.constrain, pinned)
 
     def _export(self) -> None:
         for name, ratio in self.engine.prediction_ratios.items():

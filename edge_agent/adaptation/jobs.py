@@ -36,9 +36,11 @@ Apply = Callable[[PlacementController, Decision], None]
 class Jobs:
     """The work of one run, on its event loop; what computes runs on other threads."""
 
-    def __init__(self, engine: Engine, profile: Profile) -> None:
+    def __init__(self, engine: Engine, profile: Profile, alone: asyncio.Lock) -> None:
+        """alone: held by the one that uses the engine."""
         self._engine = engine
         self._profile = profile
+        self._alone = alone
         self._looked = asyncio.Event()
         """Set after each look at the run."""
         self._measured_seconds: dict[str, float] = {}
@@ -69,7 +71,8 @@ class Jobs:
             except PlanError as nothing:
                 _log.debug("no layouts found", reason=str(nothing))
                 return
-            self._engine.found(search.question, found)
+            async with self._alone:
+                await asyncio.to_thread(self._engine.found, search.question, found)
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""
@@ -98,7 +101,8 @@ class Jobs:
         seconds = await asyncio.to_thread(seconds_by, samples, before)
         measured = replace(worker, replayed=seconds)
         self._profile = profile.with_worker(measured)
-        engine.measured_again(measured)
+        async with self._alone:
+            await asyncio.to_thread(engine.measured_again, measured)
 
     async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
         while True:
@@ -115,6 +119,7 @@ class Jobs:
             found = await asyncio.to_thread(search)
         except PlanError:
             return
-        if not deployer.moving and (decision := self._engine.offered(question, found)) is not None:
-            _log.info("leaving the layout that recovery has chosen", trainers_back=back)
-            apply(deployer, decision)
+        async with self._alone:
+            if not deployer.moving and (decision := self._engine.offered(question, found)) is not None:
+                _log.info("leaving the layout that recovery has chosen", trainers_back=back)
+                apply(deployer, decision)

@@ -41,11 +41,11 @@ class ControlState:
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
+    async def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
         """Control this run from now on. Earlier pins hold in it too."""
         self.run = run
         self.decisions = decisions
-        self.pinning.begin(run.deployer, decisions)
+        await self.pinning.begin(run.deployer, decisions)
 
     def leave(self) -> None:
         """The run has ended; another may begin."""

@@ -1,6 +1,8 @@
 """The parts of the placement that an operator has pinned, with a decision engine and without one."""
 
+import asyncio
 from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 
@@ -33,12 +35,14 @@ class Pinning:
         self.now = Pins()
         self._controller: PlacementController | None = None
         self._decisions: DecisionLoop | None = None
+        self._alone = asyncio.Lock()
+        """Held while pins change."""
 
-    def begin(self, controller: PlacementController, decisions: DecisionLoop | None) -> None:
+    async def begin(self, controller: PlacementController, decisions: DecisionLoop | None) -> None:
         """Pin in this run from now on."""
         self._controller, self._decisions = controller, decisions
         if self.now != Pins():
-            self._set(self.now)
+            await self._change()
 
     def check(self, wanted: Pins) -> None:
         """Refuse impossible pins, whatever the trainer permits.
@@ -69,18 +73,18 @@ class Pinning:
                 "K follows the schedule in deployment.staleness and cannot be pinned; start the run with one value there",
             )
 
-    def pin(self, wanted: Pins) -> None:
+    async def pin(self, wanted: Pins) -> None:
         """Add these pins.
 
         Raises PlanError for values that the engine's profile has not measured, DataError for a cut at which labels may
         not leave; nothing changes then.
         """
         given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
-        self._set(replace(self.now, **given))
+        await self._change(**given)
 
-    def release(self, names: list[str]) -> None:
+    async def release(self, names: list[str]) -> None:
         """Release these pins."""
-        self._set(replace(self.now, **dict.fromkeys(names)))
+        await self._change(**dict.fromkeys(names))
 
     def end(self) -> None:
         """Release all pins, for example when the operator places blocks."""
@@ -104,17 +108,19 @@ class Pinning:
         if placement != before:
             controller.want(placement, Chooser.OPERATOR)
 
-    def _set(self, pins: Pins) -> None:
-        before = self.now
-        self._tell_engine(pins)
-        self.now = pins
-        try:
-            self.enforce()
-        except IsthmusError:
-            self.now = before
-            self._tell_engine(before)
-            raise
+    async def _change(self, **values: Any) -> None:
+        async with self._alone:
+            before = self.now
+            pins = replace(before, **values)
+            await self._tell_engine(pins)
+            self.now = pins
+            try:
+                self.enforce()
+            except IsthmusError:
+                self.now = before
+                await self._tell_engine(before)
+                raise
 
-    def _tell_engine(self, pins: Pins) -> None:
+    async def _tell_engine(self, pins: Pins) -> None:
         if self._decisions is not None:
-            self._decisions.pin(pins.cuts, pins.bits, pins.staleness)
+            await self._decisions.pin(pins.cuts, pins.bits, pins.staleness)

@@ -85,13 +85,13 @@ class EdgeControl:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
             )
-        self._of.pinning.pin(wanted)
+        await self._of.pinning.pin(wanted)
         return pb.PinResponse(pinned=pins_message(self._of.pinning.now))
 
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
         names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness"]
-        self._of.pinning.release(["cuts" if name == "cut" else name for name in names])
+        await self._of.pinning.release(["cuts" if name == "cut" else name for name in names])
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
 
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
@@ -128,7 +128,7 @@ class EdgeControl:
                 "no decision engine runs, because engine.profile is not set; the deployment changes by pins only",
             )
         try:
-            self._of.decisions.use(request.planner)
+            await self._of.decisions.use(request.planner)
         except PlanError as unable:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
         return pb.SetPlannerResponse(planner=request.planner)

@@ -124,12 +124,12 @@ class Run:
         names = {"isthmus_decisions_total"}
         return sum(one.value for each in self._registry.collect() for one in each.samples if one.name in names)
 
-    def wait(self, seconds):
+    async def wait(self, seconds):
         """So many looks, a second apart, in which no step is done."""
         for _ in range(seconds):
             self.seconds += 1.0
             self.undone += 1
-            self.loop.look(self.deployer, self.seconds)
+            await self.loop.look(self.deployer, self.seconds)
 
     def went_back(self, steps):
         """So many steps were lost, and are done again."""
@@ -142,7 +142,7 @@ class Run:
     async def watch_with_probes(self, seconds, mbit, steps_a_second=1.0):
         """`watch`, with time for a probe after each look."""
         for _ in range(seconds):
-            self.watch(1, mbit, steps_a_second)
+            await self.watch(1, mbit, steps_a_second)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if self.deployer.moving:
@@ -154,12 +154,12 @@ class Run:
         self.statistics.link_rates = {(near, far): mbit * MBIT, (far, near): mbit * MBIT}
         self.statistics.link_trips = {(near, far): self.round_trip_seconds}
 
-    def watch(self, seconds, mbit, steps_a_second=1.0):
+    async def watch(self, seconds, mbit, steps_a_second=1.0):
         """So many looks, a second apart; ends early when a move was asked for."""
         self.carry(mbit)
         for _ in range(seconds):
             self.seconds += 1.0
             self.statistics.steps = int(self.seconds * steps_a_second) - self.undone
-            self.loop.look(self.deployer, self.seconds)
+            await self.loop.look(self.deployer, self.seconds)
             if self.deployer.moving:
                 return

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import BusyError, ConfigError
 from shared.placement import Cargo, Route, chain_workers, cuts_of
-from shared.planning import stacked
+from shared.planning import Engine, stacked
 from tests.support.planning.chain_runs import plan_chain, uniform_chain
 from tests.support.planning.decisions import Laying, inputs_of
 
@@ -67,8 +68,8 @@ class Run:
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
-        self.jobs = Jobs(self.loop.engine, inputs.profile)
-        self.loop.look(self.deployer, 0.0)
+        self.jobs = Jobs(self.loop.engine, inputs.profile, asyncio.Lock())
+        self._looked = False
 
     async def _probe(self):
         self.probes += 1
@@ -78,41 +79,43 @@ class Run:
     def modelled(self):
         return self.registry.get_sample_value("isthmus_engine_step_seconds", {"kind": "modelled"})
 
-    def look(self, *seconds):
-        for each in seconds:
-            self.loop.look(self.deployer, float(each))
+    async def look(self, *seconds):
+        for each in seconds if self._looked else (0, *seconds):
+            self._looked = True
+            await self.loop.look(self.deployer, float(each))
 
-    def without_the_middle(self):
+    async def without_the_middle(self):
         """Let the run continue without the middle worker."""
+        await self.look()
         self.deployer.placement, self.deployer.left_out = placed(LEFT, (9,)), frozenset({"s1"})
         for second in range(1, 4):
             self.statistics.steps += 1
-            self.look(second)
+            await self.look(second)
 
     async def take_back(self, *names):
         await self.jobs.take_back(self.deployer, names, self.loop.apply)
 
-    def pass_windows(self, ratio, windows=4):
+    async def pass_windows(self, ratio, windows=4):
         """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at
         least."""
         worker = self.statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
         for _ in range(windows):
             self.statistics.steps += 20
             worker.compute.add(ratio * float(CHAIN.worker("s0").replayed[0, 4]))
-            self.look(self.statistics.steps)
+            await self.look(self.statistics.steps)
 
 
-def test_the_engine_goes_on_with_the_workers_that_are_left():
+async def test_the_engine_goes_on_with_the_workers_that_are_left():
     run = Run()
-    run.without_the_middle()
+    await run.without_the_middle()
     assert run.modelled == pytest.approx(9.0, rel=0.05)
-    run.look(*range(4, 30))
+    await run.look(*range(4, 30))
     assert run.deployer.cuts[0] == (6,)
 
 
 async def test_a_trainer_that_is_back_is_placed_where_it_is_best():
     run = Run()
-    run.without_the_middle()
+    await run.without_the_middle()
     await run.take_back("s1")
     (wanted,) = run.deployer.taken_back
     assert chain_workers(wanted) == ALL
@@ -120,9 +123,29 @@ async def test_a_trainer_that_is_back_is_placed_where_it_is_best():
     assert sorted(tile.first for tile in wanted.tiles)[1:] == [*cuts]
 
 
+async def test_what_grows_with_a_profile_is_worked_out_beside_the_event_loop(monkeypatch):
+    run, threads = Run(), []
+    for name in ("constrain", "measured_again", "found", "note_deployed"):
+        method = getattr(Engine, name)
+
+        def noted(*given, method=method):
+            threads.append(threading.current_thread())
+            return method(*given)
+
+        monkeypatch.setattr(Engine, name, noted)
+    await run.pass_windows(1.5)
+    await run.pass_windows(2.0)
+    await run.jobs.take_new_samples(Measuring())
+    await run.without_the_middle()
+    await run.loop.use("fixed")
+    await run.loop.pin((6,))
+    assert len(threads) >= 5
+    assert threading.main_thread() not in threads
+
+
 async def test_a_trainer_that_is_back_and_too_slow_is_not_used():
     run = Run(CHAIN.with_worker(CHAIN.worker("s1").slowed(20.0)))
-    run.without_the_middle()
+    await run.without_the_middle()
     await run.take_back("s1")
     assert run.deployer.taken_back == []
 
@@ -140,11 +163,11 @@ def unmeasured(chain, name, *run):
 )
 async def test_a_layout_that_was_never_measured_is_weighed_by_the_seconds_of_its_steps(seconds_per_step, back, cuts):
     run = Run(unmeasured(CHAIN, "s2", 9, 12))
-    run.without_the_middle()
+    await run.without_the_middle()
     assert run.loop.engine.is_elsewhere
     for second in range(4, 204):
         run.statistics.steps += second % seconds_per_step == 0
-        run.look(second)
+        await run.look(second)
     assert run.deployer.wanted == []
     await run.take_back(*back)
     assert [cuts_of(one) for one in run.deployer.wanted] == ([] if cuts is None else [cuts])
@@ -152,37 +175,37 @@ async def test_a_layout_that_was_never_measured_is_weighed_by_the_seconds_of_its
 
 async def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():
     run = Run()
-    run.without_the_middle()
+    await run.without_the_middle()
     # Any other choice is worse: over the first link, a feature takes 40 s.
-    run.loop.pin((9,))
+    await run.loop.pin((9,))
     run.statistics.link_rates = {("s0", "s2"): 2e4, ("s2", "s0"): 2e4}
-    run.look(*range(4, 60))
+    await run.look(*range(4, 60))
     assert run.loop.engine.predicted_seconds > 30.0
-    run.loop.pin()
+    await run.loop.pin()
     await run.take_back("s1")
     assert len(run.deployer.taken_back) == 1, "by the file, the way over s1 is quicker"
     run.deployer.placement, run.deployer.left_out = placed(ALL, (4, 8)), frozenset()
-    run.look(60)
-    run.loop.pin((4, 8))
+    await run.look(60)
+    await run.loop.pin((4, 8))
     run.statistics.link_rates = {("s0", "s1"): 2e4, ("s1", "s0"): 2e4}
-    run.look(*range(61, 360))
+    await run.look(*range(61, 360))
     assert run.loop.engine.predicted_seconds > 30.0
-    run.loop.pin()
-    run.without_the_middle()
+    await run.loop.pin()
+    await run.without_the_middle()
     run.deployer.wanted.clear()
     await run.take_back("s1")
     assert run.deployer.wanted == [], "the way over s1 is known to be as slow"
 
 
-def test_a_device_that_was_slower_is_so_with_other_workers_too():
+async def test_a_device_that_was_slower_is_so_with_other_workers_too():
     run = Run()
-    run.pass_windows(3.0)
+    await run.pass_windows(3.0)
     before = run.loop.engine.predicted_seconds
-    run.without_the_middle()
+    await run.without_the_middle()
     assert run.loop.engine.predicted_seconds > 1.5 * before
 
 
-def test_blocks_that_may_not_move_stay_and_the_engine_goes_on():
+async def test_blocks_that_may_not_move_stay_and_the_engine_goes_on():
     run = Run()
     asked = []
 
@@ -191,35 +214,35 @@ def test_blocks_that_may_not_move_stay_and_the_engine_goes_on():
         raise ConfigError("not there")
 
     run.deployer.experiment.laid_out = refuse
-    run.pass_windows(3.0, windows=20)
+    await run.pass_windows(3.0, windows=20)
     assert asked
     assert chain_workers(run.deployer.placement) == ALL
 
 
 async def test_nobody_is_taken_back_for_the_last_steps():
     run = Run(total_steps=8)
-    run.without_the_middle()
+    await run.without_the_middle()
     await run.take_back("s1")
     assert run.deployer.taken_back == [], "five steps win 25 s"
 
 
 async def test_cuts_that_are_pinned_stay_with_their_workers():
     run = Run()
-    run.without_the_middle()
-    run.loop.pin((9,), None, None)
+    await run.without_the_middle()
+    await run.loop.pin((9,), None, None)
     await run.take_back("s1")
     assert run.deployer.taken_back == []
 
 
 @pytest.mark.parametrize("bits", [(8, 32), (32, 8)])
-def test_the_fixed_planner_holds_the_widths_of_each_link(bits):
+async def test_the_fixed_planner_holds_the_widths_of_each_link(bits):
     run = Run()
     layout = stacked(CHAIN, (4, 8), 4, bits)
     run.deployer.placement = Laying().laid_out(layout, run.deployer.placement)
-    run.look(1)
-    run.loop.use("fixed")
+    await run.look(1)
+    await run.loop.use("fixed")
     run.statistics.link_rates |= {("s0", "s1"): 1e5, ("s1", "s2"): 1e5}
-    run.look(*range(2, 200))
+    await run.look(*range(2, 200))
     assert run.deployer.wanted == []
 
 
@@ -227,13 +250,13 @@ def test_the_fixed_planner_holds_the_widths_of_each_link(bits):
 async def test_a_chain_alone_asks_what_the_links_carry_only_where_it_may_leave(held):
     run = Run()
     run.deployer.placement = placed(("s0",), ())
-    run.look(1)
+    await run.look(1)
     if held:
-        run.loop.use("fixed")
+        await run.loop.use("fixed")
     await asyncio.sleep(0)
     asked = run.probes
     for second in range(2, 90):
-        run.look(second)
+        await run.look(second)
         await asyncio.sleep(0)
     assert (run.probes == asked) == held
 
@@ -253,14 +276,14 @@ class Measuring:
 
 async def test_a_stage_that_no_factor_brings_right_is_measured_again():
     run, measuring = Run(), Measuring()
-    run.pass_windows(1.5)
+    await run.pass_windows(1.5)
     await run.jobs.take_new_samples(measuring)
     assert measuring.asked == [], "one factor first"
-    run.pass_windows(2.0)
+    await run.pass_windows(2.0)
     await run.jobs.take_new_samples(measuring)
     ((name, runs),) = measuring.asked
     assert (name, runs[0], len(runs)) == ("s0", (0, 4), 8), "what it has today first"
-    run.pass_windows(2.0)
+    await run.pass_windows(2.0)
     ratio = run.registry.get_sample_value("isthmus_prediction_ratio", {"worker": "s0"})
     assert ratio == pytest.approx(1.0, rel=0.02), "by new times, without a factor"
 
@@ -269,22 +292,22 @@ async def test_a_stage_that_no_factor_brings_right_is_measured_again():
 async def test_a_stage_is_not_measured_again_all_the_time(failure):
     run, measuring = Run(), Measuring(failure)
     for ratio in (1.5, 2.0, 3.0, 2.0, 3.0, 2.0):
-        run.pass_windows(ratio)
+        await run.pass_windows(ratio)
         await run.jobs.take_new_samples(measuring)
     assert [name for name, _ in measuring.asked] == ["s0"]
 
 
 async def test_new_times_of_a_stage_outlive_other_workers():
     run = Run()
-    run.pass_windows(1.5)
-    run.pass_windows(2.0)
+    await run.pass_windows(1.5)
+    await run.pass_windows(2.0)
     await run.jobs.take_new_samples(Measuring())
-    run.without_the_middle()
+    await run.without_the_middle()
     assert run.modelled == pytest.approx(18.0, rel=0.05)
 
 
 async def test_links_that_nobody_could_measure_are_taken_as_in_the_profile():
     run = Run()
     run.statistics.link_rates = dict.fromkeys(run.statistics.link_rates)
-    run.pass_windows(3.0)
+    await run.pass_windows(3.0)
     assert run.deployer.wanted, "the device that became slow is relieved"

@@ -18,98 +18,98 @@ from tests.support.planning.decisions import LIGHT, Deployer, Run
 from tests.support.planning.engine_cases import LIGHT_BLOCKS
 
 
-def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_prediction():
+async def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_prediction():
     run = Run()
-    run.watch(900, 1.0, 1 / 32)
+    await run.watch(900, 1.0, 1 / 32)
     assert run.deployer.wanted == 3
     assert run.deployer.give_up_seconds > 0
     run.deployer.move_if_requested()
-    run.watch(120, 1.0, 1 / 8)
+    await run.watch(120, 1.0, 1 / 8)
     assert run.shown_seconds("measured") == pytest.approx(8.0, rel=0.3)
     assert run.shown_seconds("predicted") == pytest.approx(8.0, rel=0.3)
     assert run.decisions >= 1
 
 
-def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
+async def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
     run = Run()
-    run.watch(900, 1.0, 1 / 32)
+    await run.watch(900, 1.0, 1 / 32)
     assert set(run.deployer.wish.codecs.values()) != {"fp32"}, "bits change with the blocks"
     run.deployer.move_if_requested(done=False)
-    run.watch(3, 1.0, 1 / 32)
+    await run.watch(3, 1.0, 1 / 32)
     assert run.shown_seconds("predicted") is None, "the engine did not choose it"
     assert run.deployer.deployment == Deployer().deployment
 
 
-def test_a_shorter_window_follows_a_drop_of_the_link_sooner():
+async def test_a_shorter_window_follows_a_drop_of_the_link_sooner():
     moved = {}
     for window_seconds in (10.0, 60.0):
         run = Run(settings=EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False, window_seconds=window_seconds))
-        run.watch(120, 40.0)
-        run.watch(900, 1.0, 1 / 32)
+        await run.watch(120, 40.0)
+        await run.watch(900, 1.0, 1 / 32)
         assert run.deployer.moving
         moved[window_seconds] = run.seconds
     assert 120 < moved[10.0] < moved[60.0]
 
 
-def test_step_times_before_a_move_are_not_used_after_it():
+async def test_step_times_before_a_move_are_not_used_after_it():
     modelled = []
     for seconds in ((), (100.0,)):
         run = Run()
-        run.watch(900, 1.0, 1 / 32)
+        await run.watch(900, 1.0, 1 / 32)
         for each in seconds:
             run.statistics.workers["edge"].compute.add(each)
             run.statistics.encode.add(each)
         run.deployer.move_if_requested()
-        run.watch(120, 1.0, 1 / 8)
+        await run.watch(120, 1.0, 1 / 8)
         modelled.append(run.shown_seconds("modelled"))
     assert modelled[0] == modelled[1]
 
 
-def test_pins_hold_until_they_are_released():
+async def test_pins_hold_until_they_are_released():
     run = Run()
-    run.loop.pin((2,), 8, 1)
-    run.watch(2, 40.0)
+    await run.loop.pin((2,), 8, 1)
+    await run.watch(2, 40.0)
     assert run.deployer.chosen_by is Chooser.ENGINE
     run.deployer.move_if_requested()
     today = run.deployer.deployment
     assert (today.edge_blocks, today.staleness, today.codec) == (2, 1, "uniform8")
-    run.watch(600, 40.0)
+    await run.watch(600, 40.0)
     assert not run.deployer.moving
-    run.loop.pin(None, None, None)
-    run.watch(2, 40.0)
+    await run.loop.pin(None, None, None)
+    await run.watch(2, 40.0)
     assert run.deployer.deployment.staleness == 3, "K is the profile's again"
 
 
-def test_an_impossible_pin_is_refused_and_changes_nothing():
+async def test_an_impossible_pin_is_refused_and_changes_nothing():
     run = Run()
     for pin in (((0,), None, None), ((5,), None, None), (None, 33, None), (None, None, -1)):
         with pytest.raises(PlanError):
-            run.loop.pin(*pin)
-    run.watch(30, 40.0)
+            await run.loop.pin(*pin)
+    await run.watch(30, 40.0)
     assert run.deployer.deployment == Deployer().deployment
 
 
-def test_somebody_elses_change_is_noticed():
+async def test_somebody_elses_change_is_noticed():
     run = Run()
-    run.watch(3, 40.0)
+    await run.watch(3, 40.0)
     run.deployer.have(run.deployer.placement, 2)
-    run.watch(1, 40.0)
+    await run.watch(1, 40.0)
     assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
-    run.loop.use("fixed")
-    run.watch(30, 40.0)
+    await run.loop.use("fixed")
+    await run.watch(30, 40.0)
     assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
 
 
-def test_while_a_move_that_another_wants_is_under_way_nothing_is_judged_or_decided():
+async def test_while_a_move_that_another_wants_is_under_way_nothing_is_judged_or_decided():
     run = Run()
-    run.watch(60, 40.0)
+    await run.watch(60, 40.0)
     elsewhere = run.deployer.experiment.cut_at((2,), run.deployer.placement)
     run.deployer.wish = replace(elsewhere, tiles=tuple(replace(one, worker="spare") for one in elsewhere.tiles))
     run.statistics.link_rates |= {("edge", "spare"): MBIT, ("spare", "edge"): MBIT}
-    run.wait(900)
+    await run.wait(900)
     assert run.decisions == 0
     run.deployer.wish = None
-    run.watch(60, 40.0)
+    await run.watch(60, 40.0)
     assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert run.decisions == 0
 
@@ -143,13 +143,13 @@ def waiting_for_the_link():
     return small_profile(blocks=LIGHT_BLOCKS, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
 
 
-def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
+async def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
     run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.round_trip_seconds = 0.001
-    run.watch(60, 1000.0, 1 / 0.605)
+    await run.watch(60, 1000.0, 1 / 0.605)
     assert run.deployer.deployment.staleness == 0
     run.round_trip_seconds = 1.5
-    run.watch(300, 1000.0, 1 / 2.1)
+    await run.watch(300, 1000.0, 1 / 2.1)
     assert run.deployer.deployment.staleness == 3
     assert not run.deployer.moving
 
@@ -159,7 +159,7 @@ async def test_a_probe_measures_the_link_where_training_does_not():
     run.probed = LinkRates(1e9, 1e9, 1.5)
     for second in range(300):
         run.statistics.steps = second // 2
-        run.loop.look(run.deployer, float(second))
+        await run.loop.look(run.deployer, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert run.probes == 0 or second >= 40, "the first steps may say it yet"
@@ -183,7 +183,7 @@ async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
     run.statistics.is_flowing = True
     for second in range(900):
         run.statistics.steps = second // 5
-        run.loop.look(run.deployer, float(second))
+        await run.loop.look(run.deployer, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert run.deployer.wanted < 4
@@ -193,80 +193,80 @@ async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
 async def test_pinning_all_blocks_to_the_edge_needs_no_permission(bits):
     run = Run()
     run.probed = LinkRates(1e9, 1e9)
-    run.loop.pin((4,), bits, None)
+    await run.loop.pin((4,), bits, None)
     await run.watch_with_probes(2, 40.0)
     assert run.deployer.wanted == 4
     run.deployer.move_if_requested()
     await run.watch_with_probes(600, 40.0, 1 / 5)
     assert (run.deployer.moving, run.probes) == (False, 0), "who may not leave has nothing to ask"
-    run.loop.use("fixed")
-    run.loop.pin(None, None, None)
+    await run.loop.use("fixed")
+    await run.loop.pin(None, None, None)
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert not run.deployer.moving, "it holds what there was"
-    run.loop.use("greedy")
+    await run.loop.use("greedy")
     await run.watch_with_probes(30, 40.0, 1 / 5)
     assert run.deployer.wanted < 4
 
 
-def test_steps_that_are_done_again_count_again():
+async def test_steps_that_are_done_again_count_again():
     run = Run()
-    run.watch(120, 40.0)
+    await run.watch(120, 40.0)
     done = run.loop.outcome.steps
     run.went_back(100)
-    run.watch(120, 40.0)
+    await run.watch(120, 40.0)
     assert run.loop.outcome.steps == pytest.approx(done + 120, abs=2)
     assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert not run.deployer.moving
 
 
-def test_while_training_rests_nothing_is_observed_or_decided():
+async def test_while_training_rests_nothing_is_observed_or_decided():
     run = Run()
-    run.watch(10, 40.0)
+    await run.watch(10, 40.0)
     run.statistics.is_flowing = False
-    run.watch(2000, 0.1, 0.0)
+    await run.watch(2000, 0.1, 0.0)
     assert not run.deployer.moving
 
 
-def test_a_link_that_was_away_is_no_fault_of_the_layout():
+async def test_a_link_that_was_away_is_no_fault_of_the_layout():
     run = Run(edge_blocks=1)
     stream = SimpleNamespace(link=SimpleNamespace(bits_per_second=None, round_trip_seconds=None))
     for _ in range(10):
-        run.watch(60, 40.0)
-        run.wait(20)  # the trainer is silent, and that is no loss yet
+        await run.watch(60, 40.0)
+        await run.wait(20)  # the trainer is silent, and that is no loss yet
         run.events.emit(LinkLost("trainer"))
-        run.wait(40)
+        await run.wait(40)
         assert run.statistics.link_rates == {("edge", "trainer"): None, ("trainer", "edge"): None}
         run.events.emit(StepFinished(0, 8, 1.0, 0.0, 0.0))  # had arrived before
-        run.wait(1)
+        await run.wait(1)
         run.events.emit(LinkUp("trainer", stream))
-        run.wait(1)
+        await run.wait(1)
         run.events.emit(StepFinished(1, 8, 1.0, 0.0, 0.0))
-    run.watch(60, 40.0)
+    await run.watch(60, 40.0)
     assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert (run.decisions, run.deployer.moving) == (0, False)
 
 
-def test_before_the_link_was_measured_nothing_is_decided():
+async def test_before_the_link_was_measured_nothing_is_decided():
     run = Run()
     for second in range(100):
-        run.loop.look(run.deployer, float(second))
+        await run.loop.look(run.deployer, float(second))
     assert run.deployer.deployment == Deployer().deployment
 
 
 @pytest.mark.parametrize(("codec", "counts"), [("fp32", False), ("uniform8", True)])
-def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
-    def edge_ratio(encode_seconds):
+async def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
+    async def edge_ratio(encode_seconds):
         run = Run(codec=codec, staleness=0)
-        run.loop.pin((1,), 32 if codec == "fp32" else 8, 0)
+        await run.loop.pin((1,), 32 if codec == "fp32" else 8, 0)
         ratios = []
         for _ in range(15):
             run.statistics.workers["edge"].compute.add(1.0)
             run.statistics.encode.add(encode_seconds)
-            run.watch(1, 1000.0)
+            await run.watch(1, 1000.0)
             ratios.append(run.loop.engine.prediction_ratios["edge"])
         return ratios[-1]
 
-    assert (edge_ratio(0.5) - edge_ratio(0.0) > 0.1) == counts
+    assert (await edge_ratio(0.5) - await edge_ratio(0.0) > 0.1) == counts
 
 
 def test_a_profile_of_another_model_is_refused():

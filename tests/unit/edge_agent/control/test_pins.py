@@ -17,32 +17,32 @@ from tests.support.planning.decisions import Deployer, Run
 WHOLE = Rows(0, 8)
 
 
-def pinning(deployer, decisions=None, **configured):
+async def pinning(deployer, decisions=None, **configured):
     made = Pinning(DeploymentConfig(**configured))
-    made.begin(deployer, decisions)
+    await made.begin(deployer, decisions)
     return made
 
 
-def test_without_an_engine_a_pin_changes_only_the_pinned_values():
+async def test_without_an_engine_a_pin_changes_only_the_pinned_values():
     deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
-    pins = pinning(deployer)
-    pins.pin(Pins(bits=8))
+    pins = await pinning(deployer)
+    await pins.pin(Pins(bits=8))
     assert (deployer.deployment.codec, deployer.deployment.staleness, deployer.wanted) == ("uniform8", 3, None)
-    pins.pin(Pins((2,), staleness=1))
+    await pins.pin(Pins((2,), staleness=1))
     assert (deployer.wanted, deployer.chosen_by) == (2, Chooser.OPERATOR)
     assert pins.now == Pins((2,), 8, 1), "what was pinned before stays pinned"
     deployer.move_if_requested()
     assert (deployer.deployment.codec, deployer.deployment.staleness) == ("uniform8", 1)
-    pins.release(["bits"])
+    await pins.release(["bits"])
     assert pins.now == Pins((2,), None, 1)
     assert (deployer.deployment.codec, deployer.moving) == ("uniform8", False)
 
 
-def test_pinned_values_are_requested_again_after_training_went_back():
+async def test_pinned_values_are_requested_again_after_training_went_back():
     deployer = Deployer(edge_blocks=1, staleness=3, codec="fp32")
     before = deployer.placement
-    pins = pinning(deployer)
-    pins.pin(Pins((2,), 8))
+    pins = await pinning(deployer)
+    await pins.pin(Pins((2,), 8))
     deployer.move_if_requested()
     deployer.placement = before
     pins.enforce()
@@ -50,10 +50,10 @@ def test_pinned_values_are_requested_again_after_training_went_back():
     assert (deployer.deployment.codec, deployer.deployment.edge_blocks) == ("uniform8", 2)
 
 
-def test_where_the_operator_places_the_blocks_nothing_is_pinned_any_more():
+async def test_where_the_operator_places_the_blocks_nothing_is_pinned_any_more():
     deployer = Deployer(edge_blocks=1)
-    pins = pinning(deployer)
-    pins.pin(Pins((2,)))
+    pins = await pinning(deployer)
+    await pins.pin(Pins((2,)))
     pins.end()
     deployer.move_if_requested(done=False)
     pins.enforce()
@@ -61,65 +61,66 @@ def test_where_the_operator_places_the_blocks_nothing_is_pinned_any_more():
 
 
 @pytest.mark.parametrize("codec", ["mbq-adaptive", ((0, "mbq2"), (4, "mbq4"))])
-def test_bits_that_follow_a_schedule_cannot_be_pinned(codec):
-    pins = pinning(Deployer(), codec=codec)
+async def test_bits_that_follow_a_schedule_cannot_be_pinned(codec):
+    pins = await pinning(Deployer(), codec=codec)
     with pytest.raises(StatusError, match=r"bits follow the schedule in deployment\.codec") as refused:
         pins.check(Pins(bits=8))
     assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
     pins.check(Pins(staleness=1))
 
 
-def test_a_k_that_follows_a_schedule_cannot_be_pinned():
-    pins = pinning(Deployer(), staleness=((0, 1), (4, 2)))
+async def test_a_k_that_follows_a_schedule_cannot_be_pinned():
+    pins = await pinning(Deployer(), staleness=((0, 1), (4, 2)))
     with pytest.raises(StatusError, match=r"K follows the schedule in deployment\.staleness") as refused:
         pins.check(Pins(staleness=1))
     assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
     pins.check(Pins((1,)))
 
 
-def test_with_an_engine_an_unmeasured_value_is_refused_and_changes_nothing():
+async def test_with_an_engine_an_unmeasured_value_is_refused_and_changes_nothing():
     run = Run()
-    pins = pinning(run.deployer, run.loop)
-    pins.pin(Pins((2,)))
+    pins = await pinning(run.deployer, run.loop)
+    await pins.pin(Pins((2,)))
     with pytest.raises(PlanError):
-        pins.pin(Pins((9,)))
+        await pins.pin(Pins((9,)))
     assert pins.now == Pins((2,))
     assert run.deployer.wanted == 2
 
 
-def test_a_pin_before_the_link_was_measured_holds_too():
+async def test_a_pin_before_the_link_was_measured_holds_too():
     run = Run()
-    pinning(run.deployer, run.loop).pin(Pins((2,), 8, 1))
+    pins = await pinning(run.deployer, run.loop)
+    await pins.pin(Pins((2,), 8, 1))
     run.deployer.move_if_requested()
-    run.loop.look(run.deployer, 1.0)
-    run.watch(900, 1.0, 1 / 32)
+    await run.loop.look(run.deployer, 1.0)
+    await run.watch(900, 1.0, 1 / 32)
     assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
 
 
 class TestChains:
     """The cuts of a chain."""
 
-    def test_without_an_engine_the_blocks_move_to_the_pinned_cuts(self):
+    async def test_without_an_engine_the_blocks_move_to_the_pinned_cuts(self):
         deployer = ChainDeployer((1, 2))
-        pins = pinning(deployer)
+        pins = await pinning(deployer)
         pins.check(Pins(cuts=(2, 3)))
-        pins.pin(Pins(cuts=(2, 3)))
+        await pins.pin(Pins(cuts=(2, 3)))
         assert (cuts_of(deployer.placement), pins.now) == ((2, 3), Pins(cuts=(2, 3)))
         deployer.placement = at_cuts(deployer.placement, (1, 3))
         pins.enforce()
         assert cuts_of(deployer.placement) == (2, 3), "as where training went back"
-        pins.release(["cuts"])
+        await pins.release(["cuts"])
         assert pins.now == Pins()
 
     @pytest.mark.parametrize("cuts", [(2,), (3, 2), (2, 2), (4, 2)])
-    def test_cuts_that_the_chain_cannot_have_are_refused(self, cuts):
+    async def test_cuts_that_the_chain_cannot_have_are_refused(self, cuts):
         with pytest.raises(ConfigError, match="with 4 blocks on 3 workers there must be 2"):
-            pinning(ChainDeployer((1, 2))).check(Pins(cuts=cuts))
+            (await pinning(ChainDeployer((1, 2)))).check(Pins(cuts=cuts))
 
-    def test_with_a_trainer_left_out_the_cuts_wait_until_it_is_back(self):
+    async def test_with_a_trainer_left_out_the_cuts_wait_until_it_is_back(self):
         deployer = ChainDeployer((1, 2))
-        pins = pinning(deployer)
-        pins.pin(Pins(cuts=(2, 3)))
+        pins = await pinning(deployer)
+        await pins.pin(Pins(cuts=(2, 3)))
         whole, deployer.placement = deployer.placement, without_far(deployer.placement)
         pins.enforce()
         assert cuts_of(deployer.placement) == (2,)
