@@ -10,6 +10,11 @@ PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
 RUN_PLANNER_NAMES = (GREEDY, FIXED)
 """Planners that the engine of a run can use: `greedy` follows the link as it changes, `fixed` keeps the deployment."""
 
+BEST, HIERTRAIN, JOINTDNN_PLUS, JALAD = "best", "hiertrain", "jointdnn+", "jalad"
+ALL_DEVICE, ALL_EDGE, ALL_CLOUD = "all-device", "all-edge", "all-cloud"
+TIER_PLANNER_NAMES = (BEST, HIERTRAIN, JOINTDNN, JOINTDNN_PLUS, JALAD, ALL_DEVICE, ALL_EDGE, ALL_CLOUD)
+"""Planners of three tiers."""
+
 BEST_FIXED = "best-fixed"
 """Reference that planners are judged by."""
 CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED)

@@ -93,6 +93,8 @@ def _of_a_chain(profile: Profile, experiment: Experiment, where: str) -> Profile
     first[0, : experiment.chain.first_boundary] = math.nan
     if profile.max_staleness is None:
         profile = replace(profile, max_staleness=experiment.config.deployment.first_staleness)
+    # The engine weighs layouts of whole batches.
+    profile = replace(profile, by_samples=None)
     return profile.with_worker(replace(profile.worker(AGENT), replayed=first))
 
 

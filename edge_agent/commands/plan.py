@@ -3,6 +3,7 @@
 Parse, call, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from edge_agent.commands.plan_options import (
     CHOICE,
     GIVEN,
     LINK,
+    TIERS,
     AllowEdgeOnly,
     AsJson,
     Bits,
@@ -21,6 +23,7 @@ from edge_agent.commands.plan_options import (
     StagesFile,
     Staleness,
     is_pair,
+    is_tiers,
     parse_bits,
     read_profile,
     refuse_forbidden,
@@ -28,7 +31,12 @@ from edge_agent.commands.plan_options import (
 )
 from isthmus import importing
 from shared.commands.options import one_of
-from shared.planner_names import ACCURATE, DEFAULT_HORIZON_STEPS, PLANNER_NAMES
+from shared.errors import PlanError
+from shared.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
+
+OF_TIERS_ALONE = {"batch", "inputs_to", "placements"}
+OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
+"""Options that say something about three tiers."""
 
 
 def plan(
@@ -48,7 +56,13 @@ def plan(
         int, typer.Option(help="Steps that the deployment is expected to last.")
     ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = BITS_TEXT,
-    planner: Annotated[str, typer.Option(help="Which planner chooses.", **one_of(PLANNER_NAMES))] = ACCURATE,
+    planner: Annotated[
+        str | None,
+        typer.Option(
+            help="Which planner chooses; accurate for two workers and best for three tiers when absent.",
+            **one_of(dict.fromkeys((*PLANNER_NAMES, *TIER_PLANNER_NAMES))),
+        ),
+    ] = None,
     cut: Annotated[
         int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.", rich_help_panel=CHOICE)
     ] = None,
@@ -61,15 +75,42 @@ def plan(
             **one_of([GIVEN, ANY]),
         ),
     ] = GIVEN,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch; those of the profile when absent.", rich_help_panel=TIERS)
+    ] = None,
+    inputs_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs-to",
+            help="A trainer that may have raw samples, as with privacy.inputs_to. Repeatable.",
+            rich_help_panel=TIERS,
+        ),
+    ] = None,
+    placements: Annotated[
+        Path | None,
+        typer.Option(help="Placements to cost in place of planning, a JSON object a line.", rich_help_panel=TIERS),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose cut, staleness and bit width for a link, or the cuts and bit widths of a chain."""
+    """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, or how three tiers share layers and
+    samples."""
     with importing("edge-agent"):
         from edge_agent.commands.chain_plan import print_chain_plan
         from edge_agent.commands.link_plan import print_link_plan, read_link
+        from edge_agent.commands.tiers_plan import print_placements, print_tiers_plan, tiers_question
         from shared.planning import SearchSpace
 
     loaded = read_profile(profile, stages)
+    if is_tiers(loaded):
+        refuse_others(context, OF_TIERS, "says nothing about three tiers")
+        permitted = frozenset(inputs_to or ())
+        space = SearchSpace(parse_bits(bits), staleness or 0, allow_edge_only=allow_edge_only, inputs_to=permitted)
+        question = tiers_question(loaded, space, batch, inputs_to or ())
+        if placements is not None:
+            print_placements(question, placements, as_json=as_json)
+        else:
+            print_tiers_plan(question, planner or BEST, as_json=as_json)
+        return
     if not is_pair(loaded):
         refuse_others(context, {"staleness", "bits", "allow_edge_only", "order", "as_json"})
         space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
@@ -77,6 +118,11 @@ def plan(
         return
     if uplink is None or downlink is None:
         raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
+    others = {parameter.name or "" for parameter in context.command.params} - OF_TIERS_ALONE
+    refuse_others(context, others, "says nothing about two workers")
+    planner = planner or ACCURATE
+    if planner not in PLANNER_NAMES:
+        raise PlanError(f"--planner is {planner}, which is for three tiers; of two workers: {', '.join(PLANNER_NAMES)}")
     refuse_forbidden([planner], allow_edge_only=allow_edge_only)
     rates = read_link(uplink, downlink, round_trip, loaded)
     space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only=allow_edge_only)

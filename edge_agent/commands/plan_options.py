@@ -14,10 +14,11 @@ from shared.registry import bit_widths
 if TYPE_CHECKING:
     from shared.planning import Profile
 
-LINK, CHOICE = "The link", "What may be chosen"
+LINK, CHOICE, TIERS = "The link", "What may be chosen", "Three tiers"
 """Panels of the help."""
 ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", help="What was measured of two workers or of a chain, a JSON file.")
+    Path | None,
+    typer.Option("--profile", help="What was measured of two workers, of a chain or of three tiers, a JSON file."),
 ]
 StagesFile = Annotated[
     Path | None,
@@ -71,6 +72,13 @@ def is_pair(profile: "Profile") -> bool:
     from shared.planning import Question
 
     return Question(profile).is_pair
+
+
+def is_tiers(profile: "Profile") -> bool:
+    """Tell whether a profile is of three workers whose times by samples are known."""
+    from shared.planning import Question
+
+    return Question(profile).is_tiers
 
 
 NO_CHAIN = "is for two workers and says nothing about a chain"

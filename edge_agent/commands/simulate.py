@@ -20,6 +20,7 @@ from edge_agent.commands.plan_options import (
     StagesFile,
     Staleness,
     is_pair,
+    is_tiers,
     parse_bits,
     read_profile,
     refuse_forbidden,
@@ -159,6 +160,10 @@ def simulate(
         return
     if members != 1:
         raise PlanError("--members is for a group; give --strategy, too")
+    if is_tiers(loaded):
+        raise PlanError(
+            "a profile of three tiers is planned with edge-agent plan; traces of its links cannot be replayed"
+        )
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
     others = {parameter.name or "" for parameter in context.command.params} - MOVING
     refuse_others(context, others, "is for a device that moves, which --sites and --path describe")

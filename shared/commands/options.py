@@ -1,6 +1,6 @@
 """The options that commands of both sides share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,11 +14,11 @@ Overrides = Annotated[
 ]
 
 
-def one_of(names: Sequence[str]) -> dict[str, Any]:
-    """Declare an option or argument that takes one of `names`, which are known when the program runs."""
+def one_of(names: Collection[str]) -> dict[str, Any]:
+    """Declare an option or argument that takes one of `names`, which are known when the program runs. It may be left out."""
 
-    def check(name: str) -> str:
-        if name not in names:
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in names:
             raise typer.BadParameter(f"{name!r} is not one of {', '.join(names)}.")
         return name
 

@@ -8,6 +8,7 @@ operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: run
 from shared.planning.cost import (
     Conditions,
     Loads,
+    Simulated,
     Times,
     conditions_of,
     loads_of,
@@ -20,6 +21,7 @@ from shared.planning.cost import (
 )
 from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, Reason, RiskLimits
 from shared.planning.families.question import Question
+from shared.planning.families.tier_plans import TierPlan, TierPlanner
 from shared.planning.layout import Layout, feature_routes, layout_of, stacked
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
@@ -42,6 +44,7 @@ from shared.planning.profile import (
     pair_profile,
     parse_profile,
     profile_to_json,
+    with_batch_size,
 )
 from shared.planning.profile_operations import layout_tasks
 from shared.planning.rates import Rates, parse_rate, parse_seconds
@@ -94,8 +97,11 @@ __all__ = [
     "Run",
     "SearchSpace",
     "Setting",
+    "Simulated",
     "StepTasks",
     "Switch",
+    "TierPlan",
+    "TierPlanner",
     "Times",
     "Trace",
     "WorkerProfile",
@@ -133,4 +139,5 @@ __all__ = [
     "stacked_loads",
     "steady_seconds",
     "step_tasks",
+    "with_batch_size",
 ]

@@ -25,11 +25,14 @@ class Layout:
     """Bits of the features on each route that has fewer than 32, in the order of the tiles that send."""
     owners: tuple[tuple[int, str], ...] = ()
     """Owners of shared blocks, by block. Other blocks belong to their holders."""
+    source: str = ""
+    """Worker that has the samples, if it is not that of the first tile."""
 
     @property
     def workers(self) -> tuple[str, ...]:
         """Return the workers that have something to do, nearest to the samples first."""
-        return tuple(dict.fromkeys([*(tile.worker for tile in self.tiles), *(owner for _, owner in self.owners)]))
+        source = (self.source,) if self.source else ()
+        return tuple(dict.fromkeys((*source, *(tile.worker for tile in self.tiles), *dict(self.owners).values())))
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -54,7 +57,7 @@ class Layout:
             batch_size=whole.end,
             workers=tuple(dict.fromkeys([*self.workers, *workers])),
             tiles=self.tiles,
-            sources=(Source(self.tiles[0].worker, whole),),
+            sources=(Source(self.source or self.tiles[0].worker, whole),),
             owners=dict(self.owners),
             staleness=self.staleness,
         )
@@ -96,7 +99,14 @@ def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
     routes = feature_routes(placement)
     named = {route: bits_of(placement.codecs[route]) for route in routes if route in placement.codecs}
     widths = tuple((route, bits) for route, bits in named.items() if bits < FLOAT32_BITS)
-    return Layout(tiles, placement.staleness, widths, tuple(sorted(placement.owners.items())))
+    source = placement.sources[0].worker
+    return Layout(
+        tiles,
+        placement.staleness,
+        widths,
+        tuple(sorted(placement.owners.items())),
+        "" if source == tiles[0].worker else source,
+    )
 
 
 def feature_routes(placement: Placement) -> list[Route]:

@@ -34,6 +34,8 @@ class ProfiledBlock:
     """Bytes of parameters, buffers and optimizer state."""
     parameter_bytes: float | None = None
     """Bytes of its trained parameters alone. None if the file is older than the key."""
+    min_samples: int = 1
+    """The fewest samples that a part of it can compute on: 2 with batch-norm."""
 
 
 @dataclass(frozen=True)

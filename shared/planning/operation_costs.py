@@ -5,7 +5,7 @@ predictions of whole stages, or the profile of two devices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from shared.errors import PlanError
@@ -46,6 +46,10 @@ class Linear(NamedTuple):
         """Return the seconds for so many."""
         return self.seconds + self.seconds_per_unit * units
 
+    def times(self, factor: float) -> "Linear":
+        """Return the same, multiplied."""
+        return Linear(self.seconds * factor, self.seconds_per_unit * factor)
+
 
 class BlockSeconds(NamedTuple):
     """One block on one worker."""
@@ -55,6 +59,10 @@ class BlockSeconds(NamedTuple):
     backward: Linear
     """Seconds of a backward pass, by samples, without a replay's second forward pass."""
     update: float
+
+    def slowed(self, factor: float) -> "BlockSeconds":
+        """Return the same with all times multiplied."""
+        return BlockSeconds(self.forward.times(factor), self.backward.times(factor), self.update * factor)
 
 
 class CodecCosts(NamedTuple):
@@ -115,6 +123,27 @@ class BlockCosts:
             send_seconds=known.encode.at(plain_bytes) + overhead,
             receive_seconds=known.decode.at(plain_bytes) + overhead,
         )
+
+    @property
+    def widths(self) -> frozenset[int]:
+        """Return the bits that features can have: those of the codecs, and 32."""
+        return frozenset((FLOAT32_BITS, *(int(codec.bits) for codec in self.codecs.values())))
+
+    def codec_of(self, bits: int) -> str | None:
+        """Return the name of a codec of so many bits; None if nothing is known of one."""
+        return next((name for name, known in self.codecs.items() if known.bits == bits), None)
+
+    def slowed(self, factors: Mapping[str, float]) -> "BlockCosts":
+        """Return the same with the times of some workers multiplied."""
+        slowed = {
+            worker: tuple(block.slowed(factors.get(worker, 1.0)) for block in blocks)
+            for worker, blocks in self.blocks.items()
+        }
+        return replace(self, blocks=slowed)
+
+    def named(self, names: Mapping[str, str]) -> "BlockCosts":
+        """Return the same with other names for its workers."""
+        return replace(self, blocks={names[worker]: blocks for worker, blocks in self.blocks.items()})
 
     def _of(self, worker: str, block: int) -> BlockSeconds:
         if worker not in self.blocks:

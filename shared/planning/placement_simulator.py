@@ -1,15 +1,17 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
 A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, of those that
-wait the most urgent one, at a constant rate or that of a trace. On every worker each task does its steps in their order.
+wait the most urgent one, at a constant rate or that of a trace; directions that share a segment carry one among them. On every
+worker each task does its steps in their order.
 """
 
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
+from typing import Any
 
 from shared.errors import PlanError
 from shared.planning.tasks import Delivery, Direction, StepTasks, Task
@@ -57,12 +59,66 @@ def simulate_placement(
     several steps the newest, as `StepScheduler.next_work` says. A worker that has samples or runs blocks begins step t
     when it has done step t - K - 1, but for weights of blocks that it needs later.
     """
-    ended = _Run(step, steps, traces or {}, begin, until).run()
-    return PlacementRun(
-        tuple(map(max, zip(*(ended[source] for source in step.sources), strict=True))),
-        tuple(map(max, zip(*ended.values(), strict=True))),
-        step.ahead,
-    )
+    run = _Run(step, steps, traces or {}, begin, until)
+    for _ in run.steps():
+        pass
+    return run.ended()
+
+
+MOST_WINDOWS = 24
+"""Times K + 1 steps after which a run is long enough, if it does not repeat."""
+MOST_PERIODS = 4
+"""Times K + 1 steps after which a run may repeat."""
+ROUNDING = 1e-9
+"""Part of a step by which the times of two steps that are alike may differ."""
+
+
+def steady_step_seconds(step: StepTasks) -> float:
+    """Return the seconds of a step with a full pipeline.
+
+    The run ends as soon as each worker begins all its tasks of some steps, K + 1 or a few times as many, as late after those of
+    as many steps before: from then on everything repeats. Where that does not come, the mean counts, or what the busiest part
+    takes.
+    """
+    window = step.ahead + 1
+    run = _Run(step, MOST_WINDOWS * window, {}, 0.0, math.inf)
+    periods = [_Period(window * times) for times in range(1, MOST_PERIODS + 1)]
+    for number in run.steps():
+        for period in periods:
+            if number >= period.steps and period.repeats(run.begun(number - period.steps), run.begun(number)):
+                return period.seconds / period.steps
+    return max(run.ended().seconds_per_step(), _busiest_seconds(step))
+
+
+class _Period:
+    """A number of steps after which a run may repeat."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.seconds = 0.0
+        """Seconds that each task of a step began after the same of so many steps before."""
+        self._alike = 0
+        """Number of steps, one after the other, for which these seconds are the same."""
+
+    def repeats(self, before: list[float], after: list[float]) -> bool:
+        """Tell whether the run repeats, after another step. The times are those of its tasks, and of those so long before."""
+        most = after[0] - before[0]
+        within = ROUNDING * most
+        if any(abs(late - early - most) > within for early, late in zip(before, after, strict=True)):
+            self._alike = 0
+            return False
+        self._alike = self._alike + 1 if self._alike and abs(most - self.seconds) <= within else 1
+        self.seconds = most
+        return self._alike == self.steps
+
+
+def _busiest_seconds(step: StepTasks) -> float:
+    """Return the seconds of the busiest worker or direction."""
+    busy = [sum(task.seconds + task.tail_seconds for task in tasks) for tasks in step.workers.values()]
+    carried = defaultdict[Direction, float](float)
+    for each in (each for tasks in step.workers.values() for task in tasks for each in task.deliveries):
+        carried[each.direction] += each.carry_seconds
+    return max([*busy, *carried.values()])
 
 
 class _Worker:
@@ -73,6 +129,8 @@ class _Worker:
         self.tasks = tasks
         self.done = [0] * len(tasks)
         """Number of steps in which each task is done. The step of that number is its next."""
+        self.begun = defaultdict[int, list[float]](lambda: [0.0] * len(tasks))
+        """Times at which each task of a step was begun, by step: of those under way, and of some before."""
         self._left: dict[int, int] = defaultdict(lambda: len(tasks))
         """Number of tasks that are not done, by step under way."""
         self.arrived = [[0] * task.awaited for task in tasks]
@@ -84,13 +142,27 @@ class _Worker:
         """Last task that took time."""
         self._steps, self._until = steps, until
         self._window = window
+        waiting = defaultdict[int, set[int]](set)
+        for index, task in enumerate(tasks):
+            for before in (index, *task.after, *task.behind):
+                waiting[before].add(index)
+        self._waiting = [tuple(waiting[index]) for index in range(len(tasks))]
+        """By task, those that may be ready once it is done."""
+        self._bounded = tuple(index for index, task in enumerate(tasks) if task.behind)
+        """Tasks that wait for whole steps before."""
+        self._ready = set[int]()
+        for index in range(len(tasks)):
+            self.look_at(index)
 
     def next_task(self, now: float) -> int | None:
         """Return the task to begin now. One that takes no time, because it only notes a message, does not wait for the
         worker."""
-        ready = [index for index in range(len(self.tasks)) if self._is_ready(index, now)]
+        if not self._ready:
+            return None
+        tasks = self.tasks
+        ready = sorted(index for index in self._ready if index or self._begins_step(now))
         for index in ready:
-            if not self.tasks[index].takes_time:
+            if not tasks[index].takes_time:
                 return index
         if self.busy or not ready:
             return None
@@ -100,29 +172,85 @@ class _Worker:
         task = self.tasks[index]
         return task.urgency, not task.awaited, index != self.last_task, self.done[index]
 
+    def _begins_step(self, now: float) -> bool:
+        step = self.done[0]
+        return step < self._steps and (now < self._until or not step)
+
     def end(self, index: int, now: float) -> None:
         """Count a task as done of its next step."""
         step = self.done[index]
         self.done[index] += 1
         self._left[step] -= 1
+        for other in self._waiting[index]:
+            self.look_at(other)
         if not self._left[step]:
             del self._left[step]
+            self.begun.pop(step - (MOST_PERIODS + 2) * self._window, None)  # some workers are ahead of others
             self.ended.append(now)
+            for other in self._bounded:
+                self.look_at(other)
 
-    def _is_ready(self, index: int, now: float) -> bool:
-        step, task = self.done[index], self.tasks[index]
-        if index == 0 and not (step < self._steps and (now < self._until or not step)):
-            return False
-        return (
-            all(self.done[before] > step for before in task.after)
-            and self._is_new_enough(step, task.behind)
-            and all(come > step for come in self.arrived[index])
-        )
+    def look_at(self, index: int) -> None:
+        """Note whether a task is ready, after something that it waits for has come."""
+        (self._ready.add if self._is_ready(index) else self._ready.discard)(index)
+
+    def _is_ready(self, index: int) -> bool:
+        step, task, done = self.done[index], self.tasks[index], self.done
+        for before in task.after:
+            if done[before] <= step:
+                return False
+        for come in self.arrived[index]:
+            if come <= step:
+                return False
+        return self._is_new_enough(step, task.behind)
 
     def _is_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
         """Tell whether the tasks are done that one waits for of an earlier step, and all of the step before that."""
         before = step - self._window
         return not behind or (before <= len(self.ended) and all(self.done[task] > before for task in behind))
+
+
+_Waiting = tuple[tuple[int, int, int], int, Delivery]
+"""A message that waits to be carried: how urgent it is, and a number of its order."""
+
+
+class _Network:
+    """The messages that wait, and the segments that carry one now. A segment of its own is each direction of a link."""
+
+    def __init__(self, shared: tuple[frozenset[Direction], ...]) -> None:
+        self._segments = defaultdict[Direction, frozenset[frozenset[Direction]]](frozenset)
+        for segment in shared:
+            for direction in segment:
+                self._segments[direction] |= {segment}
+        self._waiting = defaultdict[Direction, list[_Waiting]](list)
+        """The messages that each direction has not begun to carry, the most urgent first."""
+        self._busy = set[Direction | frozenset[Direction]]()
+
+    def add(self, waiting: _Waiting) -> None:
+        """Let a message wait for its direction."""
+        heapq.heappush(self._waiting[waiting[-1].direction], waiting)
+
+    def next_beside(self, direction: Direction) -> Delivery | None:
+        """Take the most urgent message that a direction, or one that shares a segment with it, can carry now."""
+        segments = self._segments.get(direction)
+        if segments is None:
+            if direction in self._busy or not self._waiting[direction]:
+                return None
+            self._busy.add(direction)
+            return heapq.heappop(self._waiting[direction])[-1]
+        free = [one for one in {direction, *chain(*segments)} if self._waiting[one] and self._is_free(one)]
+        if not free:
+            return None
+        chosen = min(free, key=lambda one: self._waiting[one][0][:-1])
+        self._busy.update((chosen, *self._segments[chosen]))
+        return heapq.heappop(self._waiting[chosen])[-1]
+
+    def release(self, direction: Direction) -> None:
+        """Let a direction carry another message."""
+        self._busy -= {direction, *self._segments.get(direction, ())}
+
+    def _is_free(self, direction: Direction) -> bool:
+        return self._busy.isdisjoint((direction, *self._segments[direction]))
 
 
 class _Run:
@@ -132,77 +260,99 @@ class _Run:
         self, step: StepTasks, steps: float, traces: Mapping[Direction, Trace], begin: float, until: float
     ) -> None:
         window = step.ahead + 1
+        self._step = step
         self._workers = {
             name: _Worker(tasks, steps, until if name in step.sources else math.inf, window)
             for name, tasks in step.workers.items()
         }
+        self._to_ask = dict.fromkeys(self._workers.values(), True)
+        """True if anything has happened to a worker since it was asked for its next task."""
         self._traces = traces
-        self._waiting = defaultdict[Direction, list[tuple[tuple[int, int, int], int, Delivery]]](list)
-        """The messages that each direction has not begun to carry, the most urgent first, with a number of their order."""
-        self._carrying = set[Direction]()
-        """The directions that carry a message."""
+        self._network = _Network(step.shared)
         self._now = begin
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         """Events in the order of their times; those of one time in the order of their creation."""
         self._made = 0
 
-    def run(self) -> dict[str, list[float]]:
-        """Run, and return the end of each step, by worker."""
+    def steps(self) -> Iterator[int]:
+        """Run, and yield the number of each step that all workers have done."""
+        workers, yielded = self._workers.values(), 0
         self._begin_all()
         while self._events:
             self._now = self._events[0][0]
             while self._events and self._events[0][0] == self._now:
-                heapq.heappop(self._events)[-1]()
+                _, _, happen, arguments = heapq.heappop(self._events)
+                happen(*arguments)
             self._begin_all()
-        return {name: worker.ended for name, worker in self._workers.items()}
+            while all(len(worker.ended) > yielded for worker in workers):
+                yield yielded
+                yielded += 1
+
+    def begun(self, step: int) -> list[float]:
+        """Return the times at which each task of a step was begun."""
+        return [moment for worker in self._workers.values() for moment in worker.begun[step]]
+
+    def ended(self) -> PlacementRun:
+        """Return the end of each step so far."""
+        ended = {name: worker.ended for name, worker in self._workers.items()}
+        return PlacementRun(
+            tuple(map(max, zip(*(ended[source] for source in self._step.sources), strict=True))),
+            tuple(map(max, zip(*ended.values(), strict=True))),
+            self._step.ahead,
+        )
 
     def _begin_all(self) -> None:
-        for worker in self._workers.values():
-            while (index := worker.next_task(self._now)) is not None:
-                self._begin(worker, index)
+        for worker, asked in self._to_ask.items():
+            if asked:
+                while (index := worker.next_task(self._now)) is not None:
+                    self._begin(worker, index)
+                self._to_ask[worker] = False
 
     def _begin(self, worker: _Worker, index: int) -> None:
         task, step = worker.tasks[index], worker.done[index]
+        worker.begun[step][index] = self._now
         for each in task.deliveries:
-            self._at(self._now + each.after_seconds, partial(self._hand_over, each, step))
+            self._at(self._now + each.after_seconds, self._hand_over, each, step)
         if task.takes_time:
             worker.busy, worker.last_task = True, index
-            self._at(self._now + task.seconds, partial(self._end, worker, index))
-            self._at(self._now + task.seconds + task.tail_seconds, partial(self._free, worker))
+            self._at(self._now + task.seconds, self._end, worker, index)
+            self._at(self._now + task.seconds + task.tail_seconds, self._free, worker)
         else:
             self._end(worker, index)
 
     def _hand_over(self, delivery: Delivery, step: int) -> None:
         if delivery.carry_seconds > 0.0:
-            heapq.heappush(self._waiting[delivery.direction], (delivery.urgency(step), self._made, delivery))
+            self._network.add((delivery.urgency(step), self._made, delivery))
             # Not at once: others that are handed over at the same time may be more urgent.
-            self._at(self._now, partial(self._carry_next, delivery.direction))
+            self._at(self._now, self._carry_next, delivery.direction)
         else:
-            self._at(self._now + delivery.travel_seconds, partial(self._arrive, delivery))
+            self._at(self._now + delivery.travel_seconds, self._arrive, delivery)
 
     def _carry_next(self, direction: Direction) -> None:
-        if direction in self._carrying or not self._waiting[direction]:
-            return
-        self._carrying.add(direction)
-        _, _, delivery = heapq.heappop(self._waiting[direction])
-        trace = self._traces.get(direction)
-        end = self._now + delivery.carry_seconds if trace is None else trace.finish(self._now, delivery.bits)
-        self._at(end, partial(self._carried, direction))
-        self._at(end + delivery.travel_seconds, partial(self._arrive, delivery))
+        while (delivery := self._network.next_beside(direction)) is not None:
+            trace = self._traces.get(delivery.direction)
+            end = self._now + delivery.carry_seconds if trace is None else trace.finish(self._now, delivery.bits)
+            self._at(end, self._carried, delivery.direction)
+            self._at(end + delivery.travel_seconds, self._arrive, delivery)
 
     def _carried(self, direction: Direction) -> None:
-        self._carrying.discard(direction)
+        self._network.release(direction)
         self._carry_next(direction)
 
     def _arrive(self, delivery: Delivery) -> None:
-        self._workers[delivery.direction[1]].arrived[delivery.task][delivery.place] += 1
+        worker = self._workers[delivery.direction[1]]
+        worker.arrived[delivery.task][delivery.place] += 1
+        worker.look_at(delivery.task)
+        self._to_ask[worker] = True
 
     def _end(self, worker: _Worker, index: int) -> None:
         worker.end(index, self._now)
+        self._to_ask[worker] = True
 
     def _free(self, worker: _Worker) -> None:
         worker.busy = False
+        self._to_ask[worker] = True
 
-    def _at(self, moment: float, event: Callable[[], None]) -> None:
+    def _at(self, moment: float, happen: Callable[..., None], *arguments: object) -> None:
         self._made += 1
-        heapq.heappush(self._events, (moment, self._made, event))
+        heapq.heappush(self._events, (moment, self._made, happen, arguments))

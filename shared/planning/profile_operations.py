@@ -1,9 +1,10 @@
-"""The costs of any layout by a profile, as `OperationCosts`: a stage takes the measured time of its run of blocks.
+"""The costs of any layout by a profile, as `OperationCosts`: a stage takes the time of its blocks for its samples, where that
+was measured, and otherwise the measured time of its run of blocks.
 
-These seconds contain a replay if they were measured with one.
+The seconds of runs contain a replay if they were measured with one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
 from shared.placement import (
@@ -15,6 +16,8 @@ from shared.placement import (
     Link,
     ModelFacts,
     Operation,
+    Placement,
+    Route,
     StepPlan,
     Tile,
 )
@@ -34,11 +37,33 @@ def layout_tasks(profile: Profile, layout: Layout, *, over_any_link: bool = Fals
 
     over_any_link: takes every link to carry a bit a second, as where rates are asked for later.
     """
-    placement = layout.placement()
-    model = ModelFacts(tuple(BlockFacts(block.name) for block in profile.blocks))
+    placement, model = layout.placement(), facts_of(profile)
     links = StepPlan(placement, model).links
     rates = {link: Rates(1.0, 1.0, 1.0) if over_any_link else _rates(profile, link) for link in links}
-    return step_tasks(placement, model, ProfileOperations(profile, layout), rates, replays=False)
+    if profile.by_samples is None:
+        return step_tasks(placement, model, ProfileOperations(profile, layout), rates, replays=False)
+    return step_tasks(coded(profile, layout), model, profile.by_samples, rates, shared=profile.shared_segments)
+
+
+def facts_of(profile: Profile) -> ModelFacts:
+    """Return what a profile says of its model."""
+    return ModelFacts(tuple(BlockFacts(block.name, min_samples=block.min_samples) for block in profile.blocks))
+
+
+def coded(profile: Profile, layout: Layout) -> Placement:
+    """Return the placement of a layout, its workers in the order of the profile, with codecs of its widths.
+
+    PlanError for a width of which the profile has no codec.
+    """
+    codecs: dict[Route, str] = {}
+    for route, bits in layout.widths:
+        codec = profile.by_samples and profile.by_samples.codec_of(bits)
+        if not codec:
+            raise PlanError(
+                f"the profile says nothing of a codec of {bits} bits; add it to its codecs, or allow 32 bits"
+            )
+        codecs[route] = codec
+    return replace(layout.placement(), workers=profile.names, codecs=codecs)
 
 
 def _rates(profile: Profile, link: Link) -> Rates:

@@ -6,12 +6,13 @@ from itertools import permutations
 
 from shared.errors import PlanError
 from shared.planner_names import EXACTNESS_MARGIN
-from shared.planning.cost import Conditions, conditions_of, loads_of
+from shared.planning.cost import Conditions, Simulated, conditions_of, loads_of
 from shared.planning.families import chain
 from shared.planning.families.question import Question
 from shared.planning.families.registry import FAMILIES
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
+from shared.planning.profile_operations import coded
 from shared.planning.space import SearchSpace
 
 MOST_WORKERS_TO_ORDER = 8
@@ -37,12 +38,21 @@ def best(question: Question, at: Conditions | None = None) -> Found:
         for bound, layout in family.bounded(question, at):
             if found is not None and bound >= found.seconds_per_step:
                 break
-            (seconds,) = loads_of(question.profile, [layout]).seconds(at)
+            seconds = step_seconds(question, layout, at)
             if found is None or seconds < found.seconds_per_step:
-                found = Found(layout, float(seconds))
+                found = Found(layout, seconds)
     if found is None:
         raise PlanError(f"no layout of {', '.join(question.profile.names)} can be chosen; no family has any")
     return found
+
+
+def step_seconds(question: Question, layout: Layout, at: Conditions) -> float:
+    """Return the seconds of a step of a layout: what the simulator says of a question of three tiers, and otherwise the cost
+    model."""
+    if question.is_tiers:
+        return Simulated(question.profile, at).seconds(coded(question.profile, layout))
+    (seconds,) = loads_of(question.profile, [layout]).seconds(at)
+    return float(seconds)
 
 
 def most_exact(question: Question, at: Conditions | None = None) -> Found:

@@ -25,6 +25,8 @@ class SearchSpace:
     """Workers that may have blocks, the one with the samples among them; None permits all. Of two, both."""
     allow_edge_only: bool = True
     """True if all blocks may be on the edge, if the profile has measured that."""
+    inputs_to: frozenset[str] = frozenset()
+    """Workers that may have raw samples, in a division among three tiers. Other layouts begin where the samples are."""
     uncalibrated_bits: tuple[int, ...] = ()
     """Widths whose codec is not of the profile's family, so that its min_bits do not bound them."""
 

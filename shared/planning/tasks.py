@@ -4,7 +4,7 @@ A task is a segment of a program: a worker waits for messages, computes, and han
 for example the rows of a tensor, does not matter here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
@@ -92,6 +92,8 @@ class StepTasks:
     ahead: int
     """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`).
     Where samples enter, this bounds the steps in flight, and where blocks are run, the age of their weights."""
+    shared: tuple[frozenset[Direction], ...] = ()
+    """Directions that lie on one segment of a network, one way. Together they carry one message at a time."""
 
     def rounds(self) -> Iterator[tuple[str, int, int]]:
         """Yield each worker with a task, and another that has to be done of step t - `ahead` - 1 before: `ahead` + 1 steps
@@ -111,11 +113,13 @@ def step_tasks(
     rates: Mapping[Link, Rates],
     *,
     replays: bool = True,
+    shared: Iterable[Iterable[Direction]] = (),
 ) -> StepTasks:
     """Return the tasks of one step of a valid placement. PlanError if one of its links has no rates.
 
     rates: by link. The uplink is the direction away from the worker that is nearer to the edge.
     replays: True if a stage that waits for its error gradient repeats its forward pass where K > 0, as without stashed weights.
+    shared: links on one segment of a network, each as its uplink.
 
     A source would not wait for all others if nothing there learns. It then settles a step when they have reported that
     they are done with it, so that the steps in flight are bounded there, too.
@@ -129,7 +133,13 @@ def step_tasks(
         {worker: tuple(tasks) for worker, tasks in workers.items()},
         frozenset(source.worker for source in placement.sources),
         plan.ahead,
+        tuple(way for links in shared for way in _both_ways(links)),
     )
+
+
+def _both_ways(links: Iterable[Direction]) -> tuple[frozenset[Direction], frozenset[Direction]]:
+    up = frozenset(links)
+    return up, frozenset((far, near) for near, far in up)
 
 
 def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:

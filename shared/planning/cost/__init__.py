@@ -4,6 +4,7 @@ from shared.planning.cost.conditions import Conditions, Direction, conditions_of
 from shared.planning.cost.layouts import computing_seconds, is_stacked, loads_of
 from shared.planning.cost.loads import Loads, Slower, Times, Ways, joined, pipeline_seconds, steady_seconds
 from shared.planning.cost.programs import loads_of_step
+from shared.planning.cost.simulated import Simulated
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
 
@@ -12,6 +13,7 @@ __all__ = [
     "Direction",
     "Loads",
     "Runs",
+    "Simulated",
     "Slower",
     "Times",
     "Ways",

@@ -16,7 +16,7 @@ from shared.planning.profile_operations import layout_tasks
 
 def is_stacked(layout: Layout) -> bool:
     """Tell whether each of its workers runs the next blocks on the whole batch."""
-    return not layout.owners and len(layout.workers) == len(layout.tiles)
+    return not layout.owners and not layout.source and len(layout.workers) == len(layout.tiles)
 
 
 def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:

@@ -36,7 +36,7 @@ def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]
     worker after it, and so on; then that of the most bits, and of the smallest K. Where K is left open, the least with which
     the slowest part alone counts. PlanError where nothing may be or was measured.
     """
-    if question.is_pair:
+    if question.is_pair or question.is_tiers:
         return
     found = [
         (each.least_seconds(), each) for each in (_Parts(question, at, one) for one in question.choices_of_staleness)
@@ -65,7 +65,7 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:
 
     PlanError for a K, a width or cuts that cannot be, and where nothing is left.
     """
-    if question.is_pair or _count(question) > MOST_LISTED:
+    if question.is_pair or question.is_tiers or _count(question) > MOST_LISTED:
         return None
     at = conditions_of(question.profile)
     parts = [_Parts(question, at, staleness) for staleness in question.choices_of_staleness]

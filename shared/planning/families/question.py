@@ -20,6 +20,15 @@ class Question:
         return len(self.profile.workers) == 2 and self.profile.max_staleness is not None
 
     @property
+    def is_tiers(self) -> bool:
+        """Tell whether there are three workers of which times by samples are known, and all of it may be chosen."""
+        return (
+            self.profile.by_samples is not None
+            and len(self.permitted) == len(self.profile.workers) == 3
+            and self.space.cuts is None
+        )
+
+    @property
     def is_staleness_open(self) -> bool:
         """Tell whether K may be chosen, within a known limit."""
         return self.space.staleness is None and self.profile.max_staleness is not None
@@ -54,7 +63,7 @@ class Question:
         """Tell whether a layout may be chosen, measured or not: workers that each run the next blocks on the whole batch."""
         names, space, workers = self.permitted, self.space, layout.workers
         places = [names.index(worker) for worker in workers if worker in names]
-        is_stacked = not layout.owners and len(workers) == len(layout.tiles)
+        is_stacked = not layout.owners and not layout.source and len(workers) == len(layout.tiles)
         if not is_stacked or len(places) < len(workers) or places[0] or places != sorted(places):
             return False
         if len(places) == 1 < len(names) and not space.allow_edge_only:

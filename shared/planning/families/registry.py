@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from shared.planning.cost import Conditions, Loads
-from shared.planning.families import chain, pair
+from shared.planning.families import chain, pair, tiers
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout
 
@@ -25,7 +25,7 @@ class Family(Protocol):
         """
 
 
-FAMILIES: dict[str, Family] = {"pair": pair, "chain": chain}
+FAMILIES: dict[str, Family] = {"pair": pair, "chain": chain, "tiers": tiers}
 
 
 def listed(question: Question) -> tuple[list[Layout], Loads] | None:

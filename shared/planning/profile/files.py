@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shared.errors import PlanError
 from shared.files.json_file import read_json
-from shared.planning.profile import chain_v1, pair_v1, v2
+from shared.planning.profile import chain_v1, pair_v1, tiers_v1, v2
 from shared.planning.profile.profile import Profile
 from shared.planning.profile.reader import shown
 
@@ -13,6 +13,7 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, object], str], Profile]] = {
     v2.SCHEMA: v2.parse,
     pair_v1.SCHEMA: pair_v1.parse,
     chain_v1.SCHEMA: chain_v1.parse,
+    tiers_v1.SCHEMA: tiers_v1.parse,
 }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.measurements import Entries, Floats, LinearSeconds, ProfiledBlock, at_bits, bytes_before
+from shared.planning.operation_costs import BlockCosts
 from shared.planning.rates import Rates
 
 Hop = tuple[str, str]
@@ -95,6 +96,10 @@ class Profile:
     """Largest K within the accuracy budget; None if unknown."""
     links_stay: bool = False
     """True if links stay in their places when their workers change places, because nothing else is known of them."""
+    by_samples: BlockCosts | None = None
+    """Costs of every block for any number of samples; None if only whole batches were measured."""
+    shared_segments: tuple[tuple[Hop, ...], ...] = ()
+    """Links that lie on one segment of a network, which carries one message at a time each way."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the file beyond the schema, kept unchanged."""
 
@@ -153,6 +158,10 @@ class Profile:
             self,
             workers=tuple(replace(worker, name=renamed[worker.name]) for worker in self.workers),
             links={(renamed[near], renamed[far]): link for (near, far), link in self.links.items()},
+            by_samples=self.by_samples and self.by_samples.named(renamed),
+            shared_segments=tuple(
+                tuple((renamed[near], renamed[far]) for near, far in hops) for hops in self.shared_segments
+            ),
         )
 
     def with_worker(self, worker: WorkerProfile) -> "Profile":

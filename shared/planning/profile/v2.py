@@ -55,7 +55,10 @@ def profile_to_json(profile: Profile) -> str:
         "schema": SCHEMA,
         "model": profile.model,
         "batch_size": profile.batch_size,
-        "blocks": [asdict(block) for block in profile.blocks],
+        "blocks": [
+            {"name": block.name, "bytes": block.bytes, "parameter_bytes": block.parameter_bytes}
+            for block in profile.blocks
+        ],
         "feature_bytes": list(profile.feature_bytes),
         "gradient_bytes": list(profile.gradient_bytes),
         "workers": [

@@ -1,4 +1,4 @@
-"""The page of chains: its examples are the output of its commands."""
+"""The pages of chains and of three tiers: their examples are the output of their commands."""
 
 import shlex
 
@@ -9,9 +9,12 @@ from edge_agent.main import app
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 
-PAGE = blocks("chain.md")
+PAGES = [blocks(name) for name in ("chain.md", "tiers.md")]
 SHOWN = [
-    (block.text, PAGE[index + 1].text) for index, block in enumerate(PAGE) if block.language == "sh" and not block.title
+    (block.text, page[index + 1].text)
+    for page in PAGES
+    for index, block in enumerate(page)
+    if block.language == "sh" and not block.title
 ]
 
 

@@ -12,7 +12,7 @@ from benchmarks.planning.chains import chain_step, over_the_bound, random_chain
 from benchmarks.planning.mixes import mixes, most_over_the_bound
 from benchmarks.planning.step_cost import step_cost
 from shared.errors import PlanError
-from shared.placement import BlockFacts, Link, ModelFacts, StepPlan, two_workers
+from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, two_workers
 from shared.planning import (
     BlockCosts,
     BlockSeconds,
@@ -23,6 +23,7 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
+from shared.planning.placement_simulator import steady_step_seconds
 from shared.planning.runs.pair_run import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
@@ -141,6 +142,51 @@ def test_a_run_that_is_too_short_has_no_steady_step():
     step = chain_step(2, [(1.0, 1.0)] * 2, [(1.0, 1.0)])
     with pytest.raises(PlanError, match="needs 9 at least"):
         simulate_placement(step, 8).seconds_per_step()
+
+
+@given(data=st.data())
+def test_a_step_with_a_full_pipeline_is_that_of_a_long_run(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    costs = data.draw(block_costs(model, WORKERS))
+    carried = {link: data.draw(rates) for link in StepPlan(placement, model).links}
+    step = step_tasks(placement, model, costs, carried)
+    steady = steady_step_seconds(step)
+    assert steady >= step_cost(step).bound() * (1 - 1e-9)
+    run = simulate_placement(step, 100 * (step.ahead + 1))
+    assert steady == pytest.approx(run.seconds_per_step(), rel=0.02)
+
+
+def two_features_at_once(shared):
+    """A device whose features go to two trainers, each of which has half of the samples: a second on either link."""
+    tiles = (Tile("edge", 0, 1, Rows(0, 2)), Tile("near", 1, 2, Rows(0, 1)), Tile("gpu", 1, 2, Rows(1, 2)))
+    placement = Placement(
+        version=0,
+        blocks=2,
+        batch_size=2,
+        workers=("edge", "near", "gpu"),
+        tiles=tiles,
+        sources=(Source("edge", Rows(0, 2)),),
+        owners={1: "near"},
+    )
+    block = BlockSeconds(Linear(0.0, 0.25), Linear(0.0, 0.25), 0.0)
+    costs = BlockCosts(dict.fromkeys(placement.workers, (block,) * 2), (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    links = {Link("edge", name): Rates(8.0, 8e9) for name in ("near", "gpu")} | {Link("near", "gpu"): Rates(8e9, 8e9)}
+    return step_tasks(placement, BOTH_LEARN, costs, links, shared=shared)
+
+
+def test_links_on_one_segment_carry_one_message_at_a_time_each_way():
+    apart, together = (
+        simulate_placement(two_features_at_once(shared), 3) for shared in ((), [[("edge", "near"), ("edge", "gpu")]])
+    )
+    # Half a second of the device, a second on the link, half a second of either trainer, and half a second again.
+    assert apart.settled[0] == pytest.approx(2.5)
+    assert together.settled[0] == pytest.approx(3.5), "the second feature waits for the first"
+
+
+def test_a_segment_carries_both_ways_at_once():
+    step = two_features_at_once([[("edge", "near"), ("gpu", "edge")]])
+    assert simulate_placement(step, 3).settled[0] == pytest.approx(2.5), "the one goes up and the other down"
 
 
 def test_a_trace_carries_what_a_constant_rate_would_have():

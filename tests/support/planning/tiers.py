@@ -1,0 +1,56 @@
+"""Profiles of three tiers for the tests of planning."""
+
+import random
+
+from shared.planning.profile.tiers_v1 import SCHEMA
+
+NAMES = ("edge", "near", "gpu")
+
+
+def tiers_document(blocks: int, batch_size: int, seed: int = 0, *, codecs: bool = False) -> dict:
+    """Any file of three tiers: the device is the slowest worker, and links differ by up to ten times."""
+    draw = random.Random(seed)
+
+    def line(low: float, high: float) -> list[float]:
+        return [draw.choice((0.0, draw.uniform(low, high))), draw.uniform(low, high)]
+
+    def worker(name: str, slowness: float) -> dict:
+        return {
+            "name": name,
+            "forward": [line(0.001 * slowness, 0.01 * slowness) for _ in range(blocks)],
+            "backward": [line(0.002 * slowness, 0.02 * slowness) for _ in range(blocks)],
+            "update": [draw.uniform(0.0, 0.002 * slowness) for _ in range(blocks)],
+        }
+
+    def link(near: str, far: str) -> dict:
+        return {
+            "between": [near, far],
+            "up": draw.uniform(1e6, 1e7),
+            "down": draw.uniform(1e6, 1e7),
+            "round_trip_seconds": draw.choice((0.0, draw.uniform(0.001, 0.02))),
+        }
+
+    edge, near, gpu = NAMES
+    document = {
+        "schema": SCHEMA,
+        "model": "any",
+        "batch_size": batch_size,
+        "input_bytes": draw.uniform(1e3, 1e4),
+        "label_bytes": 8,
+        "blocks": [
+            {"name": f"b{index}", "bytes": draw.uniform(1e2, 2e4), "min_samples": draw.choice((1, 1, 2))}
+            for index in range(blocks)
+        ],
+        "feature_bytes": [draw.uniform(5e2, 1e4) for _ in range(blocks + 1)],
+        "workers": [
+            worker(edge, draw.uniform(1, 4)),
+            worker(near, draw.uniform(0.5, 2)),
+            worker(gpu, draw.uniform(0.1, 1)),
+        ],
+        "links": [link(edge, near), link(near, gpu), link(edge, gpu)],
+        "shared_segments": draw.choice(([], [[0, 2]], [[1, 2]])),
+        "message": draw.choice(([0.0, 0.0], [0.001, 1e-9])),
+    }
+    if codecs:
+        document["codecs"] = {"uniform8": {"bits": 8, "encode": [1e-4, 1e-9], "decode": [1e-4, 1e-9]}}
+    return document

@@ -1,0 +1,110 @@
+"""The best division among three tiers: no bound is above a cost, and no division is better than the one that is found."""
+
+import random
+
+import numpy as np
+import pytest
+
+from shared.errors import PlanError
+from shared.planning import Question, SearchSpace, Simulated, best, conditions_of
+from shared.planning.families import tiers
+from shared.planning.families.tier_bounds import Bounds
+from shared.planning.families.tier_lists import Choices
+from shared.planning.profile import parse_profile
+from shared.planning.profile_operations import coded
+from tests.support.planning.tiers import NAMES, tiers_document
+
+
+def question_of(seed: int, blocks: int = 5, batch_size: int = 12, staleness: int = 0) -> Question:
+    draw = random.Random(seed)
+    bits = draw.choice(((32,), (8, 32)))
+    profile = parse_profile(tiers_document(blocks, batch_size, seed, codecs=len(bits) > 1), "tiers")
+    inputs_to = frozenset(draw.choice(((), ("gpu",), NAMES[1:])))
+    return Question(profile, SearchSpace(bits, staleness, inputs_to=inputs_to))
+
+
+class Costs:
+    """The bound and the cost of every division of a question."""
+
+    def __init__(self, question: Question) -> None:
+        self.question, self.at = question, conditions_of(question.profile)
+        profile, staleness = question.profile, question.space.staleness
+        choices = Choices(question, tiers.widths_of(question))
+        shares = range(1, profile.batch_size + 1)
+        self.every = choices.listed(range(choices.first_cut, len(profile) + 1), shares)
+        self.bounds = Bounds(profile, self.at, staleness).seconds(self.every)
+        self._simulated = Simulated(profile, self.at)
+
+    def seconds(self, row: int) -> float:
+        profile, staleness = self.question.profile, self.question.space.staleness
+        one = self.every.take(np.array([row]))
+        layout = tiers.layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
+        return self._simulated.seconds(coded(profile, layout))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_bound_is_above_the_simulated_step(seed):
+    costs = Costs(question_of(seed, staleness=seed % 3))
+    for row in np.random.default_rng(seed).choice(costs.every.rows, 25, replace=False):
+        assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_no_bound_is_above_the_simulated_step_in_many_divisions(seed):
+    costs = Costs(question_of(seed, staleness=seed % 3))
+    for row in np.random.default_rng(seed).choice(costs.every.rows, 150, replace=False):
+        assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_is_the_best_of_all(seed):
+    question = question_of(seed, blocks=3, batch_size=5)
+    costs = Costs(question)
+    found = tiers.search(question, costs.at)
+    assert found.proved
+    assert found.seconds == min(costs.seconds(row) for row in range(costs.every.rows))
+    assert best(question).seconds_per_step == found.seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200))
+def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
+    """Divisions whose bound, which is never above the cost, is above the best are counted without being simulated."""
+    question = question_of(seed)
+    costs = Costs(question)
+    found = tiers.search(question, costs.at)
+    rows = np.flatnonzero(costs.bounds <= found.seconds * (1 + 1e-9))
+    others = np.random.default_rng(seed).choice(costs.every.rows, 20, replace=False)
+    assert found.seconds == min(costs.seconds(row) for row in rows)
+    assert all(costs.seconds(row) >= found.seconds for row in others)
+
+
+def test_a_deep_model_and_a_large_batch_take_few_simulations():
+    question = question_of(1, blocks=34, batch_size=128)
+    found = tiers.search(question, conditions_of(question.profile))
+    assert found.simulated <= tiers.MOST_SIMULATED
+    assert not found.proved
+
+
+def test_the_search_for_many_divisions_finds_what_trying_all_finds(monkeypatch):
+    question = question_of(3, blocks=5, batch_size=12)
+    at = conditions_of(question.profile)
+    of_all = tiers.search(question, at)
+    monkeypatch.setattr(tiers, "MOST_LISTED", 0)
+    found = tiers.search(question, at)
+    assert not found.proved
+    assert found.seconds == pytest.approx(of_all.seconds, rel=0.01)
+
+
+def test_nothing_may_be_chosen_where_neither_samples_nor_the_device_may():
+    document = tiers_document(1, 4)
+    question = Question(parse_profile(document, "tiers"), SearchSpace((32,), 0, allow_edge_only=False))
+    with pytest.raises(PlanError, match="no division of 4 samples among edge, near, gpu may be chosen"):
+        best(question)
+
+
+def test_a_width_needs_a_codec():
+    question = Question(parse_profile(tiers_document(2, 4), "tiers"), SearchSpace((8,), 0))
+    with pytest.raises(PlanError, match="the profile has no codec of 8 bits; its codecs have 32"):
+        best(question)
