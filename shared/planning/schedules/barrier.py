@@ -1,6 +1,7 @@
 """Strategies with a barrier: a step begins when the updates of the step before it are complete (paper 002, III)."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 from shared.planning.schedules.direction import Bounds, Direction, Segment
@@ -24,18 +25,19 @@ def with_barrier(strategy: str, layers: Layers, forward: Solver, backward: Solve
     """Return the schedule of the partitions that two solvers choose."""
     pull = Direction.of(layers.pull_seconds, layers.forward_seconds, layers.message_seconds)
     push = Direction.of(layers.push_seconds, layers.backward_seconds, layers.message_seconds)
-    pulled, pushed = forward(pull), backward(push)
+    pulls = tuple(pairwise(pulled := forward(pull)))
+    pushes = tuple(reversed(tuple(pairwise(pushed := backward(push)))))
     return Schedule(
         strategy,
+        partial(_events, layers, pulls, pushes),
         forward_seconds=pull.seconds(pulled),
         backward_seconds=push.seconds(pushed),
-        pull_segments=tuple(pairwise(pulled)),
-        push_segments=tuple(reversed(tuple(pairwise(pushed)))),
-        events=_events(layers, tuple(pairwise(pulled)), tuple(reversed(tuple(pairwise(pushed))))),
+        pull_segments=pulls,
+        push_segments=pushes,
     )
 
 
-def _events(layers: Layers, pulls: tuple[Segment, ...], pushes: tuple[Segment, ...]) -> tuple[Event, ...]:
+def _events(layers: Layers, pulls: tuple[Segment, ...], pushes: tuple[Segment, ...]) -> list[Event]:
     """Play a step: pulls and the forward pass, then the backward pass and pushes."""
     events: list[Event] = []
 
@@ -60,4 +62,4 @@ def _events(layers: Layers, pulls: tuple[Segment, ...], pushes: tuple[Segment, .
         sent = begin + layers.message_seconds + sum(layers.push_seconds[first:stop])
         for layer in reversed(range(first, stop)):
             whole(PUSH, layer, begin, sent)
-    return tuple(sorted(events, key=lambda event: (event.begin, event.end)))
+    return events

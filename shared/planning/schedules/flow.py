@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from shared.planner_names import FLOW
 from shared.planning.schedules.bound import bound_seconds
@@ -21,21 +22,21 @@ NEAR_ENOUGH = 1.002
 
 
 def flow(layers: Layers) -> Schedule:
-    """Return the schedule of the best period among those tried, with its events."""
+    """Return the schedule of the best period among those tried."""
     message_bytes, period = _best(layers)
     backward_seconds = sum(layers.backward_seconds)
     return Schedule(
         FLOW,
+        partial(_events, layers, period),
         forward_seconds=period.seconds - backward_seconds,
         backward_seconds=backward_seconds,
         message_bytes=message_bytes,
         slice_bytes=_slice_bytes(message_bytes),
-        events=tuple(_events(layers, period)),
     )
 
 
 def _best(layers: Layers) -> tuple[int, Period]:
-    """Play periods from large messages to small ones, while messages cost less than what the best period leaves."""
+    """Play periods from large messages to small ones, as long as the messages alone take less than the best period."""
     total, least_seconds = sum(layers.bytes), bound_seconds(layers)
     carried_seconds = max(sum(layers.push_seconds), sum(layers.pull_seconds))
     found: tuple[int, Period] | None = None
@@ -56,19 +57,18 @@ def _best(layers: Layers) -> tuple[int, Period]:
 
 def _sizes(total: int) -> Iterator[int]:
     """Yield the sizes of messages to try, the largest first, each about 0.7 of the one before."""
-    slices = max(LEAST_MESSAGE_BYTES, SLICES_PER_MESSAGE * total / MOST_SLICES)
-    steps = max(0, math.ceil(2 * math.log2(max(total, 1) / slices)))
+    smallest = max(LEAST_MESSAGE_BYTES, SLICES_PER_MESSAGE * total / MOST_SLICES)
+    steps = max(0, math.ceil(2 * math.log2(max(total, 1) / smallest)))
     unit = SLICES_PER_MESSAGE * SLICE_UNIT_BYTES
     for step in range(steps, -1, -1):
-        yield math.ceil(slices * 2 ** (step / 2) / unit) * unit
+        yield math.ceil(smallest * 2 ** (step / 2) / unit) * unit
 
 
 def _slice_bytes(message_bytes: int) -> int:
     return message_bytes // SLICES_PER_MESSAGE
 
 
-def _events(layers: Layers, period: Period) -> Iterator[Event]:
-    """Yield the events of a period in the order in which they begin."""
+def _events(layers: Layers, period: Period) -> list[Event]:
     events = [Event(FORWARD, len(layers) - 1, (0, layers.bytes[-1]), 0.0, layers.forward_seconds[-1])]
     begin = layers.forward_seconds[-1]
     for layer in reversed(range(len(layers))):
@@ -87,4 +87,4 @@ def _events(layers: Layers, period: Period) -> Iterator[Event]:
                 else:
                     parts.append([layer, begin, stop])
             events += [Event(kind, layer, (begin, stop), message.begin, message.end) for layer, begin, stop in parts]
-    yield from sorted(events, key=lambda event: (event.begin, event.end))
+    return events

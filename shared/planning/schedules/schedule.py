@@ -1,6 +1,8 @@
 """A schedule of one step of a member, and the events in it."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from shared.planning.schedules.direction import Segment
@@ -26,6 +28,8 @@ class Schedule:
     """The exchange of parameters by one strategy, and how long a step takes."""
 
     strategy: str
+    played: Callable[[], Sequence[Event]]
+    """Plays one period; most callers never ask."""
     forward_seconds: float
     """Seconds until the last layer has run forward: from the first pull with a barrier, from the end of the last backward
     without."""
@@ -39,10 +43,13 @@ class Schedule:
     """Bytes at which a message is full, without a barrier."""
     slice_bytes: int | None = None
     """Bytes of a slice, the unit that is updated by itself, without a barrier."""
-    events: tuple[Event, ...] = ()
-    """Computing and messages of one period, in the order in which they begin."""
 
     @property
     def step_seconds(self) -> float:
         """Return the seconds of a step."""
         return self.forward_seconds + self.backward_seconds
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """Return the computing and the messages of one period, in the order in which they begin."""
+        return tuple(sorted(self.played(), key=lambda event: (event.begin, event.end)))
