@@ -26,6 +26,7 @@ from benchmarks.support.report import Spread, seconds_per_step, write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
+from shared.model.features import features_of
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
@@ -126,7 +127,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
         features = policy.forward(batch.step, (batch.inputs,))
         forwarded = time.perf_counter()
         graph = cloud.forward(batch.step, features, input_gradient=True)
-        gradients = cloud.backward(graph, head.gradient(graph.outputs, batch.labels)[1])
+        gradients = cloud.backward(graph, head.gradient(features_of(graph.outputs), batch.labels)[1])
         cloud.update(batch.step)
         computed = time.perf_counter()
         policy.backward(batch.step, gradients)

@@ -23,6 +23,7 @@ from benchmarks.support.report import write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
+from shared.model.features import features_of
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
 
@@ -58,7 +59,7 @@ def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
     found: dict[int, list[Tensor]] = {}
     for batch in experiment.loader.iterate(0, steps):
         graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
-        _, gradients = head.gradient(graph.outputs, batch.labels)
+        _, gradients = head.gradient(features_of(graph.outputs), batch.labels)
         stage.backward(graph, gradients)
         stage.update(batch.step)
         ahead = batch.step + 1 - FROM_STEP

@@ -25,6 +25,7 @@ from edge_agent import EdgeConfig, train
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain
+from shared.model.features import features_of
 from shared.telemetry.logs import configure_logs
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
@@ -87,7 +88,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
         time.sleep(idle_seconds)
         started = time.perf_counter()
         graph = cloud.forward(step, features, input_gradient=True)
-        _, gradients = head.gradient(graph.outputs, labels)
+        _, gradients = head.gradient(features_of(graph.outputs), labels)
         feature_gradients = cloud.backward(graph, gradients)
         cloud.update(step)
         cloud_seconds.append(time.perf_counter() - started)

@@ -29,7 +29,7 @@ from benchmarks.support.report import Spread, seconds_per_step, write_json
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients, Slots, features_of
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
@@ -146,12 +146,12 @@ def workers_alone(shape: Shape, chosen: list[str], staleness: int, steps: int = 
     head = LossHead("cross_entropy", None)
     seconds: dict[str, list[float]] = {worker: [0.0] * steps for worker in shape.workers}
     for batch in experiment.loader.iterate(0, steps):
-        features: Features = (batch.inputs,)
+        features: Slots = (batch.inputs,)
         moments = [time.perf_counter()]
         for policy in policies:
             features = policy.forward(batch.step, features)
             moments.append(time.perf_counter())
-        gradients: Gradients = head.gradient(features, batch.labels)[1]
+        gradients: Gradients = head.gradient(features_of(features), batch.labels)[1]
         for policy, stage in zip(reversed(policies), reversed(stages), strict=True):
             gradients = policy.backward(batch.step, gradients)
             stage.update(batch.step)

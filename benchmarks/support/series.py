@@ -25,6 +25,7 @@ from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.events import Events
+from shared.model.features import features_of
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.stage import lone_stage
@@ -143,7 +144,7 @@ def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Trainin
     ends = []
     for batch in experiment.loader.iterate(0, experiment.steps):
         graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
-        _, gradients = head.gradient(graph.outputs, batch.labels)
+        _, gradients = head.gradient(features_of(graph.outputs), batch.labels)
         stage.backward(graph, gradients)
         stage.update(batch.step)
         ends.append(time.monotonic())

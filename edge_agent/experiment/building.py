@@ -90,7 +90,7 @@ class Experiment(Workload):
 
     def is_raw(self, block: int) -> bool:
         """Tell whether a block computes on raw samples, or on features off which they can be read."""
-        return block < self.facts.raw_features
+        return self.facts.computes_on_raw(block)
 
     def may_keep(self, block: int, worker: str) -> bool:
         """Tell whether a worker may keep replicas of a block by today's configuration."""
@@ -126,7 +126,7 @@ class Experiment(Workload):
         placed = replace(placed, sources=before.sources, labels=heads)
         self.check(placed)
         configured = configured_codecs(self.config)
-        everything = (*crossings(placed), *gradient_crossings(placed, self.facts))
+        everything = (*crossings(placed, self.facts), *gradient_crossings(placed, self.facts))
         routes = {Route(one.sender, one.receiver, one.cargo) for one in everything if one.cargo in configured}
         codecs = {route: before.codecs.get(route, configured[route.cargo]) for route in sorted(routes, key=str)}
         return replace(placed, codecs=codecs)

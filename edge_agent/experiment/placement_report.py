@@ -25,6 +25,7 @@ from shared.placement import (
     Placement,
     Route,
     Rows,
+    carries_raw,
     crossings,
     gradient_crossings,
     held_blocks,
@@ -105,7 +106,7 @@ def report_on(workload: Workload) -> PlacementReport:
     """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
     placement, chain = placement_of(workload), workload.chain
     model = facts_of(chain)
-    forward = crossings(placement)
+    forward = crossings(placement, model)
     everything = (*forward, *gradient_crossings(placement, model), *weight_crossings(placement, model))
     return PlacementReport(
         placement=placement,
@@ -128,18 +129,16 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
     chain = workload.chain
     match one.cargo:
         case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
-            sent = _of_rows(chain.features[one.index], one.rows)
-            if one.cargo is Cargo.ERROR_GRADIENT:
-                sent = tuple(spec for spec in sent if spec.differentiable)
-            return _encoded_bytes(sent, codec)
+            sent, coded = _of_rows(chain.features[one.index], one.rows), chain.coded_slots(one.index)
+            return sum(_encoded_bytes(sent[slot], codec if coded[slot] else _UNCODED) for slot in one.slots)
         case Cargo.LABEL:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
             return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
 
 
-def _encoded_bytes(tensors: Iterable[TensorSpec], codec: str) -> int:
-    return sum(slot_codec(codec, tensor.dtype).encoded_bytes(tensor.shape, tensor.dtype) for tensor in tensors)
+def _encoded_bytes(tensor: TensorSpec, codec: str) -> int:
+    return slot_codec(codec, tensor.dtype).encoded_bytes(tensor.shape, tensor.dtype)
 
 
 def _of_rows(specs: FeatureSpecs, rows: Rows) -> FeatureSpecs:
@@ -153,15 +152,17 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
     state_bytes = partial(optimizer_bytes, config=config.training.optimizer)
     activations = waiting = 0
     for stage in stages(placement, worker):
-        if not model.learns_below(stage.stop):
+        if not model.answered_slots(stage.first, stage.stop):
             continue  # no backward, so nothing is kept for one
         blocks = chain.blocks[stage.first : stage.stop]
         inputs = _of_rows(chain.features[stage.first], stage.rows)
-        kept = activation_bytes(_Stack(blocks), inputs, input_gradient=model.learns_below(stage.first))
+        read = model.read_slots(stage.first, stage.stop)
+        answered = frozenset(slot for slot in read if model.value(stage.first, slot).returns)
+        kept = activation_bytes(_Stack(blocks), inputs, answered)
         activations += kept
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
-            waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(inputs)
+            waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
     return Memory(
         worker,
         weights=sum(_bytes((*block.named_parameters().values(), *_buffers(block))) for block in held),
@@ -186,16 +187,16 @@ def _kept(workload: Workload, placement: Placement, model: ModelFacts, worker: s
 
 
 def _visibility(placement: Placement, model: ModelFacts, worker: str, kept: set[int]) -> Visibility:
-    arriving = [one for one in crossings(placement) if one.receiver == worker]
-    features = {one.index for one in arriving if one.cargo is Cargo.FEATURE}
+    arriving = [one for one in crossings(placement, model) if one.receiver == worker]
+    features = [one for one in arriving if one.cargo is Cargo.FEATURE]
     has_samples = any(source.worker == worker for source in placement.sources)
     return Visibility(
         worker,
-        inputs=has_samples or any(index < model.raw_features for index in features),
+        inputs=has_samples or any(carries_raw(one, model) for one in features),
         labels=has_samples or any(one.cargo is Cargo.LABEL for one in arriving),
         gradients_tell=told_by_gradients(placement, model, worker, kept),
         outputs=loss_rows(placement, worker) is not None,
-        features=tuple(sorted(index for index in features if index >= model.raw_features)),
+        features=tuple(sorted({one.index for one in features if not carries_raw(one, model)})),
         weights=tuple(sorted({*held_blocks(placement, worker), *kept})),
     )
 

@@ -59,9 +59,10 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     loss. Raises ConfigError, and DataError for labels that are the inputs themselves.
     """
     privacy = workload.config.privacy
-    check(placement, facts_of(workload.chain), permissions_of(privacy, labels_to))
+    model = facts_of(workload.chain)
+    check(placement, model, permissions_of(privacy, labels_to))
     _check_loss(placement, workload.config.training.loss)
-    receivers = dict.fromkeys(one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL)
+    receivers = dict.fromkeys(one.receiver for one in crossings(placement, model) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 
 
@@ -79,7 +80,7 @@ def completed(placement: Placement, workload: Workload, labels_to: frozenset[str
     check_permitted(placement, workload, labels_to)
     config, chain = workload.config, workload.chain
     model = facts_of(chain)
-    crossing = (*crossings(placement), *gradient_crossings(placement, model))
+    crossing = (*crossings(placement, model), *gradient_crossings(placement, model))
     configured = configured_codecs(config)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}

@@ -57,8 +57,10 @@ def _trained_bytes(block: Block) -> int:
 def crossing_bytes(chain: Chain) -> tuple[list[float], list[float]]:
     """Bytes of the float32 feature that crosses each cut 0..L, and of its error gradient."""
     sizes = [*map(specs_bytes, chain.features[:-1]), 0]  # edge-only: no more than the output crosses
-    learning = [chain.gradients_return(cut) for cut in range(len(sizes))]
-    return [float(size) for size in sizes], [float(size * learns) for size, learns in zip(sizes, learning, strict=True)]
+    answers = [
+        sum(chain.features[cut][slot].bytes for slot in chain.gradient_slots(cut)) for cut in range(len(sizes) - 1)
+    ]
+    return [float(size) for size in sizes], [float(size) for size in (*answers, 0)]
 
 
 def times_in_table(worker: str, table: LatencyTable, runs: Sequence[Run], experiment: Experiment) -> dict[Run, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from shared.codec import FeedbackMode
 from shared.execution.failures import translate_loss_failures
 from shared.execution.shared_blocks import BlockPart, WeightedPart, part_of, summed, weights_of
-from shared.model.features import Features, Gradients
+from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import StepPlan, Tile, stages
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -57,11 +57,11 @@ class PlacedBlocks:
             stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
-            input_gradient = model.learns_below(tile.first)
+            input_gradient = model.wants_input_gradient(tile.first, tile.stop)
             policy = policy_class(stage, input_gradient=input_gradient)
             self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
 
-    def forward(self, step: int, tile: Tile, inputs: Features) -> Features:
+    def forward(self, step: int, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage, and keep what its backward needs."""
         return self._stages[tile].policy.forward(step, inputs)
 
@@ -77,17 +77,16 @@ class PlacedBlocks:
         if input_gradient and all(gradient is None for gradient in at_inputs):
             self.passes_no_gradient = True
 
-    def learn(
-        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
-    ) -> tuple[BatchLoss, Gradients]:
+    def learn(self, step: int, tile: Tile, inputs: Slots, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:
         """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
 
         The blocks' gradients stay where they are, for `update` or `take_gradients`.
         """
         (stage, _, input_gradient), labels = self._stages[tile], widened(labels)
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
-        with translate_loss_failures(self.held.recipe.loss, graph.outputs, labels):
-            computed = self._head.compute(graph.outputs, labels, share)
+        outputs = features_of(graph.outputs)
+        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+            computed = self._head.compute(outputs, labels, share)
         at_inputs = stage.backward_from(graph, computed.root)
         self._notice(at_inputs, input_gradient)
         return computed.read(), at_inputs
@@ -102,7 +101,7 @@ class PlacedBlocks:
         with translate_loss_failures(self.held.recipe.loss, outputs, labels):
             return self._head.gradient(outputs, labels, share)
 
-    def evaluate(self, tile: Tile, inputs: Features) -> Features:
+    def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage in evaluation mode."""
         return self._stages[tile].stage.evaluate(inputs)
 

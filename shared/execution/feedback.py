@@ -1,5 +1,7 @@
 """Codecs on the tensors between two workers, and the sender's error feedback (paper 000, Alg. 1)."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
@@ -11,29 +13,36 @@ from shared.registry import is_lossy
 class Feedback:
     """The losses by codecs of the features that a worker has sent, until their error gradients are back."""
 
-    def __init__(self, mode: FeedbackMode, gradients_due: frozenset[Crossing]) -> None:
-        """gradients_due: the error gradients that come to this worker in every step."""
+    def __init__(self, mode: FeedbackMode, gradients_due: frozenset[Crossing], values: Sequence[Sequence[int]]) -> None:
+        """gradients_due: the error gradients that come to this worker in every step. values: see `ModelFacts.features`."""
         self._mode = mode
-        self._due = {(one.sender, one.index, one.rows) for one in gradients_due if one.cargo is Cargo.ERROR_GRADIENT}
-        self._errors: dict[tuple[int, str, int], tuple[Tensor | None, ...]] = {}
+        self._values = values
+        self._last: dict[tuple[str, int], int] = {}
+        """By worker and value that it answers, the first block of the stage that does so last."""
+        for one in gradients_due:
+            if one.cargo is Cargo.ERROR_GRADIENT:
+                for value in self._values_of(one):
+                    self._last[one.sender, value] = min(one.index, self._last.get((one.sender, value), one.index))
+        self._errors: dict[tuple[int, str, int], Tensor] = {}
+        """By step, by the worker that got a value, and by value."""
 
     def wants(self, crossing: Crossing) -> bool:
         """Tell whether the error of a feature on this crossing is to be noted."""
-        is_answered = (crossing.receiver, crossing.index, crossing.rows) in self._due
+        is_answered = any((crossing.receiver, value) in self._last for value in self._values_of(crossing))
         return self._mode is not FeedbackMode.OFF and crossing.cargo is Cargo.FEATURE and is_answered
 
     def note(self, step: int, crossing: Crossing, errors: tuple[Tensor | None, ...]) -> None:
         """A feature has been encoded; None where that took nothing from a tensor."""
-        self._errors[step, crossing.receiver, crossing.index] = errors
+        for value, error in zip(self._values[crossing.index], errors, strict=True):
+            if error is not None and (crossing.receiver, value) in self._last:
+                self._errors[step, crossing.receiver, value] = error
 
     def compensated(self, step: int, crossing: Crossing, gradients: Gradients, samples: int) -> Gradients:
         """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which the loss is.
 
         They may have to come again, so `forget` ends it.
         """
-        errors = self._errors.get((step, crossing.sender, crossing.index))
-        if errors is None:
-            return gradients
+        errors = [self._errors.get((step, crossing.sender, value)) for value in self._values[crossing.index]]
         return tuple(
             gradient
             if gradient is None or error is None
@@ -43,16 +52,25 @@ class Feedback:
 
     def is_due(self, step: int, crossing: Crossing) -> bool:
         """Tell whether `compensated` has anything to compute for the error gradients on this crossing."""
-        return (step, crossing.sender, crossing.index) in self._errors
+        return any((step, crossing.sender, value) in self._errors for value in self._values_of(crossing))
 
     def forget(self, step: int, crossing: Crossing) -> None:
         """The error gradients on this crossing have come and are compensated."""
-        self._errors.pop((step, crossing.sender, crossing.index), None)
+        for value in self._values_of(crossing):
+            if self._last.get((crossing.sender, value)) == crossing.index:
+                self._errors.pop((step, crossing.sender, value), None)
+
+    def _values_of(self, crossing: Crossing) -> list[int]:
+        return [self._values[crossing.index][slot] for slot in crossing.slots]
 
 
-def decoded(codec: str, tensors: Gradients) -> Gradients:
-    """Return the tensors that the receiver decodes: on the CPU, or a tensor itself where nothing is lost: integers go raw."""
-    return tuple(None if tensor is None else _decoded(codec, tensor) for tensor in tensors)
+def decoded(codec: str, tensors: Gradients, coded: Sequence[bool]) -> Gradients:
+    """Return the tensors that the receiver decodes: on the CPU, or a tensor itself where nothing is lost.
+
+    coded: see `Chain.coded_slots`.
+    """
+    pairs = zip(tensors, coded, strict=True)
+    return tuple(None if tensor is None else _decoded(codec if may else "raw", tensor) for tensor, may in pairs)
 
 
 def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]:
@@ -64,7 +82,7 @@ def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]
 
 
 def _decoded(codec_name: str, tensor: Tensor) -> Tensor:
-    if not is_lossy(codec_name) or not tensor.is_floating_point():
+    if not is_lossy(codec_name):
         return tensor
     codec = codec_by_name(codec_name)
     return codec.decode(codec.encode(tensor))

@@ -15,7 +15,7 @@ from shared.errors import ReplayError
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
-from shared.execution.pieces import features_of, rows_of
+from shared.execution.pieces import rows_of
 from shared.execution.step_scheduler import Load, Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves
@@ -43,7 +43,8 @@ class InProcessSession:
         self, chains: Mapping[str, Chain], placement: Placement, recipe: Recipe, method: Method, device: torch.device
     ) -> None:
         """chains: of each worker; where no block is shared, they may be one and the same."""
-        self._model, self._method = facts_of(next(iter(chains.values()))), method
+        self._chain, self._method = next(iter(chains.values())), method
+        self._model = facts_of(self._chain)
         self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
         }
@@ -58,7 +59,10 @@ class InProcessSession:
         self._steps = {name: StepScheduler(window, blocks[name]) for name, window in self._windows.items()}
         self._judging = {name: Window(plans.evaluation, name) for name in placement.workers}
         self._judges = {name: StepScheduler(window, blocks[name]) for name, window in self._judging.items()}
-        self._feedback = {name: Feedback(method.feedback, steps.receives) for name, steps in self._steps.items()}
+        values = self._model.features
+        self._feedback = {
+            name: Feedback(method.feedback, steps.receives, values) for name, steps in self._steps.items()
+        }
         self._sources = {source.worker: source.rows for source in placement.sources}
 
     def change(self, placement: Placement) -> None:
@@ -212,10 +216,9 @@ class InProcessSession:
         """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
-        if isinstance(one.load, tuple):
-            return decoded(codec, one.load)
-        values = features_of(decoded(codec, tuple(one.load.values())))
-        return dict(zip(one.load, values, strict=True))
+        if isinstance(one.load, dict) or crossing.cargo is Cargo.LABEL:
+            return one.load
+        return decoded(codec, one.load, self._chain.coded_slots(crossing.index))
 
     def _taken_losses(self) -> list[BatchLoss]:
         assert not any(steps.in_flight for steps in self._steps.values()), "every step is done"

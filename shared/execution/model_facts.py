@@ -4,7 +4,8 @@ from torch import nn
 
 from shared.model.chain import Block, Chain
 from shared.model.spec import CROSSING_DTYPES
-from shared.placement import BlockFacts, ModelFacts
+from shared.model.wiring import Value
+from shared.placement import BlockFacts, ModelFacts, ValueFacts
 
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
@@ -15,15 +16,19 @@ def facts_of(chain: Chain) -> ModelFacts:
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
         together=chain.together,
-        integer_features=frozenset(
-            index for index, boundary in enumerate(chain.features) if not any(spec.differentiable for spec in boundary)
-        ),
-        unsent_types={
-            index: str(spec.dtype).removeprefix("torch.")
-            for index, boundary in enumerate(chain.features)
-            for spec in boundary
-            if spec.dtype not in CROSSING_DTYPES
-        },
+        values=tuple(_value_facts(chain, value) for value in chain.values.all),
+        features=chain.values.features,
+    )
+
+
+def _value_facts(chain: Chain, value: Value) -> ValueFacts:
+    dtype = chain.spec_of(value).dtype
+    return ValueFacts(
+        value.feature,
+        value.readers,
+        returns=chain.learns(value),
+        raw=not chain.has_parameters(value),
+        unsent_type="" if dtype in CROSSING_DTYPES else str(dtype).removeprefix("torch."),
     )
 
 

@@ -58,9 +58,12 @@ class PlannedSegment:
 
 
 class LastUses(NamedTuple):
-    """The segment, by its number, that is the last to need a feature or an error gradient; one that is not named needs none."""
+    """The segment, by its number, that is the last to need a tensor or its error gradient; one that is not named needs none.
 
-    features: dict[int, int]
+    Tensors are places in `ModelFacts.values`.
+    """
+
+    values: dict[int, int]
     gradients: dict[int, int]
 
 
@@ -81,15 +84,13 @@ def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSe
     )
 
 
-def last_uses(segments: tuple[Program, ...], blocks: int) -> LastUses:
-    """Find the last segments that use each feature and each gradient, for a model of `blocks` blocks."""
+def last_uses(segments: tuple[Program, ...], model: ModelFacts) -> LastUses:
+    """Find the last segments that use each tensor and each error gradient."""
     uses = LastUses({}, {})
     for number, segment in enumerate(segments):
         for one in segment:
-            if (feature := _feature_of(one, blocks)) is not None:
-                uses.features[feature] = number
-            if (gradient := _gradient_of(one)) is not None:
-                uses.gradients[gradient] = number
+            uses.values.update(dict.fromkeys(_values_of(one, model), number))
+            uses.gradients.update(dict.fromkeys(_gradients_of(one, model), number))
     return uses
 
 
@@ -125,21 +126,23 @@ def _name_of(segment: Program) -> str:
     return ", ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds))
 
 
-def _feature_of(operation: Operation, blocks: int) -> int | None:
+def _values_of(operation: Operation, model: ModelFacts) -> list[int]:
     match operation:
         case Forward(stage):
-            return stage.first
+            feature = model.features[stage.first]
+            return [feature[slot] for slot in model.read_slots(stage.first, stage.stop)]
         case Send(crossing) if crossing.cargo is Cargo.FEATURE:
-            return crossing.index
+            return [model.features[crossing.index][slot] for slot in crossing.slots]
         case Loss():
-            return blocks
-    return None
+            return list(model.features[-1])
+    return []
 
 
-def _gradient_of(operation: Operation) -> int | None:
+def _gradients_of(operation: Operation, model: ModelFacts) -> list[int]:
     match operation:
         case Backward(stage, _):
-            return stage.stop
+            feature = model.features[stage.stop]
+            return [feature[slot] for slot in model.answered_slots(stage.first, stage.stop)]
         case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
-            return crossing.index
-    return None
+            return [model.features[crossing.index][slot] for slot in crossing.slots]
+    return []

@@ -5,7 +5,6 @@ order, so the order of segments and steps decides every bit. Knows nothing of th
 arrivals, runs one piece of work at a time, and sends the results.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,10 +13,11 @@ import torch
 from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
-from shared.execution.pieces import Piece, features_of, gathered
+from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
 from shared.execution.shared_blocks import BlockPart, WeightedPart
-from shared.model.features import Features, Gradients
+from shared.execution.step_tensors import StepTensors
+from shared.model.features import Gradients, Slots
 from shared.placement import (
     Backward,
     Cargo,
@@ -37,8 +37,8 @@ from shared.placement import (
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
-Load = Gradients | BlockPart
-"""Load of a crossing: tensors slot by slot, or those of a block by name."""
+Load = Slots | BlockPart
+"""Load of a crossing: tensors slot by slot, None where none crosses, or those of a block by name."""
 
 
 class Outgoing(NamedTuple):
@@ -61,12 +61,11 @@ class StepInFlight:
     """True once this worker's own samples are there; others may be ahead."""
     next_segments: list[int]
     """The segments that can be next, as far as the others of the step are done."""
+    tensors: StepTensors
     done: set[int] = field(default_factory=set)
     """The segments that are done."""
     arrived: dict[Crossing, Load] = field(default_factory=dict)
     """Loads that have come for segments to come."""
-    features: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
-    gradients: dict[int, list[Piece]] = field(default_factory=lambda: defaultdict(list))
     labels: list[Piece] = field(default_factory=list)
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
@@ -113,7 +112,7 @@ class StepScheduler:
         self._first_segments = [number for number, segment in enumerate(self._segments) if not segment.after]
         self._next_segments = _followers(self._segments)
         """The segments that may be next when one is done."""
-        self._last_uses = last_uses(rest, placement.blocks)
+        self._last_uses = last_uses(rest, plan.model)
         self._answering = answering_segment(rest)
         """The segment after which another step may come here."""
         self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
@@ -148,7 +147,7 @@ class StepScheduler:
         """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
-    def begin(self, step: int, samples: int, inputs: Features, labels: Tensor) -> list[Outgoing]:
+    def begin(self, step: int, samples: int, inputs: Slots, labels: Tensor) -> list[Outgoing]:
         """Begin a batch with this worker's samples. Returns the sends that need no computation.
 
         samples: of the whole batch. inputs, labels: the rows of this worker's source.
@@ -158,8 +157,8 @@ class StepScheduler:
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
-        state.features[0].append(Piece(rows, inputs))
-        state.labels.append(Piece(rows, (labels,)))
+        state.tensors.add_feature(0, rows, inputs)
+        state.labels.append(Piece(rows, labels))
         outgoing = self._sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
             self._end(step)
@@ -226,8 +225,9 @@ class StepScheduler:
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if (state := self._steps.get(step)) is None:
-            first = list(self._first_segments)
-            state = self._steps[step] = StepInFlight(step, samples, has_begun=self._source is None, next_segments=first)
+            state = self._steps[step] = StepInFlight(
+                step, samples, self._source is None, list(self._first_segments), StepTensors(self._window.plan.model)
+            )
             if state.has_begun:
                 self._window.begin(step)
         return state
@@ -258,14 +258,15 @@ class StepScheduler:
             else:
                 state.parts[crossing] = load
             return
-        piece = Piece(self._scaled(crossing.rows, state.samples), load)
+        rows = self._scaled(crossing.rows, state.samples)
         match crossing.cargo:
             case Cargo.FEATURE:
-                state.features[crossing.index].append(piece)
+                state.tensors.add_feature(crossing.index, rows, load)
             case Cargo.ERROR_GRADIENT:
-                state.gradients[crossing.index].append(piece)
+                for slot in crossing.slots:
+                    state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
-                state.labels.append(piece)
+                state.labels.append(Piece(rows, load[0]))
 
     def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
         for crossing in segment.receives:
@@ -280,40 +281,50 @@ class StepScheduler:
                     if not updates_follow:
                         _keep(state, self._blocks.take_gradients(stage))
                 case Forward(stage) if rows := self._rows(stage.rows, state):
-                    inputs = features_of(gathered(state.features[stage.first], rows))
-                    state.features[stage.stop].append(Piece(rows, self._forward(state.step, operation, inputs)))
+                    outputs = self._forward(state.step, operation, state.tensors.inputs(stage, rows))
+                    state.tensors.add_outputs(stage, rows, outputs)
                 case Loss(whole) if rows := self._rows(whole, state):
                     self._compute_loss(state, rows)
                 case Backward(stage, _) if rows := self._rows(stage.rows, state):
-                    gradients = gathered(state.gradients[stage.stop], rows)
+                    gradients = state.tensors.at_outputs(stage, rows)
                     at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
-                    state.gradients[stage.first].append(Piece(rows, at_inputs))
+                    self._answer(state, stage, rows, at_inputs)
                     _keep(state, of_blocks)
                 case Sum(block, parts):
                     weighted = list(self._weighted(state, block, parts))
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
         return self._sent(state, segment.sends)
 
-    def _forward(self, step: int, operation: Forward, inputs: Features) -> Features:
+    def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
+        for slot, _, at, whole in self._window.plan.answers[stage]:
+            if part := self._rows(whole, state):
+                piece = rows_within(Piece(rows, at_inputs[slot]), part)
+                state.tensors.add_answer(stage.first, at, slot, piece)
+
+    def _forward(self, step: int, operation: Forward, inputs: Slots) -> Slots:
         if not self._training:
             return self._blocks.evaluate(operation.stage, inputs)
         return self._blocks.forward(step, operation.stage, inputs)
 
     def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
-        inputs = features_of(gathered(state.features[stage.first], rows))
-        (labels,) = features_of(gathered(state.labels, rows))
+        inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
         share = rows.count / state.samples
         state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share)
-        state.gradients[stage.first].append(Piece(rows, at_inputs))
+        self._answer(state, stage, rows, at_inputs)
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
-        outputs = features_of(gathered(state.features[self._placement.blocks], rows))
-        (labels,) = features_of(gathered(state.labels, rows))
+        outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
         if not self._training:
             state.loss = self._blocks.evaluate_loss(outputs, labels)
             return
         state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples)
-        state.gradients[self._placement.blocks].append(Piece(rows, gradients))
+        last = self._placement.blocks
+        state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
+
+    def _labels(self, state: StepInFlight, rows: Rows) -> Tensor:
+        labels = gathered(state.labels, rows)
+        assert labels is not None, "labels are always there"
+        return labels
 
     def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
         for part in parts:
@@ -333,14 +344,15 @@ class StepScheduler:
         rows = self._scaled(crossing.rows, state.samples)
         specs = self._blocks.held.chain.features[crossing.index]
         match crossing.cargo:
+            case Cargo.FEATURE if rows.count:
+                return state.tensors.sent_feature(crossing, rows)
             case Cargo.FEATURE:
                 # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
-                pieces = state.features[crossing.index]
-                return gathered(pieces, rows) if rows.count else tuple(spec.zeros(0) for spec in specs)
+                return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in enumerate(specs))
             case Cargo.LABEL:
-                return gathered(state.labels, rows) if rows.count else (_none_of(state.labels[0]),)
+                return (self._labels(state, rows) if rows.count else _none_of(state.labels[0]),)
             case Cargo.ERROR_GRADIENT:
-                return gathered(state.gradients[crossing.index], rows) if rows.count else (None,) * len(specs)
+                return state.tensors.sent_gradient(crossing, rows) if rows.count else (None,) * len(specs)
             case Cargo.WEIGHT_GRADIENT:
                 gradient = state.block_gradients.pop(crossing.index, {})
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
@@ -349,11 +361,7 @@ class StepScheduler:
 
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""
-        features, gradients = self._last_uses
-        for index in [one for one in state.features if one not in features or features[one] in state.done]:
-            del state.features[index]
-        for index in [one for one in state.gradients if one not in gradients or gradients[one] in state.done]:
-            del state.gradients[index]
+        state.tensors.keep(*([one for one, last in uses.items() if last not in state.done] for uses in self._last_uses))
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
         """The rows of this batch; None where a short one leaves none."""
@@ -383,5 +391,5 @@ def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:
 
 def _none_of(piece: Piece) -> Tensor:
     """No sample, of the kind that a piece holds."""
-    (tensor,) = features_of(piece.tensors)
-    return tensor[:0]
+    assert piece.tensor is not None, "labels are always there"
+    return piece.tensor[:0]

@@ -87,7 +87,7 @@ def check_cut(cut: int, chain: Chain) -> None:
     first = min(chain.first_boundary, len(chain.blocks))
     if cut < first:
         raise ModelError(
-            f"cut {cut} would send raw samples: {chain.why_raw[cut - 1]}; cut at {first} or later, or permit it with "
+            f"cut {cut} would send raw samples: {chain.why_raw_at(cut)}; cut at {first} or later, or permit it with "
             "privacy.inputs_to on the edge and server.accept_inputs = true on the trainer"
         )
 

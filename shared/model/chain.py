@@ -21,13 +21,14 @@ from shared.model.features import FeatureSpecs
 from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.seams import find_seams
 from shared.model.segmentation import find_pieces
-from shared.model.segments import build_modules
+from shared.model.segments import Joined, SegmentModule, build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
-from shared.model.tied import check_tied
+from shared.model.tied import check_tied, uses_of_inputs
 from shared.model.tracing import trace
-from shared.model.verify import Verification
+from shared.model.verify import Observed, Verification
+from shared.model.wiring import Value, Values, Wiring, connect
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +96,8 @@ class Chain:
     blocks: tuple[Block, ...]
     features: tuple[FeatureSpecs, ...]
     """L + 1 of them, for the batch of the example: features[b] enters block b; [0] is the input and [L] the output."""
+    values: Values
+    """The same tensors by their origins: a tensor that blocks pass on is one value at several boundaries."""
     readable: tuple[float, ...]
     """Share of a sample's numbers that can be read off behind each of the first blocks, as long as these count as raw
     samples: a notable share, or outputs of blocks without parameters, because anybody can compute those."""
@@ -105,13 +108,27 @@ class Chain:
 
     @property
     def first_boundary(self) -> int:
-        """The first block whose inputs may leave the edge: 1, unless these can be read off behind the blocks before it."""
-        return 1 if self.inputs_may_cross else len(self.readable) + 1
+        """The first block whose inputs may leave the edge: behind it, nothing passes that counts as raw samples."""
+        if self.inputs_may_cross:
+            return 1
+        return 1 + max(value.readers[-1] for value in self.values.all if value.readers and self.is_raw(value))
+
+    def is_raw(self, value: Value) -> bool:
+        """Tell whether a value counts as raw samples: inputs alone have made it, or they can be read off it."""
+        return value.feature <= len(self.readable) or not self.has_parameters(value)
 
     @property
     def why_raw(self) -> tuple[str, ...]:
         """Return in words, for each of the first blocks, why its outputs count as raw samples; only as long as they do."""
         return tuple(why_raw(block.name, share) for block, share in zip(self.blocks, self.readable, strict=False))
+
+    def why_raw_at(self, cut: int) -> str:
+        """Explain why what passes at a cut in front of `first_boundary` counts as raw samples."""
+        if cut <= len(self.readable):
+            return self.why_raw[cut - 1]
+        raw = next(value for slot in range(len(self.features[cut])) if self.is_raw(value := self.value(cut, slot)))
+        made = "an input" if raw.feature == 0 else f"what block {self.blocks[raw.feature - 1].name!r} makes of inputs"
+        return f"{made} passes there, for block {self.blocks[raw.readers[-1]].name!r}"
 
     @property
     def output(self) -> TensorSpec:
@@ -136,15 +153,53 @@ class Chain:
         wanted = set(range(first, stop))
         return any(not wanted.isdisjoint(group) and not wanted.issuperset(group) for group in self.together)
 
+    def value(self, feature: int, slot: int) -> Value:
+        """Return the value in one slot of a feature."""
+        return self.values.all[self.values.features[feature][slot]]
+
+    def spec_of(self, value: Value) -> TensorSpec:
+        """Return the shape and the type of a value."""
+        return self.features[value.feature][value.slot]
+
+    def learns(self, value: Value) -> bool:
+        """Tell whether an error gradient at a value is of use: it is of floats, and a parameter that it is made of learns."""
+        if not self.spec_of(value).differentiable:
+            return False
+        own = any(self.module.get_parameter(name).requires_grad for name in value.parameters)
+        return own or any(self.learns(self.values.all[source]) for source in value.sources)
+
+    def has_parameters(self, value: Value) -> bool:
+        """Tell whether any parameter had a part in making a value. Without, inputs alone have made it."""
+        return bool(value.parameters) or any(self.has_parameters(self.values.all[source]) for source in value.sources)
+
+    def read_slots(self, first: int, stop: int) -> tuple[int, ...]:
+        """The slots of `features[first]` that blocks [first, stop) compute with."""
+        return tuple(
+            slot
+            for slot in range(len(self.features[first]))
+            if any(first <= reader < stop for reader in self.value(first, slot).readers)
+        )
+
     def gradient_slots(self, block: int) -> tuple[int, ...]:
-        """The slots of `features[block]` whose error gradients are of use: those of floats, if a block before it learns."""
-        if not any(before.trainable for before in self.blocks[:block]):
-            return ()
-        return tuple(slot for slot, spec in enumerate(self.features[block]) if spec.differentiable)
+        """The slots of `features[block]` whose error gradients are of use."""
+        return tuple(slot for slot in range(len(self.features[block])) if self.learns(self.value(block, slot)))
 
     def gradients_return(self, block: int) -> bool:
         """Tell whether an error gradient at the input of a block is of use, so that any is sent back."""
         return bool(self.gradient_slots(block))
+
+    def is_answered(self, first: int, stop: int) -> bool:
+        """Tell whether an error gradient is of use at anything that blocks [first, stop) have made and hand on."""
+        return any(self.value(stop, slot).feature > first for slot in self.gradient_slots(stop))
+
+    def coded_slots(self, feature: int) -> tuple[bool, ...]:
+        """Tell of each slot of a feature whether a codec may change it: integers stand for something, and what no parameter has
+        made beside other tensors, as masks and positions, are few numbers that all count."""
+        specs = self.features[feature]
+        return tuple(
+            spec.differentiable and (len(specs) == 1 or self.has_parameters(self.value(feature, slot)))
+            for slot, spec in enumerate(specs)
+        )
 
 
 def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
@@ -170,8 +225,8 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
     with unchanged(module):
         observed = verification.check(named_modules)
-        if observed.not_batch_first:
-            named_modules = _joined(module, named_modules, observed.not_batch_first)
+        if never := observed.not_batch_first | _torn(named_modules, observed):
+            named_modules = _joined(module, named_modules, never)
             observed = verification.check(named_modules)
         states = assign_state(module, named_modules)
         persistent = frozenset(id(entry.value) for state in states for entry in state.entries if entry.is_persistent)
@@ -181,7 +236,12 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             behaviour_of(block, inputs, persistent, draws_random=draws)
             for block, inputs, draws in zip(modules, observed.features, observed.draws_random, strict=False)
         )
-        readable = readable_shares(modules, made_up_trials(observed.features[0], persistent))
+        values = connect(
+            [_wiring(block, states[index], observed, index) for index, block in enumerate(modules)],
+            len(observed.features[0]),
+        )
+        values = values.used(_uses(modules, values, observed))
+        readable = readable_shares(modules, made_up_trials(observed.features[0], persistent), made_slots(values))
         for block in modules:
             block.train(mode)
     blocks = tuple(
@@ -195,18 +255,67 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         )
         for index, (name, block) in enumerate(named_modules)
     )
-    return Chain(module, blocks, observed.features, readable, inputs_may_cross, behaviours)
+    return Chain(module, blocks, observed.features, values, readable, inputs_may_cross, behaviours)
 
 
 def with_measured(chain: Chain, batch: Tensor) -> Chain:
     """Return the chain, with the readable shares also measured on a batch of inputs with the present weights."""
     modules = [block.module for block in chain.blocks]
     with unchanged(chain.module):
-        measured = readable_shares(modules, measured_trials(batch))
+        measured = readable_shares(modules, measured_trials(batch), made_slots(chain.values))
         for block in modules:
             block.train(chain.module.training)
     shares = itertools.zip_longest(chain.readable, measured, fillvalue=0.0)
     return replace(chain, readable=tuple(max(pair) for pair in shares))
+
+
+def made_slots(values: Values) -> list[tuple[int, ...]]:
+    """By block, the slots of its outputs that it has made."""
+    return [
+        tuple(slot for slot, value in enumerate(feature) if values.all[value].feature == index + 1)
+        for index, feature in enumerate(values.features[1:])
+    ]
+
+
+def _wiring(block: nn.Module, state: BlockState, observed: Observed, index: int) -> Wiring:
+    if isinstance(block, SegmentModule | Joined) and block.wiring is not None:
+        return block.wiring
+    names = [entry.name for entry in (*state.entries, *(tied.entry for tied in state.tied)) if entry.is_parameter]
+    return Wiring.opaque(frozenset(names), len(observed.features[index]), observed.passed[index])
+
+
+def _uses(modules: Sequence[nn.Module], values: Values, observed: Observed) -> dict[tuple[int, int], int]:
+    """By value and block, how often the block uses the value, for values of floats that several blocks use."""
+    found: dict[tuple[int, int], int] = {}
+    for block, feature in enumerate(values.features[:-1]):
+        several = {
+            slot: value
+            for slot, value in enumerate(feature)
+            if len(values.all[value].readers) > 1
+            and block in values.all[value].readers
+            and observed.features[block][slot].differentiable
+        }
+        if several:
+            modules[block].train()
+            uses = uses_of_inputs(modules[block], observed.features[block], several)
+            found |= {(value, block): max(uses[slot], 1) for slot, value in several.items()}
+    return found
+
+
+def _torn(named_modules: Sequence[tuple[str, nn.Module]], observed: Observed) -> frozenset[int]:
+    """The blocks to join with those before them, because a tensor that passes one by is written to there under another name."""
+    found = set[int]()
+    began: list[int] = [0] * len(observed.features[0])
+    """By slot, the block in front of which its tensor was first."""
+    for index, (_, block) in enumerate(named_modules):
+        if not isinstance(block, SegmentModule):
+            return frozenset()  # what a declared block hands on is all that there is
+        before, began = began, []
+        for one, passed in zip(block.wiring.outputs, observed.passed[index], strict=True):
+            if isinstance(one, int) and passed is None:
+                found.update(range(max(before[one], 1), index + 1))
+            began.append(before[one] if isinstance(one, int) else index + 1)
+    return frozenset(found)
 
 
 def _joined(
@@ -222,9 +331,9 @@ def _joined(
     if len(joined) < 2:
         raise ModelError(
             f"{type(module).__name__} cannot be divided into blocks: what passes between them does not have the batch as its "
-            "first dimension; use batch_first=True in its layers, or keep the batch in front"
+            "first dimension; use batch_first=True in its layers, or keep the batch in front; or it is written to in passing"
         )
-    return [(name, blocks[0] if len(blocks) == 1 else nn.Sequential(*blocks)) for name, blocks in joined]
+    return [(name, blocks[0] if len(blocks) == 1 else Joined(blocks)) for name, blocks in joined]
 
 
 def declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
@@ -268,8 +377,8 @@ def _traced_blocks(module: nn.Module, example: Tensor, verification: Verificatio
         seams = dict.fromkeys(seam.reason for seam in find_seams(traced))
         reasons = "".join(f"; {reason}" for reason in (*traced.leaf_reasons[:3], *list(seams)[:3]))
         raise ModelError(
-            f"{type(module).__name__} cannot be divided into blocks: nowhere between two layers with weights does a "
-            f"single tensor pass, outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may "
+            f"{type(module).__name__} cannot be divided into blocks: nowhere between two layers with weights do tensors alone "
+            f"pass, outside of residual blocks and of what cannot be traced{reasons}; a method blocks() may "
             "say what its blocks are"
         )
     return list(zip((segment.name for segment in segments), build_modules(traced, segments), strict=True))

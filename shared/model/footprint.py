@@ -6,7 +6,7 @@ place of its own where that goes and on two samples otherwise.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -68,29 +68,29 @@ def training_bytes(module: nn.Module, example: TensorSpec, optimizer_bytes: Opti
     return state_bytes(module, optimizer_bytes) + activation_bytes(module, (example,))
 
 
-def activation_bytes(module: nn.Module, inputs: FeatureSpecs, *, input_gradient: bool = False) -> int:
+def activation_bytes(module: nn.Module, inputs: FeatureSpecs, answered: Collection[int] = ()) -> int:
     """Bytes that autograd keeps of one forward over features like `inputs`. Raises ModelError where the forward fails.
 
-    input_gradient: whether the features take an error gradient, because something before the module learns.
+    answered: the slots that take an error gradient, because something before the module learns.
     """
     values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     shadows = {name: value.detach().to("meta").requires_grad_(value.requires_grad) for name, value in values.items()}
     features = tuple(torch.empty(spec.shape, dtype=spec.dtype, device="meta") for spec in inputs)
     try:
         with torch.device("meta"):
-            return _activation_bytes(module, _with_gradient(features, input_gradient), shadows)
+            return _activation_bytes(module, _with_gradient(features, answered), shadows)
     except ModelError:  # its forward looks at values
         whole = inputs[0].shape[0]
         samples = min(_FEW_SAMPLES, whole)
         features = tuple(spec.example(samples) for spec in inputs)
-        return _activation_bytes(module, _with_gradient(features, input_gradient)) * whole // samples
+        return _activation_bytes(module, _with_gradient(features, answered)) * whole // samples
 
 
-def _with_gradient(features: Features, wanted: bool) -> Features:
-    """The features, as the outputs of something that learns where that is wanted: a block may write to them."""
-    if not wanted:
-        return features
-    return tuple(tensor.requires_grad_().clone() if tensor.is_floating_point() else tensor for tensor in features)
+def _with_gradient(features: Features, answered: Collection[int]) -> Features:
+    """The features, some as the outputs of something that learns: a block may write to them."""
+    return tuple(
+        tensor.requires_grad_().clone() if slot in answered else tensor for slot, tensor in enumerate(features)
+    )
 
 
 def state_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:

@@ -10,7 +10,7 @@ halves. A number of a feature that always follows one half and not the other tel
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,9 +53,12 @@ class Trial:
     """The most that all other numbers may change a number that tells one, in relation to that one."""
 
 
-def readable_shares(blocks: Sequence[nn.Module], trials: Iterable[Trial]) -> tuple[float, ...]:
-    """The share of a sample's numbers that can be read off behind each of the first blocks, as long as that is notable.
+def readable_shares(
+    blocks: Sequence[nn.Module], trials: Iterable[Trial], made: Sequence[Collection[int]] | None = None
+) -> tuple[float, ...]:
+    """The share of a sample's numbers that can be read off what each of the first blocks makes, as long as that is notable.
 
+    made: by block, the slots of its outputs that it has made, where some pass others on.
     Behind blocks without parameters the features count with any share: anybody can compute them.
     Blocks are run on copies of buffers; the caller keeps modes. The last block is left out: nothing crosses behind it.
     """
@@ -63,7 +66,7 @@ def readable_shares(blocks: Sequence[nn.Module], trials: Iterable[Trial]) -> tup
     found = [0.0 for _ in itertools.takewhile(_has_no_parameters, inner)]
     with torch.no_grad():
         for trial in trials:
-            found = [max(pair) for pair in itertools.zip_longest(found, _shares(inner, trial), fillvalue=0.0)]
+            found = [max(pair) for pair in itertools.zip_longest(found, _shares(inner, made, trial), fillvalue=0.0)]
     return tuple(found)
 
 
@@ -165,15 +168,15 @@ def _deviation(sample: Tensor) -> float:
     return float(sample.double().std(correction=0)) or 1.0
 
 
-def _shares(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
+def _shares(blocks: Sequence[nn.Module], made: Sequence[Collection[int]] | None, trial: Trial) -> list[float]:
     """The shares behind the first blocks in one trial, as long as they are notable. Mostly one block is enough to try."""
     count = 1
-    while len(found := _shares_of_all(blocks[:count], trial)) == count < len(blocks):
+    while len(found := _shares_of_all(blocks[:count], made, trial)) == count < len(blocks):
         count *= 2
     return found
 
 
-def _shares_of_all(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
+def _shares_of_all(blocks: Sequence[nn.Module], made: Sequence[Collection[int]] | None, trial: Trial) -> list[float]:
     """The same for few blocks."""
     differing = torch.cat(
         [(one[0] != other[0]).reshape(-1) for one, other in zip(trial.samples, trial.changed, strict=True)]
@@ -196,7 +199,11 @@ def _shares_of_all(blocks: Sequence[nn.Module], trial: Trial) -> list[float]:
             except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):  # only right numbers will do
                 opened = index
                 break
-            if read[index].add(bit, trial.others, *map(_of_first, (plain[index + 1], *values))) < NOTABLE_SHARE * count:
+            slots = (made[index] if made else ()) or range(
+                len(values[0])
+            )  # one that makes nothing shows what it passes on
+            told = (_of_first(features, slots) for features in (plain[index + 1], *values))
+            if read[index].add(bit, trial.others, *told) < NOTABLE_SHARE * count:
                 opened = index
                 break
     shares = [each.share(codes[differing]) for each in read[:opened]]
@@ -220,9 +227,9 @@ def _mixed(trial: Trial, chosen: Tensor) -> Features:
     )
 
 
-def _of_first(features: Features) -> Tensor:
-    """All numbers of a feature of the first sample."""
-    return torch.cat([each[:1].detach().cpu().reshape(-1).double() for each in features])
+def _of_first(features: Features, slots: Collection[int]) -> Tensor:
+    """All numbers of some slots of a feature of the first sample."""
+    return torch.cat([features[slot][:1].detach().cpu().reshape(-1).double() for slot in slots])
 
 
 class _Readings:

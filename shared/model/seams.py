@@ -10,10 +10,10 @@ from itertools import pairwise
 from torch import Tensor, fx, nn
 
 from shared.model.segmentation import (
+    crossing_tensors,
     find_pieces,
     first_weights,
     positions_of,
-    single_tensors,
     state_spans,
     waiting,
     whole_calls,
@@ -52,26 +52,27 @@ class _Obstacles:
     def __init__(self, trace: TracedForward, positions: dict[fx.Node, int]) -> None:
         self._trace = trace
         self._waiting = dict(waiting(trace, positions))
-        self._single = single_tensors(trace, positions)
+        self._possible = crossing_tensors(trace, positions)
         self._whole = list(whole_calls(trace, positions))
         self._spans = list(state_spans(trace, positions))
 
     def between(self, before: int, after: int) -> str:
         """Explain why no cut lies in front of nodes[after] and behind nodes[before]."""
         places = range(before + 1, after + 1)
-        single = [place for place in places if place in self._single]
-        if not single:
+        possible = [place for place in places if place in self._possible]
+        if not possible:
             return self._crossing(min(reversed(places), key=lambda place: len(self._passed(place))))
-        place = single[-1]
+        place = possible[-1]
         for first, last in self._spans:
             if first < place <= last:
                 return _shared_state(self._trace, first, last)
-        return _kept_whole(next(call for call in self._whole if call.start < place < call.stop))
+        whole = _kept_whole(next(call for call in self._whole if call.start < place < call.stop))
+        return f"{self._crossing(place)}; {whole}" if len(self._passed(place)) > 1 else whole
 
     def _passed(self, place: int) -> list[fx.Node]:
         values = self._waiting[place]
         tensors = [value for value in values if value in self._trace.shapes and value not in self._trace.made]
-        return [value for value in values if not any(self._trace.follows(value, tensor) for tensor in tensors)]
+        return [value for value in values if value in tensors or not self._trace.follows(value, tensors)]
 
     def _crossing(self, place: int) -> str:
         trace, passed = self._trace, self._passed(place)

@@ -1,8 +1,8 @@
 """Division of a traced forward into blocks: the possible places, and the chosen ones.
 
-A forward can be divided where exactly one value, a tensor, is passed on. It is divided there unless that would tear a
-whole block, and only in front of weights, so that a block's output comes from an activation or a normalisation if there
-is a choice (paper 000, 4.5). Graph work only: nothing is run or built here.
+A forward can be divided where nothing but tensors is passed on, each with the batch in front. It is divided there unless that
+would tear a whole block, and only in front of weights, so that a block's output comes from an activation or a normalisation if
+there is a choice (paper 000, 4.5). Graph work only: nothing is run or built here.
 """
 
 import operator
@@ -33,30 +33,55 @@ class Segment:
     name: str
     start: int
     stop: int
-    source: fx.Node
-    """The one value that enters."""
-    result: fx.Node
-    """The one value that leaves."""
+    sources: tuple[fx.Node, ...]
+    """The tensors that enter, in the order of the trace."""
+    results: tuple[fx.Node, ...]
+    """The tensors that leave. Those that have entered are passed on."""
 
 
 def find_pieces(trace: TracedForward) -> list[Segment]:
     """Divide a trace into as many pieces as may be: a single one if it cannot be divided."""
     positions = positions_of(trace)
     end = len(trace.nodes) - 1
-    crossing = single_tensors(trace, positions)
+    crossing = crossing_tensors(trace, positions)
     for call in whole_calls(trace, positions):
         for position in range(call.start + 1, call.stop):
             crossing.pop(position, None)
-    segments = pairwise([1, *sorted(crossing), end])
-    weighted = [start for start, stop in segments if first_weights(trace, start, stop) is not None]
-    inner_starts = set(weighted[1:])  # Operations before the first weights belong to the first block.
+    inner_starts = set(_starts(trace, crossing, end))
     for first, last in state_spans(trace, positions):
         inner_starts -= set(range(first + 1, last + 1))
-    crossing |= {1: trace.nodes[0], end: trace.nodes[end].all_input_nodes[0]}
+    crossing |= {1: (trace.nodes[0],), end: tuple(trace.nodes[end].all_input_nodes)}
     return [
         Segment(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
         for start, stop in pairwise([1, *sorted(inner_starts), end])
     ]
+
+
+def _starts(trace: TracedForward, crossing: dict[int, tuple[fx.Node, ...]], end: int) -> Iterator[int]:
+    """The positions at which a block begins, one in front of each weights but the first.
+
+    Where tensors pass by, it begins where the fewest new numbers are, so that nothing is joined to a tensor that has passed by
+    before it has to be; of several such positions, and where nothing passes by, at the last.
+    """
+    places = sorted(crossing)
+    weighted = [
+        index
+        for index, (start, stop) in enumerate(pairwise([1, *places, end]))
+        if first_weights(trace, start, stop) is not None
+    ]
+    before: tuple[fx.Node, ...] = ()
+    for last, index in pairwise(weighted):  # Operations before the first weights belong to the first block.
+        choice = places[last:index]
+        if any(len(crossing[place]) > 1 for place in choice):
+            new = {
+                place: sum(trace.shapes[value].numel() for value in crossing[place] if value not in before)
+                for place in choice
+            }
+            start = min(reversed(choice), key=new.__getitem__)
+        else:
+            start = choice[-1]
+        before = crossing[start]
+        yield start
 
 
 def positions_of(trace: TracedForward) -> dict[fx.Node, int]:
@@ -64,20 +89,20 @@ def positions_of(trace: TracedForward) -> dict[fx.Node, int]:
     return {node: position for position, node in enumerate(trace.nodes)}
 
 
-def single_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, fx.Node]:
-    """Return the tensor that crosses each position where it is the only value that has to, and has the batch in front.
+def crossing_tensors(trace: TracedForward, positions: dict[fx.Node, int]) -> dict[int, tuple[fx.Node, ...]]:
+    """Return the tensors that cross each position where nothing else has to, and each has the batch in front.
 
-    Values read from the module do not cross: they are there wherever they are used. Nor do sizes of the tensor that
-    crosses, and what follows from these.
+    Values read from the module do not cross: they are there wherever they are used. Nor do sizes of the tensors that
+    cross, and what follows from these.
     """
-    singles = {}
+    found = {}
     for position, values in waiting(trace, positions):
-        tensors = [value for value in values if value in trace.shapes and value not in trace.made]
-        if len(tensors) != 1 or not trace.carries_batch(tensors[0]):
+        tensors = tuple(value for value in values if value in trace.shapes and value not in trace.made)
+        if not tensors or not all(map(trace.carries_batch, tensors)):
             continue
-        if all(value is tensors[0] or trace.follows(value, tensors[0]) for value in values):
-            singles[position] = tensors[0]
-    return singles
+        if all(value in tensors or trace.follows(value, tensors) for value in values):
+            found[position] = tensors
+    return found
 
 
 def waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tuple[int, list[fx.Node]]]:
@@ -95,13 +120,27 @@ def whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator
 
     So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
     """
-    calls = [item for call in _calls(trace.calls[trace.nodes[0]]) for item in call.items if isinstance(item, Call)]
+    calls = list(_calls(_innermost(trace, positions)))[1:]
     classes = {
         type(call.module)
         for call in calls
         if not type(call.module).__module__.startswith("torch.nn.") and _has_skip(call, trace, positions)
     }
     return (call for call in calls if type(call.module) in classes)
+
+
+def _innermost(trace: TracedForward, positions: dict[fx.Node, int]) -> Call:
+    """The call in which all weights are and which holds no single other call with all of them: the module, or what it wraps."""
+    call = trace.calls[trace.nodes[0]]
+    while True:
+        weighted = []
+        for item in call.items:
+            start, stop = (item.start, item.stop) if isinstance(item, Call) else (positions[item], positions[item] + 1)
+            if first_weights(trace, start, stop) is not None:
+                weighted.append(item)
+        if len(weighted) != 1 or not isinstance(weighted[0], Call):
+            return call
+        call = weighted[0]
 
 
 def _calls(call: Call) -> Iterator[Call]:
@@ -117,7 +156,7 @@ def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -
         positions[source]: position
         for position in range(call.start, call.stop)
         for source in trace.nodes[position].all_input_nodes
-        if source.op != "get_attr" and source in trace.shapes and source not in trace.made
+        if source.op != "get_attr" and source in trace.shapes and source not in trace.made and trace.is_learned(source)
     }
     starts = [item.start if isinstance(item, Call) else positions[item] for item in call.items]
     return any(

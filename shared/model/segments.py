@@ -3,21 +3,24 @@
 Knows nothing of where to divide. A piece moves to a device, trains and evaluates by itself, as a module should.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
+from shared.model.features import Slots, call_module
 from shared.model.segmentation import Segment
 from shared.model.tracing import Device, Mode, TracedForward
+from shared.model.wiring import Made, Wiring
 
 _Value = TypeVar("_Value")
 
 
 def build_modules(trace: TracedForward, segments: Sequence[Segment]) -> list[nn.Module]:
-    """The pieces of a trace as modules of one tensor in, one tensor out. The caller keeps the modes of `trace.root`."""
+    """The pieces of a trace as modules that take and return features. The caller keeps the modes of `trace.root`."""
     held = {}
     for mode in (True, False):
         trace.root.train(mode)
@@ -31,9 +34,9 @@ def _fixed_buffers(trace: TracedForward, segment: Segment) -> set[str]:
     """The fixed buffers that a piece reads, also in what it computes again."""
     found = set[str]()
     seen = set[fx.Node]()
-    pending = [*trace.nodes[segment.start : segment.stop], segment.result]
+    pending = [*trace.nodes[segment.start : segment.stop], *segment.results]
     for node in pending:
-        if node in seen or node is segment.source or trace.sizing.dimension(node, segment.source) is not None:
+        if node in seen or node in segment.sources or _size_of(trace, node, segment.sources) is not None:
             continue
         seen.add(node)
         if node.target in trace.fixed:
@@ -42,13 +45,28 @@ def _fixed_buffers(trace: TracedForward, segment: Segment) -> set[str]:
     return found
 
 
+def _size_of(trace: TracedForward, number: fx.Node, tensors: Iterable[fx.Node]) -> tuple[fx.Node, int] | None:
+    """The first of these tensors that a number is a size of, and the dimension; None where it is a size of none."""
+    for tensor in tensors:
+        if (place := trace.sizing.dimension(number, tensor)) is not None:
+            return tensor, place
+    return None
+
+
 class SegmentModule(fx.GraphModule):
     """One piece."""
 
+    wiring: Wiring
+
     def __init__(
-        self, attributes: Mapping[str, Any], graph: fx.Graph, held: Mapping[bool, Sequence[nn.Module]]
+        self,
+        attributes: Mapping[str, Any],
+        graph: fx.Graph,
+        held: Mapping[bool, Sequence[nn.Module]],
+        wiring: Wiring,
     ) -> None:
         super().__init__(dict(attributes), graph, "Segment")
+        self.wiring = wiring
         self._non_persistent_buffers_set.update(self._buffers)  # constants, which torch.fx registers as buffers
         lent = [module.owner for module in self.modules() if isinstance(module, Borrowed)]
         own = {*self.modules(), *lent}
@@ -60,6 +78,23 @@ class SegmentModule(fx.GraphModule):
         for module in self._held[mode]:
             module.training = not mode
         return self
+
+
+class Joined(nn.Sequential):
+    """Pieces, or blocks that a model declares, one after another as one."""
+
+    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+        super().__init__(*blocks)
+        pieces = [block.wiring for block in blocks if isinstance(block, SegmentModule)]
+        self.wiring = functools.reduce(Wiring.then, pieces) if len(pieces) == len(blocks) else None
+        """None where the blocks do not know it."""
+
+    def forward(self, *features: Tensor | None) -> Slots:
+        """Return what the last returns, each given what the one before it returns."""
+        outputs: Slots = features
+        for block in self:
+            outputs = call_module(block, outputs)
+        return outputs
 
 
 class Borrowed(nn.Module):
@@ -117,8 +152,11 @@ class _Builder:
         """copied: the buffers of which the piece has a copy, because others read them too."""
         self._trace, self._segment, self._copied = trace, segment, copied
         self._graph = fx.Graph()
-        self._input = self._graph.placeholder("input")
-        self._copies = {segment.source: self._input}
+        self._inputs = [self._graph.placeholder(f"input_{slot}") for slot in range(len(segment.sources))]
+        self._copies = dict(zip(segment.sources, self._inputs, strict=True))
+        inside = set(trace.nodes[segment.start : segment.stop])
+        self._sized = sorted(segment.sources, key=lambda source: inside.isdisjoint(source.users))
+        """The tensors of which sizes are asked, those first that are there in any case because operations read them."""
         self._attributes: dict[str, Any] = {}
         self._lenders: dict[str, str] = {}
         self._borrowed: dict[str, set[str]] = {}
@@ -131,11 +169,40 @@ class _Builder:
             if node.op == "call_module":
                 self._attributes[str(node.target)] = self._trace.root.get_submodule(str(node.target))
             self._add(node)
-        self._graph.output(self._copy(self._segment.result))
+        results = [self._copy(result) for result in self._segment.results]
+        self._graph.output(results[0] if len(results) == 1 else tuple(results))
         for path, names in self._borrowed.items():
             owner = self._trace.root.get_submodule(path)
             self._attributes[self._lenders[path]] = Borrowed(owner, frozenset(names))
-        return SegmentModule(self._attributes, self._graph, held)
+        return SegmentModule(self._attributes, self._graph, held, self._wiring())
+
+    def _wiring(self) -> Wiring:
+        sources = self._segment.sources
+        reads = (slot for slot, node in enumerate(self._inputs) if any(user.op != "output" for user in node.users))
+        outputs = (
+            sources.index(result) if result in sources else self._making(result) for result in self._segment.results
+        )
+        return Wiring(frozenset(reads), tuple(outputs))
+
+    def _making(self, result: fx.Node) -> Made:
+        trace, sources = self._trace, self._segment.sources
+        parameters, slots = set[str](), set[int]()
+        pending, seen = [result], {result}
+        for node in pending:
+            if node in sources:
+                slots.add(sources.index(node))
+                continue
+            if node in trace.made or node in trace.sizing.numbers:
+                continue
+            target = str(node.target)
+            if node.op == "call_module":
+                parameters |= {f"{target}.{name}" for name, _ in trace.root.get_submodule(target).named_parameters()}
+            elif node.op == "get_attr" and isinstance(trace.attribute(node), nn.Parameter):
+                parameters.add(target)
+            new = [each for each in node.all_input_nodes if each not in seen]
+            pending += new
+            seen.update(new)
+        return Made(frozenset(parameters), frozenset(slots))
 
     def _add(self, node: fx.Node) -> None:
         self._copies[node] = self._graph.create_node(
@@ -150,17 +217,17 @@ class _Builder:
         if isinstance(argument, Mode):
             return self._read(argument.path, "training")
         if isinstance(argument, Device):
-            return self._graph.call_function(getattr, (self._input, "device"))
+            return self._graph.call_function(getattr, (self._copies[self._sized[0]], "device"))
         if not isinstance(argument, fx.Node):
             return argument
         target = str(argument.target)
         if argument.op != "get_attr":
             if argument not in self._copies:  # it was asked for, or made, in an earlier piece
-                place = self._trace.sizing.dimension(argument, self._segment.source)
-                if place is None:
+                size = _size_of(self._trace, argument, self._sized)
+                if size is None:
                     self._add(argument)
                 else:
-                    self._copies[argument] = self._graph.call_method("size", (self._input, place))
+                    self._copies[argument] = self._graph.call_method("size", (self._copies[size[0]], size[1]))
             return self._copies[argument]
         if target in self._trace.constants:
             self._attributes[target] = self._trace.constants[target]

@@ -4,14 +4,14 @@ A block hands on the sum of its own uses. In one process the gradients of all us
 first, and that gives the same bits if every block but the last uses the weight once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import made_up_features
-from shared.model.features import FeatureSpecs, call_module
+from shared.model.features import Features, FeatureSpecs, call_module
 from shared.model.random_state import random_state
 from shared.model.state_entries import BlockState
 
@@ -41,9 +41,23 @@ def check_tied(
 
 def _uses(block: nn.Module, inputs: FeatureSpecs, parameter: torch.Tensor) -> int:
     """Count the operations of a block that hand a gradient to a parameter; 0 where it cannot run on made-up inputs."""
+    outputs = _outputs(block, made_up_features(inputs, _SAMPLES))
+    return 0 if outputs is None else _edges(outputs, parameter)
+
+
+def uses_of_inputs(block: nn.Module, inputs: FeatureSpecs, slots: Collection[int]) -> dict[int, int]:
+    """Count the operations of a block that hand a gradient to each of some slots of its inputs; two where that is not known."""
+    features = made_up_features(inputs, _SAMPLES)
+    leaves = {slot: features[slot].requires_grad_() for slot in slots}
+    outputs = _outputs(block, tuple(one.clone() if slot not in leaves else one for slot, one in enumerate(features)))
+    return {slot: 2 if outputs is None else _edges(outputs, leaf) for slot, leaf in leaves.items()}
+
+
+def _outputs(block: nn.Module, features: Features) -> Features | None:
+    """The outputs of a block with their graph; None where it cannot run on made-up inputs."""
     try:
         with torch.enable_grad(), random_state("uses"):
-            outputs = call_module(block, made_up_features(inputs, _SAMPLES))
+            return call_module(block, features)
     except (
         RuntimeError,
         ValueError,
@@ -51,14 +65,17 @@ def _uses(block: nn.Module, inputs: FeatureSpecs, parameter: torch.Tensor) -> in
         TypeError,
         ArithmeticError,
     ):  # only right numbers will do for this one
-        return 0
+        return None
+
+
+def _edges(outputs: Features, leaf: torch.Tensor) -> int:
     pending = [output.grad_fn for output in outputs if output.grad_fn is not None]
     seen, found = set(pending), 0
     for node in pending:
         for behind, _ in node.next_functions:
             if behind is None:
                 continue
-            if getattr(behind, "variable", None) is parameter:
+            if getattr(behind, "variable", None) is leaf:
                 found += 1
             elif behind not in seen:
                 seen.add(behind)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
 from shared.model.examples import other_batch_sizes, with_batch
-from shared.model.features import FeatureSpecs
+from shared.model.features import Features, FeatureSpecs, call_module, specs_of
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
-from shared.model.spec import TensorSpec
+from shared.model.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Observed:
     """Specs of the features that enter each block, and of those that leave the last."""
     modifies_input: tuple[bool, ...]
     draws_random: tuple[bool, ...]
+    passed: tuple[tuple[int | None, ...], ...]
+    """By block and output, the slot of the input that the block hands on as it is; None where it makes or changes a tensor."""
     not_batch_first: frozenset[int] = frozenset()
     """Indices of the blocks whose inputs do not have the batch as their first dimension at every batch size."""
 
@@ -91,29 +93,29 @@ class Verification:
         )
 
     def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
-        features, modifies, hands_on, draws = [(TensorSpec.of(case.inputs),)], [], [], []
-        value = case.inputs.clone()
+        features: Features = (case.inputs.clone(),)
+        specs, walk, draws = [specs_of(features)], Walk(features), []
         self._buffers.restore()
         with torch.no_grad(), random_state("verify"):
             for title, block in titled:
                 block.train(case.training)
-                version, generators = value._version, generator_states()
-                with foreign_code(
-                    functools.partial(_failure, f"{title} fails {case.label}", block, TensorSpec.of(value))
-                ):
-                    output = block(value)
-                if not isinstance(output, Tensor):
-                    raise ModelError(
-                        f"{title} returns a {type(output).__name__} {case.label}; it must return one tensor"
-                    )
-                modifies.append(value._version != version)
-                hands_on.append(output.untyped_storage()._cdata == value.untyped_storage()._cdata)
+                generators = generator_states()
+                with foreign_code(functools.partial(_failure, f"{title} fails {case.label}", block, specs[-1])):
+                    outputs = call_module(block, features)
+                for output in outputs:
+                    if not isinstance(output, Tensor):
+                        kind = type(output).__name__
+                        raise ModelError(
+                            f"{title} returns a {kind} {case.label}; it must return one tensor, or a tuple of tensors"
+                        )
+                walk.step(outputs)
                 draws.append(not all(map(torch.equal, generators, generator_states())))
-                features.append((TensorSpec.of(output),))
-                value = output
-        for index in reversed(range(len(titled) - 1)):  # A block behind may write to the outputs of this one.
-            modifies[index] |= hands_on[index] and modifies[index + 1]
-        return _Result(value, self._buffers.copies(), Observed(tuple(features), tuple(modifies), tuple(draws)))
+                specs.append(specs_of(outputs))
+                features = outputs
+        if len(features) != 1:
+            raise ModelError(f"{titled[-1][0]} returns a tuple {case.label}; it must return one tensor")
+        observed = Observed(tuple(specs), walk.modified(), tuple(draws), tuple(walk.passed))
+        return _Result(features[0], self._buffers.copies(), observed)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ def _same(one: _Result, other: _Result) -> bool:
     return same_bits(one.output, other.output) and all(map(same_bits, one.buffers, other.buffers))
 
 
-def _failure(what: str, block: nn.Module, entered: TensorSpec, cause: BaseException) -> ModelError:
+def _failure(what: str, block: nn.Module, all_entered: FeatureSpecs, cause: BaseException) -> ModelError:
+    entered = next((spec for spec in all_entered if spec.differentiable), all_entered[0])
     kinds = {parameter.dtype for parameter in block.parameters() if parameter.is_floating_point()}
     advice = ""
     if entered.dtype.is_floating_point and len(kinds) == 1 and entered.dtype not in kinds:

@@ -5,8 +5,10 @@ from shared.placement.chains import at_cuts, chain_workers, cuts_of
 from shared.placement.changes import BlockMove, moves
 from shared.placement.deployment import Deployment
 from shared.placement.derived import (
+    Answer,
     Crossing,
     Link,
+    answers,
     crossings,
     first_worker,
     gradient_crossings,
@@ -16,7 +18,7 @@ from shared.placement.derived import (
     weight_crossings,
 )
 from shared.placement.document import document_of, load_placement, parse_placement
-from shared.placement.facts import BlockFacts, ModelFacts, Permissions
+from shared.placement.facts import BlockFacts, ModelFacts, Permissions, ValueFacts, unnamed_blocks
 from shared.placement.gradients_tell import may_keep, tells_inputs, told_by_gradients
 from shared.placement.programs import (
     Backward,
@@ -37,11 +39,12 @@ from shared.placement.segments import Order, answering_segment, segments, urgenc
 from shared.placement.step_plan import PlacementPlan, StepPlan
 from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.urgency import urgency
-from shared.placement.validity import check, check_size
+from shared.placement.validity import carries_raw, check, check_size, why_raw
 from shared.placement.window import Window
 
 __all__ = [
     "AGENT",
+    "Answer",
     "ArrivalWindow",
     "Backward",
     "BlockFacts",
@@ -72,9 +75,12 @@ __all__ = [
     "Take",
     "Tile",
     "Update",
+    "ValueFacts",
     "Window",
     "answering_segment",
+    "answers",
     "at_cuts",
+    "carries_raw",
     "chain_workers",
     "check",
     "check_size",
@@ -99,7 +105,9 @@ __all__ = [
     "tells_inputs",
     "told_by_gradients",
     "two_workers",
+    "unnamed_blocks",
     "urgency",
     "urgency_of_segment",
     "weight_crossings",
+    "why_raw",
 ]

@@ -1,11 +1,13 @@
 """Facts that follow from a placement: crossings between workers, the stages of each worker, and the links. Pure."""
 
+import bisect
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shared.placement.facts import ModelFacts
+from shared.placement.facts import ModelFacts, ValueFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
 
 AHEAD_IN_AN_EVALUATION = 2
@@ -18,7 +20,7 @@ class Crossing:
     """Rows of something that go from one worker to another in every step.
 
     index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
-    their gradients, the block. Labels have index L.
+    their gradients, the block. Labels have index L. slots: of a feature and of an error gradient, the tensors of it that cross.
     """
 
     sender: str
@@ -26,10 +28,15 @@ class Crossing:
     cargo: Cargo
     index: int
     rows: Rows
+    slots: tuple[int, ...] = (0,)
+    at: int = 0
+    """The block behind the stage that takes an error gradient."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.sender, self.receiver, self.cargo, self.index, self.rows)))
+        object.__setattr__(
+            self, "_hash", hash((self.sender, self.receiver, self.cargo, self.index, self.rows, self.slots))
+        )
 
     def __hash__(self) -> int:
         """Return the hash, computed once: crossings are looked up many times a step."""
@@ -75,16 +82,70 @@ def loss_rows(placement: Placement, worker: str) -> Rows | None:
     return None
 
 
-def crossings(placement: Placement) -> tuple[Crossing, ...]:
-    """All that goes forward in a step: features by block, then labels. Each has its error gradient coming back."""
-    return (*_features(placement), *_labels(placement))
+def crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
+    """All that goes forward in a step: features by block, then labels."""
+    return (*_features(placement, model), *_labels(placement))
 
 
-def _features(placement: Placement) -> Iterator[Crossing]:
-    for block in range(placement.blocks):
-        receivers = [(tile.worker, tile.rows) for tile in placement.holders(block)]
-        for sender, receiver, rows in _overlaps(_makers(placement, block), receivers):
-            yield Crossing(sender, receiver, Cargo.FEATURE, block, rows)
+def _features(placement: Placement, model: ModelFacts) -> Iterator[Crossing]:
+    """Features that stages read and their workers lack, from those that have made them: nobody gets a value that it has."""
+    makers = _Makers(placement)
+    had: dict[tuple[str, int], list[Rows]] = defaultdict(list)
+    for stage in _all_stages(placement):
+        whole = [stage.rows]
+        found: dict[tuple[str, Rows], list[int]] = {}
+        for slot in model.read_slots(stage.first, stage.stop):
+            value = model.features[stage.first][slot]
+            several = len(model.values[value].readers) > 1
+            lacking = _without(stage.rows, had[stage.worker, value]) if several else whole
+            for rows in lacking:
+                for maker, both in makers.of(model.values[value].feature, rows):
+                    if maker != stage.worker:
+                        found.setdefault((maker, both), []).append(slot)
+            if several:
+                had[stage.worker, value].append(stage.rows)
+        for (maker, rows), slots in found.items():
+            yield Crossing(maker, stage.worker, Cargo.FEATURE, stage.first, rows, tuple(slots))
+
+
+def _all_stages(placement: Placement) -> list[Tile]:
+    """The stages of all workers, by their first blocks and then their samples."""
+    found = [stage for worker in placement.workers for stage in stages(placement, worker)]
+    return sorted(found, key=lambda stage: (stage.first, stage.rows.begin))
+
+
+def _without(rows: Rows, others: list[Rows]) -> list[Rows]:
+    """One stretch with all samples that are in none of the others; none where there are no such samples."""
+    begin, end = rows.begin, rows.end
+    for other in sorted(others, key=lambda each: each.begin):
+        if other.begin <= begin:
+            begin = max(begin, other.end)
+    for other in sorted(others, key=lambda each: -each.end):
+        if other.end >= end:
+            end = min(end, other.begin)
+    return [Rows(begin, end)] if begin < end else []
+
+
+class _Makers(dict[int, list[tuple[str, Rows]]]):
+    """The workers that have made each feature, looked up once a feature."""
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self._placement = placement
+
+    def __missing__(self, feature: int) -> list[tuple[str, Rows]]:
+        self[feature] = _makers(self._placement, feature)
+        return self[feature]
+
+    def of(self, feature: int, rows: Rows) -> Iterator[tuple[str, Rows]]:
+        """List the workers that have made any of these rows, with these."""
+        makers = self[feature]
+        first = max(bisect.bisect_right(makers, rows.begin, key=lambda maker: maker[1].begin) - 1, 0)
+        for worker, made in itertools.islice(makers, first, None):
+            if made.begin >= rows.end:
+                break
+            if (both := made.overlap(rows)) is not None:
+                yield worker, both
 
 
 def _overlaps(senders: list[tuple[str, Rows]], receivers: list[tuple[str, Rows]]) -> Iterator[tuple[str, str, Rows]]:
@@ -116,15 +177,74 @@ def _labels(placement: Placement) -> Iterator[Crossing]:
 
 
 def gradient_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
-    """The error gradients that come back, last blocks first: one for each feature below which anything learns."""
-    return _answers(_features(placement), model)
+    """The error gradients that come back, last blocks first: of each stage to those that add them up; see `answers`."""
+    found: list[Crossing] = []
+    for stage, routes in answers(placement, model).items():
+        together: dict[tuple[str, Rows, int], list[int]] = {}
+        for slot, receiver, at, rows in routes:
+            if receiver != stage.worker:
+                together.setdefault((receiver, rows, at), []).append(slot)
+        for (receiver, rows, at), slots in together.items():
+            cargo = Cargo.ERROR_GRADIENT
+            found.append(Crossing(stage.worker, receiver, cargo, stage.first, rows, tuple(slots), at))
+    return tuple(reversed(found))
 
 
-def _answers(features: Iterable[Crossing], model: ModelFacts) -> tuple[Crossing, ...]:
-    forward = [one for one in features if one.cargo is Cargo.FEATURE and model.learns_below(one.index)]
-    return tuple(
-        Crossing(one.receiver, one.sender, Cargo.ERROR_GRADIENT, one.index, one.rows) for one in reversed(forward)
-    )
+class Answer(NamedTuple):
+    """The way of the error gradient that a stage has at one of its inputs."""
+
+    slot: int
+    receiver: str
+    at: int
+    """The block behind the receiver's stage that takes it."""
+    rows: Rows
+
+
+def answers(placement: Placement, model: ModelFacts) -> dict[Tile, list[Answer]]:
+    """By stage, the ways of its error gradients where they are of use: to the stages that have made what it reads.
+
+    Autograd adds the uses of a tensor one after the other, the last first. So on its way, a sum of later uses passes by the
+    next earlier stage that uses the tensor several times.
+    """
+    everyone = _all_stages(placement)
+    makers = _Makers(placement)
+    ends = {(stage.worker, block): stage.stop for stage in everyone for block in stage.blocks}
+    return {stage: list(_answers_of(stage, model, everyone, makers, ends)) for stage in everyone}
+
+
+def _answers_of(
+    stage: Tile, model: ModelFacts, everyone: list[Tile], makers: "_Makers", ends: Mapping[tuple[str, int], int]
+) -> Iterator[Answer]:
+    if not model.answered_slots(stage.first, stage.stop):
+        return
+    for slot in model.read_slots(stage.first, stage.stop):
+        value = model.value(stage.first, slot)
+        if not value.returns:
+            continue
+        left = [stage.rows]
+        if len(value.readers) > 2:
+            for other in reversed(everyone):
+                if value.feature <= other.first < stage.first and _adds(other, value):
+                    left, taken = _parted(left, other.rows)
+                    yield from (Answer(slot, other.worker, other.stop, rows) for rows in taken)
+        for rows in left:
+            for maker, made in makers.of(value.feature, rows):
+                yield Answer(slot, maker, ends[maker, value.feature - 1], made)
+
+
+def _adds(stage: Tile, value: ValueFacts) -> bool:
+    return sum(stage.first <= reader < stage.stop for reader in value.readers) > 1
+
+
+def _parted(rows: list[Rows], taken: Rows) -> tuple[list[Rows], list[Rows]]:
+    """The rows that are left of these without others, and those that both have."""
+    left = [
+        part
+        for each in rows
+        for part in (Rows(each.begin, min(each.end, taken.begin)), Rows(max(each.begin, taken.end), each.end))
+        if part.begin < part.end
+    ]
+    return left, [both for each in rows if (both := each.overlap(taken)) is not None]
 
 
 def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
@@ -160,10 +280,10 @@ class Flow(NamedTuple):
 
 def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
     """List all crossings of a step. training: False for an evaluation."""
-    forward = crossings(placement)
+    forward = crossings(placement, model)
     if not training:
         return Flow(forward, (), ())
-    return Flow(forward, _answers(forward, model), weight_crossings(placement, model))
+    return Flow(forward, gradient_crossings(placement, model), weight_crossings(placement, model))
 
 
 def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:

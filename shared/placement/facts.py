@@ -1,7 +1,6 @@
 """Facts of a model, and permissions of its owners, that a placement has to know. Numbers and names only."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 
@@ -22,6 +21,22 @@ class BlockFacts:
         return self.trainable or self.has_buffers
 
 
+@dataclass(frozen=True, slots=True)
+class ValueFacts:
+    """One tensor that blocks hand on."""
+
+    feature: int
+    """The first feature that it is part of: 0 where it is an input, b + 1 where block b makes it."""
+    readers: tuple[int, ...]
+    """The blocks that read it, in order, each as often as it uses it; L stands for the loss."""
+    returns: bool = True
+    """True if its error gradient is of use: it is of floats, and a parameter that had a part in it learns."""
+    raw: bool = False
+    """True if inputs alone have made it, so that it counts as raw samples wherever it is."""
+    unsent_type: str = ""
+    """The type of its numbers where these cannot be sent, as complex ones."""
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """A model as a chain of blocks."""
@@ -31,24 +46,94 @@ class ModelFacts:
     """In words, for features 1 and on that count as raw samples too, why they do: these can be read off them."""
     together: tuple[tuple[int, ...], ...] = ()
     """Groups of blocks that use a weight together, in order: each stays with one worker, which adds up its gradients."""
-    integer_features: frozenset[int] = frozenset()
-    """Features without a tensor of floats: no error gradient is defined there."""
-    unsent_types: Mapping[int, str] = field(default_factory=dict)
-    """For features with numbers that cannot be sent, as complex ones, of which type these are."""
+    values: tuple[ValueFacts, ...] = ()
+    """The tensors that blocks hand on. Left out, each feature is one, which the next block alone reads."""
+    features: tuple[tuple[int, ...], ...] = ()
+    """The values of each feature, slot by slot, as places in `values`."""
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            count = len(self.blocks)
+            first = next((index for index, block in enumerate(self.blocks) if block.trainable), count)
+            values = tuple(ValueFacts(index, (index,), returns=index > first) for index in range(count + 1))
+            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "features", tuple((index,) for index in range(count + 1)))
 
     @property
     def raw_features(self) -> int:
         """Number of leading features that count as raw samples: the input, and those off which it can be read."""
         return 1 + len(self.why_raw)
 
-    def learns_below(self, feature: int) -> bool:
-        """Tell whether any block before `feature` learns by an error gradient there."""
-        return feature not in self.integer_features and feature > self._first_trainable
+    def value(self, feature: int, slot: int) -> ValueFacts:
+        """Return the tensor in one slot of a feature."""
+        return self.values[self.features[feature][slot]]
+
+    def is_raw(self, value: int) -> bool:
+        """Tell whether a tensor counts as raw samples."""
+        facts = self.values[value]
+        return facts.raw or facts.feature < self.raw_features
+
+    def computes_on_raw(self, block: int) -> bool:
+        """Tell whether a block reads raw samples, or what counts as such."""
+        return block < self.raw_features or block in self._read_raw
 
     @cached_property
-    def _first_trainable(self) -> int:
-        """The first block that learns; where none does, the count of blocks."""
-        return next((index for index, block in enumerate(self.blocks) if block.trainable), len(self.blocks))
+    def _read_raw(self) -> frozenset[int]:
+        raw = (value for index, value in enumerate(self.values) if self.is_raw(index))
+        return frozenset(reader for value in raw for reader in value.readers)
+
+    def read_slots(self, first: int, stop: int) -> tuple[int, ...]:
+        """The slots of feature `first` that blocks [first, stop) read, and the loss, where these are the last."""
+        return self._slots[first, stop][0]
+
+    def answered_slots(self, first: int, stop: int) -> tuple[int, ...]:
+        """The slots of feature `stop` at which error gradients come back to blocks [first, stop).
+
+        These are the tensors that they have made, and those that they use several times and others use later: autograd adds
+        each use by itself to the sum of the later ones.
+        """
+        return self._slots[first, stop][1]
+
+    def wants_input_gradient(self, first: int, stop: int) -> bool:
+        """Tell whether error gradients at what blocks [first, stop) read are of use."""
+        return any(self.value(first, slot).returns for slot in self.read_slots(first, stop))
+
+    @cached_property
+    def _slots(self) -> "_Slots":
+        return _Slots(self)
+
+
+def unnamed_blocks(count: int) -> ModelFacts:
+    """Return the facts of blocks of which nothing is known but their count."""
+    return ModelFacts(tuple(BlockFacts(str(block)) for block in range(count)))
+
+
+class _Slots(dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]):
+    """By run of blocks, the slots that it reads and those that are answered, each worked out when it is first asked for."""
+
+    def __init__(self, model: ModelFacts) -> None:
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, run: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        first, stop = run
+        model, end = self._model, stop + (stop == len(self._model.blocks))
+        read = tuple(
+            slot
+            for slot, value in enumerate(model.features[first])
+            if any(first <= reader < end for reader in model.values[value].readers)
+        )
+        answered = tuple(
+            slot
+            for slot, value in enumerate(model.features[stop])
+            if model.values[value].returns and (first < model.values[value].feature or self._adds(value, first, stop))
+        )
+        self[run] = read, answered
+        return self[run]
+
+    def _adds(self, value: int, first: int, stop: int) -> bool:
+        readers = self._model.values[value].readers
+        return readers[-1] >= stop and sum(first <= reader < stop for reader in readers) > 1
 
 
 @dataclass(frozen=True, slots=True)

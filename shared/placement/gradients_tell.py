@@ -15,7 +15,7 @@ from shared.placement.tiles import AGENT, Placement
 
 def tells_inputs(one: Crossing, placement: Placement, model: ModelFacts) -> bool:
     """Tell whether a block's gradient or new weights reveal raw samples of another worker to the receiver."""
-    return one.index < model.raw_features and _of_others(one.receiver, placement)
+    return model.computes_on_raw(one.index) and _of_others(one.receiver, placement)
 
 
 def tells_labels(one: Crossing, placement: Placement) -> bool:
@@ -27,7 +27,7 @@ def may_keep(block: int, worker: str, model: ModelFacts, permissions: Permission
     """Tell whether a worker may keep replicas of a block. The agent has all samples and labels."""
     if worker == AGENT or worker in permissions.gradients_to:
         return True
-    tells_samples = block < model.raw_features and worker not in permissions.inputs_to
+    tells_samples = model.computes_on_raw(block) and worker not in permissions.inputs_to
     is_last, labels_to = block == len(model.blocks) - 1, permissions.labels_to
     return not tells_samples and not (is_last and labels_to is not None and worker not in labels_to)
 
@@ -44,7 +44,7 @@ def told_by_gradients(
     of_others = _of_others(worker, placement)
     told = {
         "inputs": any(tells_inputs(one, placement, model) for one in weights)
-        or (of_others and any(block < model.raw_features for block in kept)),
+        or (of_others and any(map(model.computes_on_raw, kept))),
         "labels": any(tells_labels(one, placement) for one in weights)
         or (of_others and (bool(errors) or placement.blocks - 1 in kept)),
     }

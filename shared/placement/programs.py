@@ -95,10 +95,15 @@ class _Writer:
         self._placement = placement
         self._model = model
         self._sends: Mapping[tuple[str, Cargo, int], list[Send]] = defaultdict(list)
+        """By sender and cargo, and by the block behind which it is sent: a feature by the last that made any of it."""
         self._receives: Mapping[tuple[str, Cargo, int], list[Receive]] = defaultdict(list)
+        """By receiver and cargo, and by the block that waits for it, or behind the stage that takes an error gradient."""
         for one in flow.everything:
-            self._sends[one.sender, one.cargo, one.index].append(Send(one))
-            self._receives[one.receiver, one.cargo, one.index].append(Receive(one))
+            is_feature = one.cargo is Cargo.FEATURE
+            sent = max(model.value(one.index, slot).feature for slot in one.slots) if is_feature else one.index
+            received = one.at if one.cargo is Cargo.ERROR_GRADIENT else one.index
+            self._sends[one.sender, one.cargo, sent].append(Send(one))
+            self._receives[one.receiver, one.cargo, received].append(Receive(one))
 
     def operations(self, worker: str, *, training: bool) -> Iterator[Operation]:
         last = self._placement.blocks
@@ -114,7 +119,8 @@ class _Writer:
             if stage.stop == last:  # so that nothing is waited for between the last block and its backward
                 yield from self._received(worker, Cargo.LABEL, last)
             yield Forward(stage)
-            yield from self._sent(worker, Cargo.FEATURE, stage.stop)
+            for block in stage.blocks:
+                yield from self._sent(worker, Cargo.FEATURE, block + 1)
         if (rows := loss_rows(self._placement, worker)) is not None:
             yield Loss(rows)
         if training:
@@ -123,11 +129,13 @@ class _Writer:
 
     def _way_back(self, worker: str, own: tuple[Tile, ...]) -> Iterator[Operation]:
         for stage in reversed(own):
-            if not self._model.learns_below(stage.stop):  # its part is the buffers that the forward has left
+            if not self._model.answered_slots(
+                stage.first, stage.stop
+            ):  # its part is the buffers that the forward has left
                 yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
                 continue
             yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
-            yield Backward(stage, input_gradient=self._model.learns_below(stage.first))
+            yield Backward(stage, input_gradient=self._model.wants_input_gradient(stage.first, stage.stop))
             yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
             yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
 

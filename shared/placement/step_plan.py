@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import NamedTuple
 
-from shared.placement.derived import Crossing, first_worker, flow_of, links_of, steps_ahead
+from shared.placement.derived import Crossing, answers, first_worker, flow_of, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
 from shared.placement.programs import Program, programs_of
 from shared.placement.reports import report_parents, reports_heard
@@ -29,6 +29,8 @@ class StepPlan:
         self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)
+        self.answers = answers(placement, model) if training else {}
+        """By stage, the ways of its error gradients; see `answers`."""
         self.ahead = steps_ahead(placement, flow, training=training)
         """Number of steps that may have begun beyond the oldest that some worker is still computing; see `steps_ahead`."""
         self.links = links_of(placement, flow)

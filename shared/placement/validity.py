@@ -146,10 +146,10 @@ def _routes(placement: Placement, _model: ModelFacts) -> Iterator[str]:
 
 
 def _types(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    if not model.unsent_types:
-        return
-    for one in crossings(placement):
-        if one.cargo is Cargo.FEATURE and (name := model.unsent_types.get(one.index)):
+    for one in crossings(placement, model):
+        if one.cargo is not Cargo.FEATURE:
+            continue
+        for name in (name for slot in one.slots if (name := model.value(one.index, slot).unsent_type)):
             what = f"what enters block {one.index} ({model.blocks[one.index].name})"
             yield (
                 f"{what} would go from {one.sender!r} to {one.receiver!r} and holds numbers of type {name}, which cannot be "
@@ -171,8 +171,8 @@ def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
 
 def _private(placement: Placement, model: ModelFacts, permissions: Permissions) -> Iterator[str]:
     """No raw sample and no label goes where it may not."""
-    for one in crossings(placement):
-        raw = one.cargo is Cargo.FEATURE and one.index < model.raw_features
+    for one in crossings(placement, model):
+        raw = one.cargo is Cargo.FEATURE and carries_raw(one, model)
         if raw and one.receiver not in permissions.inputs_to:
             first = "block" if model.raw_features == 1 else f"{model.raw_features} blocks"
             yield (
@@ -207,9 +207,21 @@ def _telling(placement: Placement, model: ModelFacts, permissions: Permissions) 
             )
 
 
+def carries_raw(one: Crossing, model: ModelFacts) -> bool:
+    """Tell whether a feature on this crossing holds raw samples, or what counts as such."""
+    return any(model.is_raw(model.features[one.index][slot]) for slot in one.slots)
+
+
+def why_raw(one: Crossing, model: ModelFacts) -> str:
+    """Explain why a feature counts as raw samples, where that has to be said; empty otherwise."""
+    made = [value.feature for slot in one.slots if (value := model.value(one.index, slot)).feature < model.raw_features]
+    if (feature := max(made, default=0)) or one.index == 0:
+        return model.why_raw[feature - 1] if feature else ""
+    return f"block {one.index} ({model.blocks[one.index].name}) reads what inputs alone have made"
+
+
 def _why_raw(one: Crossing, model: ModelFacts) -> str:
-    """Explain why a feature counts as raw samples, where that has to be said."""
-    return f": {model.why_raw[one.index - 1]}" if one.index else ""
+    return f": {why}" if (why := why_raw(one, model)) else ""
 
 
 def _counted(count: int, what: str) -> str:

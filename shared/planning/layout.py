@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shared.placement import Cargo, Placement, Route, Rows, Source, Tile, crossings
+from shared.placement import Cargo, Placement, Route, Rows, Source, Tile, crossings, unnamed_blocks
 from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.profile import Profile
 
@@ -112,5 +112,6 @@ def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
 def feature_routes(placement: Placement) -> list[Route]:
     """List the routes on which features travel, in the order of the tiles that send."""
     order = {worker: index for index, worker in enumerate(dict.fromkeys(tile.worker for tile in placement.tiles))}
-    routes = {Route(one.sender, one.receiver, one.cargo) for one in crossings(placement) if one.cargo is Cargo.FEATURE}
+    forward = (one for one in crossings(placement, unnamed_blocks(placement.blocks)) if one.cargo is Cargo.FEATURE)
+    routes = {Route(one.sender, one.receiver, one.cargo) for one in forward}
     return sorted(routes, key=lambda route: (order[route.sender], order[route.receiver]))

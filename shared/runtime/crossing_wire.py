@@ -7,7 +7,6 @@ for each of its entries (`block_entries`).
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name
@@ -45,6 +44,8 @@ class CrossingWire:
     """Refuses labels that the loss cannot take; raises an IsthmusError."""
     _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
 
+    _coded: dict[int, tuple[bool, ...]] = field(default_factory=dict, init=False, repr=False)
+
     def entries(self, crossing: Crossing) -> tuple[BlockEntry, ...]:
         """The tensors of a load of a shared block, by slot."""
         key = crossing.cargo, crossing.index
@@ -55,11 +56,8 @@ class CrossingWire:
     def slots(self, crossing: Crossing) -> tuple[int, ...]:
         """The slots that cross, in their order."""
         match crossing.cargo:
-            case Cargo.FEATURE:
-                return tuple(range(len(self.chain.features[crossing.index])))
-            case Cargo.ERROR_GRADIENT:
-                specs = self.chain.features[crossing.index]
-                return tuple(slot for slot, spec in enumerate(specs) if spec.differentiable)
+            case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
+                return crossing.slots
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return tuple(range(len(self.entries(crossing))))
         return (0,)
@@ -68,10 +66,14 @@ class CrossingWire:
         """Return the key of a tensor in the stream."""
         return TensorKey(step, ROLES[crossing.cargo], crossing.index, slot)
 
-    def codec(self, crossing: Crossing, dtype: torch.dtype) -> str:
-        """The codec of one tensor: integers go raw, for they stand for something."""
+    def codec(self, crossing: Crossing, slot: int) -> str:
+        """The codec of one tensor: some go raw, see `Chain.coded_slots`."""
+        if crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
+            return "raw"
+        if crossing.index not in self._coded:
+            self._coded[crossing.index] = self.chain.coded_slots(crossing.index)
         route = Route(crossing.sender, crossing.receiver, crossing.cargo)
-        return self.placement.codecs.get(route, "raw") if dtype.is_floating_point else "raw"
+        return self.placement.codecs.get(route, "raw") if self._coded[crossing.index][slot] else "raw"
 
     def expected(self, crossing: Crossing, step: int, slot: int, samples: int) -> ExpectedTensor:
         """Describe the tensor that must come for one slot of a crossing. samples: of the whole batch."""
@@ -87,35 +89,32 @@ class CrossingWire:
         spec = self.chain.features[crossing.index][slot]
         tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
-        return ExpectedTensor(key, version, self.codec(crossing, spec.dtype), tensor, may_be_absent=is_gradient)
+        return ExpectedTensor(key, version, self.codec(crossing, slot), tensor, may_be_absent=is_gradient)
 
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
         """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
         no time."""
         if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
             return True
-        specs = self.chain.features[crossing.index]
-        return not any(is_lossy(self.codec(crossing, specs[slot].dtype)) for slot in self.slots(crossing))
+        return not any(is_lossy(self.codec(crossing, slot)) for slot in crossing.slots)
 
     def quick_bytes(self, crossing: Crossing) -> int:
         """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
         if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
             return codec_by_name("raw").QUICK_BYTES
-        specs = self.chain.features[crossing.index]
-        codecs = {self.codec(crossing, specs[slot].dtype) for slot in self.slots(crossing)}
-        return min(codec_by_name(codec).QUICK_BYTES for codec in codecs)
+        return min(codec_by_name(self.codec(crossing, slot)).QUICK_BYTES for slot in crossing.slots)
 
     def encode(self, crossing: Crossing, load: Load) -> EncodedSlots:
         """The tensors of a load by slot. Computes."""
         if isinstance(load, dict):
             return {
-                slot: self._encoded(crossing, entry.to_wire(load[entry.name])) if entry.name in load else None
+                slot: self._encoded(crossing, slot, entry.to_wire(load[entry.name])) if entry.name in load else None
                 for slot, entry in enumerate(self.entries(crossing))
             }
-        return {slot: self._encoded(crossing, load[slot]) for slot in self.slots(crossing)}
+        return {slot: self._encoded(crossing, slot, load[slot]) for slot in self.slots(crossing)}
 
-    def _encoded(self, crossing: Crossing, tensor: Tensor | None) -> Encoded | None:
-        return None if tensor is None else codec_by_name(self.codec(crossing, tensor.dtype)).encode(tensor.cpu())
+    def _encoded(self, crossing: Crossing, slot: int, tensor: Tensor | None) -> Encoded | None:
+        return None if tensor is None else codec_by_name(self.codec(crossing, slot)).encode(tensor.cpu())
 
     def decode(self, crossing: Crossing, encoded: EncodedSlots) -> Load:
         """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""

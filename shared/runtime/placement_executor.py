@@ -73,7 +73,9 @@ class PlacementExecutor:
         results = Results(self._hear, MOST_UNHEARD)
         self._compute_loop = ComputeLoop(steps, self._loads, results, self._record, threads.compute, changed)
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
-        coder = LoadCoder(wire, crossings, Feedback(blocks.feedback, steps.receives), threads.codecs)
+        coder = LoadCoder(
+            wire, crossings, Feedback(blocks.feedback, steps.receives, plan.model.features), threads.codecs
+        )
         arrivals = ArrivalWindow(window)
         self._relay = relay = ReportRelay(window, emit, changed)
         self.links = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}

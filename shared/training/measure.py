@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from shared.model.chain import Block
-from shared.model.features import Features, FeatureSpecs, Gradients
+from shared.model.features import Features, FeatureSpecs, Gradients, Slots
 from shared.model.snapshot import same_attributes
 from shared.training import block_state
 from shared.training.device import synchronise
@@ -80,5 +80,8 @@ def _examples(specs: FeatureSpecs) -> Features:
     return tuple(spec.example() for spec in specs)
 
 
-def _made_up_gradients(features: Features) -> Gradients:
-    return tuple(torch.full_like(tensor, GRADIENT_SCALE) if tensor.is_floating_point() else None for tensor in features)
+def _made_up_gradients(features: Slots) -> Gradients:
+    return tuple(
+        None if tensor is None or not tensor.is_floating_point() else torch.full_like(tensor, GRADIENT_SCALE)
+        for tensor in features
+    )

@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
-from shared.model.features import Features, Gradients, call_module
+from shared.model.features import Gradients, Slots, call_module
 from shared.model.random_state import random_state
 from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
@@ -24,7 +24,7 @@ from shared.training.recipe import Recipe
 class Graph:
     """One forward pass with the graph that its backward needs. `outputs` must not be written to."""
 
-    outputs: Features
+    outputs: Slots
     input_gradients: list[Tensor | None]
     """Results of the backward pass so far, by slot."""
 
@@ -44,8 +44,9 @@ class Stage:
         """The blocks that this stage runs, in order."""
         self.trainable = any(block.trainable for block in self.blocks)
         """True if any block of the stage has something to learn."""
-        self.gradients_return = held.chain.gradients_return(stop)
-        """True if error gradients return to the outputs, because any is of use there."""
+        self._answered = frozenset(held.chain.gradient_slots(first))
+        self.gradients_return = held.chain.is_answered(first, stop)
+        """True if error gradients return to outputs that the stage has made, because any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
         self._running = 0
         """Position among `blocks` of the block that is run, or was last."""
@@ -58,16 +59,18 @@ class Stage:
         """The device of the held blocks."""
         return self.held.device
 
-    def forward(self, step: int, inputs: Features, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
+    def forward(self, step: int, inputs: Slots, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
 
-        inputs: those of the first block, batch first. input_gradient: whether `backward` returns the error gradients
-        at those of `inputs` that are floats. weights: a copy to run on instead of the stage's own. Buffers (batch-norm
-        statistics) are updated.
+        inputs: those of the first block, batch first; None for what no block here reads. input_gradient: whether `backward`
+        returns the error gradients at those of `inputs` where they are of use. weights: a copy to run on instead of the
+        stage's own. Buffers (batch-norm statistics) are updated.
         """
-        sources = tuple(tensor.detach().to(self.device) for tensor in inputs)
+        sources = tuple(None if tensor is None else tensor.detach().to(self.device) for tensor in inputs)
         leaves = [
-            (slot, source) for slot, source in enumerate(sources) if input_gradient and source.is_floating_point()
+            (slot, source)
+            for slot, source in enumerate(sources)
+            if input_gradient and source is not None and slot in self._answered
         ]
         for _, leaf in leaves:
             leaf.requires_grad_()
@@ -85,12 +88,13 @@ class Stage:
         gradient reaches. Raises ModelError when the backward fails.
         """
         of_use = tuple(
-            gradient.to(self.device) if gradient is not None and output.requires_grad else None
+            gradient.to(self.device) if gradient is not None and output is not None and output.requires_grad else None
             for output, gradient in zip(graph.outputs, gradients, strict=True)
         )
         if not self.blocks:  # inputs and outputs are one
             return of_use
-        roots = tuple(output for output, gradient in zip(graph.outputs, of_use, strict=True) if gradient is not None)
+        pairs = zip(graph.outputs, of_use, strict=True)
+        roots = tuple(output for output, gradient in pairs if output is not None and gradient is not None)
         return self._backward(graph, roots, tuple(gradient for gradient in of_use if gradient is not None))
 
     def backward_from(self, graph: Graph, loss: Tensor) -> Gradients:
@@ -109,12 +113,12 @@ class Stage:
         """Update every block by the gradients of its backward passes, and drop these."""
         self.held.update(range(self.first, self.stop), step)
 
-    def forward_only(self, step: int, inputs: Features) -> Features:
+    def forward_only(self, step: int, inputs: Slots) -> Slots:
         """Run the blocks in training mode without a graph; buffers are updated."""
         with torch.no_grad():
             return self._run(step, self._placed(inputs), None)
 
-    def _run(self, step: int, features: Features, weights: Weights | None) -> Features:
+    def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
         features = self._writable(features)
         self._set_mode(training=True)
         with self._block_failures:
@@ -128,14 +132,14 @@ class Stage:
                     features = call_module(block.module, features, values)
         return features
 
-    def _placed(self, features: Features) -> Features:
-        return tuple(tensor.to(self.device) for tensor in features)
+    def _placed(self, features: Slots) -> Slots:
+        return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)
 
-    def _writable(self, features: Features) -> Features:
+    def _writable(self, features: Slots) -> Slots:
         """Return features that the first block may write to: copies, if it does."""
         if not self.blocks or not self.blocks[0].modifies_input:
             return features
-        return tuple(tensor.clone() for tensor in features)
+        return tuple(None if tensor is None else tensor.clone() for tensor in features)
 
     def copy_weights(self) -> Weights:
         """A copy of the trainable parameters, to run a forward on while the originals go on learning."""
@@ -159,7 +163,7 @@ class Stage:
                 if gradient is not None:
                     parameter.grad = gradient
 
-    def evaluate(self, inputs: Features) -> Features:
+    def evaluate(self, inputs: Slots) -> Slots:
         """Forward in evaluation mode without a graph; nothing changes."""
         self._set_mode(training=False)
         with torch.no_grad(), self._block_failures:

@@ -74,7 +74,9 @@ def fuzz_placements(count: int, first_seed: int) -> Crossed:
         _nobody_knows_more_than_is_his(placement, model)
         _nobody_may_be_told(placement, model)
         other = data.draw(placements(model))
-        assert any(one.cargo is Cargo.LABEL for one in crossings(other)) != _labels_stay(other), "else it would be seen"
+        assert any(one.cargo is Cargo.LABEL for one in crossings(other, model)) != _labels_stay(other), (
+            "else it would be seen"
+        )
         crossed.placements += 1
         crossed.by_cargo.update(one.cargo for one in everything)
 
@@ -93,7 +95,7 @@ def _samples(rows: Rows) -> range:
 
 
 def _all_crossings(placement: Placement, model: ModelFacts) -> list[Crossing]:
-    return [*crossings(placement), *gradient_crossings(placement, model), *weight_crossings(placement, model)]
+    return [*crossings(placement, model), *gradient_crossings(placement, model), *weight_crossings(placement, model)]
 
 
 def _tells_a_label(one: Crossing, placement: Placement) -> bool:

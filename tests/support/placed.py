@@ -78,14 +78,14 @@ def batch_of(step: int, samples: int) -> tuple[Tensor, Tensor]:
         return torch.randn(samples, INPUTS), torch.randint(CLASSES, (samples,))
 
 
-def method(backward: str = "replay") -> Method:
-    return Method(LossHead("cross_entropy", None), backward)
+def method(backward: str = "replay", loss: str = "cross_entropy") -> Method:
+    return Method(LossHead(loss, None), backward)
 
 
 def in_process(
     chains: dict[str, Chain], placement: Placement, told: Recipe, backward: str = "replay"
 ) -> InProcessSession:
-    return InProcessSession(chains, placement, told, method(backward), CPU)
+    return InProcessSession(chains, placement, told, method(backward, told.loss), CPU)
 
 
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ class WatchedBlocks(PlacedBlocks):
         ]
         self._inputs = [known for known in self._inputs if known() is not None]
         self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
-        self._inputs += map(weakref.ref, inputs)
+        self._inputs += [weakref.ref(tensor) for tensor in inputs if tensor is not None]
 
     def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
         """See `PlacedBlocks`."""
@@ -148,9 +148,17 @@ class LooseSession:
     """All workers of a placement; dice decide whose work, and whose message, comes next. Nothing is encoded."""
 
     def __init__(
-        self, module: nn.Module, placement: Placement, told: Recipe, backward: str, dice: random.Random
+        self,
+        module: nn.Module,
+        placement: Placement,
+        told: Recipe,
+        backward: str,
+        dice: random.Random,
+        example: Tensor | None = None,
     ) -> None:
-        self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+        """example: a batch of inputs, where the module does not take those of `batch_of`."""
+        example = torch.zeros(8, INPUTS) if example is None else example
+        self.chains = {worker: build_chain(copy.deepcopy(module), example) for worker in placement.workers}
         self.turns: list[Turn] = []
         self.most_unanswered = 0
         """Most steps that had begun at a worker and whose tensors it still needed."""
@@ -161,7 +169,7 @@ class LooseSession:
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),
                 plan,
                 worker,
-                method(backward),
+                method(backward, told.loss),
             )
             for worker in placement.workers
         }

@@ -58,6 +58,13 @@ class FlatDigits:
         return image.reshape(-1), label
 
 
+class Pictures(FlatDigits):
+    """The digits as they are."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self._digits[index]
+
+
 class OneHotDigits(FlatDigits):
     """Their labels as ten numbers each."""
 

@@ -23,11 +23,13 @@ from shared.placement import (
     Placement,
     PlacementPlan,
     StepPlan,
+    carries_raw,
     check,
     check_size,
     parse_placement,
     stages,
     tells_inputs,
+    why_raw,
 )
 from shared.runtime.block_entries import SHARED
 from shared.runtime.crossing_wire import CrossingWire
@@ -85,9 +87,9 @@ class PlacementJudge:
         plan = PlacementPlan.of(placement, self.model)
         mine = [one for one in plan.training.crossings if self.worker in (one.sender, one.receiver)]
         for one in mine:
-            raw = one.cargo is Cargo.FEATURE and one.index < self.model.raw_features
+            raw = one.cargo is Cargo.FEATURE and carries_raw(one, self.model)
             if raw and one.receiver == self.worker and not self.limits.accept_inputs:
-                why = f"{self.model.why_raw[one.index - 1]}; " if one.index else ""
+                why = f"{why}; " if (why := why_raw(one, self.model)) else ""
                 raise ConfigError(
                     f"placement: raw samples would go from {one.sender!r} to {self.worker!r}, which takes none "
                     f"(server.accept_inputs); {why}leave the first blocks where the samples are"
@@ -109,7 +111,7 @@ class PlacementJudge:
 
     def check_replica(self, block: int) -> None:
         """Refuse to keep replicas of a block whose weights could tell raw samples in the course of time. Raises ConfigError."""
-        if block < self.model.raw_features and not self.limits.accept_inputs:
+        if self.model.computes_on_raw(block) and not self.limits.accept_inputs:
             raise ConfigError(
                 f"block {block} computes on raw samples, so its replicas could tell raw samples to {self.worker!r}, which "
                 "takes none (server.accept_inputs); keep them on the device, or at a trainer that takes samples"
@@ -152,7 +154,7 @@ class PlacementJudge:
         waiting = {
             block
             for stage in stages(placement, self.worker)
-            if stage.stop < placement.blocks and self.model.learns_below(stage.stop)
+            if stage.stop < placement.blocks and self.model.answered_slots(stage.first, stage.stop)
             for block in stage.blocks
         }
         if not self.graph_bytes or not waiting:
@@ -162,7 +164,8 @@ class PlacementJudge:
 
     def _check_size(self, placement: Placement, one: Crossing) -> None:
         if one.cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
-            for spec in self.chain.features[one.index]:
+            for slot in one.slots:
+                spec = self.chain.features[one.index][slot]
                 tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
 
@@ -177,6 +180,6 @@ class PlacementJudge:
         for slot in wire.slots(one):
             spec = self.chain.features[one.index][slot]
             tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
-            encoded = codec_by_name(wire.codec(one, spec.dtype)).encoded_bytes(tensor.shape, tensor.dtype)
+            encoded = codec_by_name(wire.codec(one, slot)).encoded_bytes(tensor.shape, tensor.dtype)
             total += tensor.bytes + max(tensor.bytes, encoded)
         return total

@@ -5,6 +5,7 @@ another batch, and on shorter samples where it takes them. Where the two modes d
 when the graph runs. Sizes that are the same in all runs are constants; the others stay questions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class TracedForward:
     sizing: Sizing
     made: set[fx.Node]
     """Nodes whose values follow from sizes and constants alone, so that they can be computed wherever they are needed."""
+    parameterless: set[fx.Node]
+    """Nodes whose values follow from the input, constants and buffers alone."""
     fixed: set[str]
     """Targets of the nodes that read a buffer which nothing writes to and no state dict holds."""
     constants: dict[str, Tensor]
@@ -44,6 +47,7 @@ class TracedForward:
     """The user's line that each node comes from, as file:line."""
     leaf_reasons: list[str]
     """Reasons why submodules could not be traced, each with its place, one sentence for each kind."""
+    takes_floats: bool
     takes_shorter: bool
     """True if the graph holds for shorter samples too."""
 
@@ -59,12 +63,16 @@ class TracedForward:
         """Tell whether the first dimension of a node's tensor is that of the input, whatever the batch size."""
         return self.sizing.shapes[tensor][:1] == self.sizing.shapes[self.nodes[0]][:1]
 
-    def follows(self, value: fx.Node, tensor: fx.Node) -> bool:
-        """Tell whether a value can be computed of the sizes of a tensor, so that it need not be passed on beside it."""
-        if self.sizing.dimension(value, tensor) is not None:
+    def is_learned(self, value: fx.Node) -> bool:
+        """Tell whether parameters had a part in a value, or it is a measured input: not so with masks and positions."""
+        return value not in self.parameterless or (value is self.nodes[0] and self.takes_floats)
+
+    def follows(self, value: fx.Node, tensors: Sequence[fx.Node]) -> bool:
+        """Tell whether a value can be computed of the sizes of tensors, so that it need not be passed on beside them."""
+        if any(self.sizing.dimension(value, tensor) is not None for tensor in tensors):
             return True
         return value in self.made and all(
-            self.follows(source, tensor) for source in value.all_input_nodes if source.op != "get_attr"
+            self.follows(source, tensors) for source in value.all_input_nodes if source.op != "get_attr"
         )
 
 
@@ -106,10 +114,12 @@ def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
         shapes=trained.shapes,
         sizing=sizing,
         made=trained.made,
+        parameterless=trained.without_gradient,
         fixed=trained.fixed - _used_by_submodules(root, trained),
         constants=trained.constants,
         lines=trained.lines,
         leaf_reasons=leaves.reasons,
+        takes_floats=example.is_floating_point(),
         takes_shorter=short is not None,
     )
 

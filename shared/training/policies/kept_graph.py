@@ -3,7 +3,7 @@
 from collections import deque
 from typing import ClassVar
 
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients, Slots
 from shared.training.stage import Graph, Stage
 
 
@@ -17,7 +17,7 @@ class KeptGraph:
         self._input_gradient = input_gradient
         self._history: deque[tuple[int, Graph]] = deque()
 
-    def forward(self, step: int, inputs: Features) -> Features:
+    def forward(self, step: int, inputs: Slots) -> Slots:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
@@ -32,6 +32,6 @@ class KeptGraph:
         return self._stage.backward(graph, gradients)
 
 
-def detached(graph: Graph) -> Features:
+def detached(graph: Graph) -> Slots:
     """The outputs of a forward, without its graph."""
-    return tuple(output.detach() for output in graph.outputs)
+    return tuple(None if output is None else output.detach() for output in graph.outputs)

@@ -6,7 +6,7 @@ and each has a file. Called from the compute thread; batches come back in the or
 
 from typing import ClassVar, Protocol
 
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients, Slots
 from shared.training.stage import Stage
 
 
@@ -20,7 +20,7 @@ class BackwardPolicy(Protocol):
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         """input_gradient: True if the error gradients at the stage's inputs are needed."""
 
-    def forward(self, step: int, inputs: Features) -> Features:
+    def forward(self, step: int, inputs: Slots) -> Slots:
         """Compute the features of a batch, detached, and keep what their backward needs."""
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import ClassVar
 
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients, Slots
 from shared.training.policies.buffers import unchanged_buffers
 from shared.training.stage import Stage
 
@@ -20,9 +20,9 @@ class Replay:
     def __init__(self, stage: Stage, *, input_gradient: bool = False) -> None:
         self._stage = stage
         self._input_gradient = input_gradient
-        self._history: deque[tuple[int, Features]] = deque()
+        self._history: deque[tuple[int, Slots]] = deque()
 
-    def forward(self, step: int, inputs: Features) -> Features:
+    def forward(self, step: int, inputs: Slots) -> Slots:
         """See `BackwardPolicy`."""
         if self._stage.gradients_return:
             self._history.append((step, inputs))

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import ClassVar
 
-from shared.model.features import Features, Gradients
+from shared.model.features import Gradients, Slots
 from shared.training.policies.buffers import renew_buffers
 from shared.training.policies.kept_graph import detached
 from shared.training.stage import Graph, Stage, Weights
@@ -24,7 +24,7 @@ class Stash:
         self._weights: Weights | None = None
         self._copied_version = -1
 
-    def forward(self, step: int, inputs: Features) -> Features:
+    def forward(self, step: int, inputs: Slots) -> Slots:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)

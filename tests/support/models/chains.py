@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from shared.model.chain import Chain
+from shared.model.features import Slots, call_module, features_of
 from shared.model.spec import TensorSpec
 
 WIDTH = 6
@@ -22,9 +23,11 @@ def names(chain: Chain) -> list[str]:
 
 
 def run_chain(chain: Chain, value: Tensor) -> Tensor:
+    features: Slots = (value,)
     for block in chain.blocks:
-        value = block.module(value)
-    return value
+        features = call_module(block.module, features)
+    (output,) = features_of(features)
+    return output
 
 
 class Residual(nn.Module):

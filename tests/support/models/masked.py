@@ -1,4 +1,4 @@
-"""A model that falls into few blocks: its mask passes beside what the layers of its encoder hand on."""
+"""A model that falls into few blocks: its mask, which has the length in front, passes beside what layers hand on."""
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ class MaskedLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return features of shape (B, T, width)."""
         mixed = self.mix(x).relu()
-        return self.out(mixed) * mask
+        return self.out(mixed) * mask.t().unsqueeze(-1)
 
 
 class MaskedEncoder(nn.Module):
@@ -27,7 +27,7 @@ class MaskedEncoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores of shape (B, classes), for tokens of shape (B, T)."""
-        mask = tokens.ne(0).unsqueeze(-1)
+        mask = tokens.t().ne(0)
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, mask)

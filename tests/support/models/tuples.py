@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from shared.model.behaviour import behaviour_of
 from shared.model.chain import Block, Chain
-from shared.model.features import Features, FeatureSpecs, call_module
+from shared.model.features import call_module, specs_of
 from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import assign_state
+from shared.model.wiring import Wiring, connect
 
 WIDTH, CLASSES = 6, 3
 
@@ -90,17 +91,14 @@ class Tupled(nn.Module):
 
 
 CUTS = (1, 2, 3)
+PASSED: tuple[tuple[int | None, ...], ...] = ((None, None), (None, 1, None), (None, 2), (None,))
+"""By part and output, the slot of the input that it is."""
 
 
 def tupled(seed: int = 0, *, fickle: bool = False) -> Tupled:
     """fickle: with blocks that hand on a gradient of some slots in some steps."""
     with random_state("tupled", seed):
         return Tupled(fickle=fickle)
-
-
-def specs_of(features: Features) -> FeatureSpecs:
-    """Return the shape and the type of each of the tensors."""
-    return tuple(map(TensorSpec.of, features))
 
 
 def tupled_chain(module: Tupled, batch: int) -> Chain:
@@ -121,4 +119,8 @@ def tupled_chain(module: Tupled, batch: int) -> Chain:
         Block(index, name, part, isinstance(part, Masked), isinstance(part, Masked), states[index])
         for index, (name, part) in enumerate(named)
     )
-    return Chain(module, blocks, tuple(specs), (), False, behaviours)
+    wirings = [
+        Wiring.opaque(frozenset(entry.name for entry in state.entries if entry.is_parameter), len(inputs), passed)
+        for state, inputs, passed in zip(states, specs, PASSED, strict=False)
+    ]
+    return Chain(module, blocks, tuple(specs), connect(wirings, 1), (), False, behaviours)

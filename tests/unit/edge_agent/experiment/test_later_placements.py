@@ -7,7 +7,7 @@ import pytest
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
 from shared.errors import ConfigError
-from shared.placement import Cargo, crossings, held_blocks, parse_range
+from shared.placement import Cargo, crossings, held_blocks, parse_range, unnamed_blocks
 from tests.support.experiments import flags
 from tests.support.placement_kinds import RANGES, SHARED, trainers_flag
 from tests.support.running import edge_config
@@ -44,7 +44,7 @@ LATER = {
 
 
 def label_receivers(placement):
-    return {one.receiver for one in crossings(placement) if one.cargo is Cargo.LABEL}
+    return {one.receiver for one in crossings(placement, unnamed_blocks(placement.blocks)) if one.cargo is Cargo.LABEL}
 
 
 @pytest.mark.parametrize("kind", LATER)

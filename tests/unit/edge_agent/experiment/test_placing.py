@@ -9,7 +9,7 @@ from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError, ModelError
 from shared.execution.model_facts import facts_of
-from shared.placement import Cargo, Route, Rows, Source, Tile, crossings, loss_rows
+from shared.placement import Cargo, Route, Rows, Source, Tile, crossings, loss_rows, unnamed_blocks
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 
@@ -44,7 +44,7 @@ def test_with_all_blocks_here_so_is_the_loss_and_nothing_crosses():
     whole = placed("deployment.cut=4", "trainer.name=gpu")
     assert loss_rows(whole, "edge") == WHOLE
     assert loss_rows(whole, "gpu") is None
-    assert crossings(whole) == ()
+    assert crossings(whole, unnamed_blocks(4)) == ()
 
 
 def test_the_loss_of_tokens_is_computed_by_one_worker(tmp_path):

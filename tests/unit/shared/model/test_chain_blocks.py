@@ -307,7 +307,7 @@ def test_a_module_of_two_inputs_may_be_opened():
         def forward(self, x: Tensor) -> Tensor:
             return self.merge(self.left(x), self.right(x))
 
-    assert names(build_chain(Model(), example())) == ["left", "merge.first", "merge.second"]
+    assert names(build_chain(Model(), example())) == ["left", "right", "merge.first", "merge.second"]
 
 
 def test_the_example_is_not_written_to():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from shared.model.chain import Chain, build_chain
 from shared.model.report import explain
 from tests.support.models.masked import MaskedEncoder, MaskedLayer, encoder
+from tests.support.models.several import PaddedEncoder
 
 WIDTH = 6
 
@@ -27,7 +28,13 @@ def said(chain: Chain) -> dict[tuple[str, str], str]:
     return {(seam.before, seam.after): seam.reason for seam in explain(chain)}
 
 
-def test_an_encoder_with_a_mask_says_that_the_mask_passes_beside_and_where_it_is_made():
+def test_an_encoder_is_cut_in_front_of_every_layer_although_a_mask_passes_beside():
+    chain = build_chain(PaddedEncoder(), torch.randint(1, 10, (4, 6)))
+    layers = [f"layers.{layer}" for layer in range(3)]
+    assert [block.name for block in chain.blocks] == ["tokens", "positions", *layers, "head"]
+
+
+def test_an_encoder_whose_mask_has_the_length_in_front_says_so_and_where_it_is_made():
     chain = build_chain(encoder(WIDTH), torch.randint(10, (4, 7)))
     assert [block.name for block in chain.blocks] == ["embed", "head"]
     found = said(chain)
@@ -39,8 +46,26 @@ def test_an_encoder_with_a_mask_says_that_the_mask_passes_beside_and_where_it_is
     ]
     between_layers = found["layers.0.out", "layers.1.mix"]
     assert "in front of 'layers.1.mix' there pass" in between_layers
-    assert line_of(MaskedEncoder.forward, "mask = tokens.ne(0)") in between_layers
+    assert line_of(MaskedEncoder.forward, "mask = tokens.t().ne(0)") in between_layers
     assert line_of(MaskedLayer.forward, "self.out(mixed) * mask") in between_layers
+
+
+def test_a_tensor_without_the_batch_in_front_is_named_with_the_line_that_makes_it():
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            centre = x.mean(0)
+            x = self.second(x)
+            return self.third(x) - centre
+
+    ((pair, reason),) = said(build_chain(Centred(), example())).items()
+    assert pair == ("second", "third")
+    assert "in front of 'third' there pass" in reason
+    assert f"'mean' ({line_of(Centred.forward, 'centre = x.mean(0)')})" in reason
 
 
 def test_a_chain_that_is_cut_in_front_of_every_layer_has_nothing_to_say():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.chain import Chain, build_chain
+from shared.model.features import Features, call_module
 from shared.model.report import explain
 from shared.model.spec import TensorSpec
 from shared.model.zoo import residual_cnn
@@ -44,15 +45,17 @@ def check_cuts(chain: Chain, inputs: Tensor) -> None:
     expected = gradients(module, output)
     for cut in range(1, len(chain.blocks)):
         torch.manual_seed(0)
-        feature = inputs
+        features: Features = (inputs,)
         for block in chain.blocks[:cut]:
-            feature = block.module(feature)
-        value = received = feature.detach().clone().requires_grad_()
+            features = call_module(block.module, features)
+        learning = chain.gradient_slots(cut)
+        received = tuple(one.detach().clone().requires_grad_(slot in learning) for slot, one in enumerate(features))
+        value = received
         for block in chain.blocks[cut:]:
-            value = block.module(value)
-        assert torch.equal(value, output)
-        value.square().mean().backward()
-        feature.backward(received.grad)
+            value = call_module(block.module, value)
+        assert torch.equal(value[0], output)
+        value[0].square().mean().backward()
+        torch.autograd.backward([features[slot] for slot in learning], [received[slot].grad for slot in learning])
         found = [parameter.grad for parameter in module.parameters()]
         assert [each is None for each in found] == [each is None for each in expected]
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True) if pair[0] is not None)
@@ -76,7 +79,7 @@ CASES = [
     (lambda: asking.Encoder(causal=True, by_argument=True), TOKENS, ["embed", *LAYERS, "head"]),
     (asking.Decoder, TOKENS, ["embed", *(f"decoder.layers.{index}" for index in range(3)), "head"]),
     (asking.Rotary, TOKENS, ["tokens", "layers.0", "layers.1", "layers.2", "head"]),
-    (asking.Padded, TOKENS, ["embed", "head"]),
+    (asking.Padded, TOKENS, ["embed", "encoder", "head"]),
 ]
 IDS = [f"{case[0].__name__}-{place}" for place, case in enumerate(CASES)]
 

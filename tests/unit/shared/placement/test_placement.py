@@ -208,7 +208,9 @@ def test_an_edge_that_trains_alone_sends_nothing():
 
 def test_a_chain_sends_features_straight_from_worker_to_worker():
     placement = stacked(("edge", 0, 1), ("near", 1, 2), ("far", 2, 4))
-    features = [(one.sender, one.receiver, one.index) for one in crossings(placement) if one.cargo is Cargo.FEATURE]
+    features = [
+        (one.sender, one.receiver, one.index) for one in crossings(placement, FOUR) if one.cargo is Cargo.FEATURE
+    ]
     assert features == [("edge", "near", 1), ("near", "far", 2)]
     assert StepPlan(placement, FOUR).links == (Link("edge", "near"), Link("edge", "far"), Link("near", "far"))
 
@@ -292,7 +294,8 @@ def test_features_off_which_samples_can_be_read_count_as_samples():
 
 
 def test_a_feature_that_cannot_be_sent_stays_with_one_worker():
-    model = replace(FOUR, unsent_types={2: "complex64"})
+    values = tuple(replace(one, unsent_type="complex64" if one.feature == 2 else "") for one in FOUR.values)
+    model = replace(FOUR, values=values)
     check(stacked(("edge", 0, 1), ("near", 1, 4)), model, ALONE)
     sentence = r"what enters block 2 \(b2\) would go from 'edge' to 'near' and holds numbers of type complex64"
     with pytest.raises(ConfigError, match=sentence):

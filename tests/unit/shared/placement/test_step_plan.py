@@ -107,7 +107,7 @@ def worked_out(placement, model):
         for worker in placement.workers:
             _, rest = segments(plan.program(worker))
             planned(rest, model)
-            last_uses(rest, placement.blocks)
+            last_uses(rest, model)
             for peer in plan.peers(worker):
                 plan.between(worker, peer)
 
@@ -157,7 +157,7 @@ def test_a_plan_says_the_same_as_its_parts(data, training):
     placement = data.draw(placements(model))
     plan = StepPlan(placement, model, training=training)
     back = (*gradient_crossings(placement, model), *weight_crossings(placement, model)) if training else ()
-    assert plan.crossings == (*crossings(placement), *back)
+    assert plan.crossings == (*crossings(placement, model), *back)
     sent, received = Counter(), Counter()
     for worker in WORKERS:
         for one in plan.program(worker):
@@ -178,11 +178,13 @@ def test_a_tensor_is_kept_until_the_last_segment_that_needs_it(data):
     plan = StepPlan(placement, model)
     for worker in WORKERS:
         _, rest = segments(plan.program(worker))
-        uses = last_uses(rest, placement.blocks)
+        uses = last_uses(rest, model)
         for number, segment in enumerate(rest):
             for one in segment:
                 if isinstance(one, Send) and one.crossing.cargo is Cargo.FEATURE:
-                    assert uses.features[one.crossing.index] >= number
+                    values = [model.features[one.crossing.index][slot] for slot in one.crossing.slots]
+                    assert min(map(uses.values.__getitem__, values)) >= number
                 if isinstance(one, Send) and one.crossing.cargo is Cargo.ERROR_GRADIENT:
-                    assert uses.gradients[one.crossing.index] >= number
-        assert max((*uses.features.values(), *uses.gradients.values()), default=0) < max(len(rest), 1)
+                    values = [model.features[one.crossing.index][slot] for slot in one.crossing.slots]
+                    assert min(map(uses.gradients.__getitem__, values)) >= number
+        assert max((*uses.values.values(), *uses.gradients.values()), default=0) < max(len(rest), 1)

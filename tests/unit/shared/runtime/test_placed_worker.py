@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError, ProtocolError
 from shared.model.random_state import generator_states
-from shared.placement import Cargo, Placement, Route, Rows, Source, StepPlan, Tile, crossings, first_worker
+from shared.placement import (
+    Cargo,
+    Placement,
+    Route,
+    Rows,
+    Source,
+    StepPlan,
+    Tile,
+    crossings,
+    first_worker,
+    unnamed_blocks,
+)
 from shared.training.step_log import StepLog, check_steps
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from tests.support.examples import examples
@@ -37,7 +48,7 @@ SEEDS = st.integers(0, 1 << 30)
 def coded(draw, placement: Placement) -> Placement:
     """Return the same placement, with any codec on each of its features, forward and back."""
     codecs: dict[Route, str] = {}
-    for one in crossings(placement):
+    for one in crossings(placement, unnamed_blocks(placement.blocks)):
         if one.cargo is Cargo.FEATURE:
             codecs[Route(one.sender, one.receiver, Cargo.FEATURE)] = draw(CODECS)
             codecs[Route(one.receiver, one.sender, Cargo.ERROR_GRADIENT)] = draw(CODECS)

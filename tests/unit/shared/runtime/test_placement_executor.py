@@ -14,6 +14,7 @@ from shared.placement import (
     Cargo,
     Route,
     crossings,
+    unnamed_blocks,
 )
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
@@ -98,7 +99,7 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
 )
 def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
     """The codec of each link and direction, and the sender's feedback, work as in one process."""
-    pairs = [(one.sender, one.receiver) for one in crossings(placement)]
+    pairs = [(one.sender, one.receiver) for one in crossings(placement, unnamed_blocks(placement.blocks))]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
     codecs |= {Route(far, near, Cargo.ERROR_GRADIENT): down for near, far in pairs}
     placement = replace(placement, codecs=codecs, staleness=0)
