@@ -1,6 +1,7 @@
 """Receives blocks into a session, and sends blocks of one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import grpc
 import structlog
@@ -18,7 +19,7 @@ from shared.runtime import ExpectedTensor, check_announcement
 from shared.tensor_wire import to_wire
 from shared.training import block_state
 from shared.transport.rpc.status import Kind, StatusError
-from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks, frozen_key, key_of
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
@@ -49,23 +50,33 @@ class BlockReceiver:
 
     async def take(self, tensor: WireTensor, lane: Lane) -> int:
         """Take the block that arrived. Returns the digest of the session's block."""
-        return await lane.aside(self._take, tensor.key.block, tensor.payload)
+        return await lane.aside(self._take, tensor.key, tensor.payload)
 
-    def _take(self, index: int, data: memoryview) -> int:
+    def _take(self, key: TensorKey, data: memoryview) -> int:
+        index = key.block
+        block = self.session.blocks.held.chain.blocks[index]
+        if key == frozen_key(index):
+            load_frozen(self.session, self._fence, index, data)
+            return block_state.frozen_digest(block)
         load_block(self.session, self._fence, index, data)
-        return block_state.digest(self.session.blocks.held.chain.blocks[index])
+        return block_state.digest(block)
 
     def _accept(self, frame: Frame) -> None:
         session, index = self.session, frame.block
-        if self.checkpoint is None:
-            session.check_arriving(index)
-        else:
+        is_frozen = self.checkpoint is None and key_of(frame) == frozen_key(index)
+        if self.checkpoint is not None:
             check_replica_of(session, self.checkpoint, index)
+        elif is_frozen:
+            session.blocks.check_there(index)
+        else:
+            session.check_arriving(index)
         # A replica is of the placement of its time.
         version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
-        limit = block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer)
-        check_announcement(frame, ExpectedTensor(block_key(index), version, "raw", _check_bytes, limit))
+        block, config = held.chain.blocks[index], held.recipe.optimizer
+        key = frozen_key(index) if is_frozen else block_key(index)
+        limit = block_state.max_frozen_bytes(block) if is_frozen else block_state.max_serialized_bytes(block, config)
+        check_announcement(frame, ExpectedTensor(key, version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
@@ -76,8 +87,22 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
     Raises ProtocolError for a state that is none of this block's, and StatusError where another agent has the session by now.
     """
     session.attachment.check_fence(fence)
-    try:
+    with _loading(index):
         session.blocks.take(index, block_state.deserialize(bytes(data)), aside=session.attachment.begun)
+
+
+def load_frozen(session: Session, fence: Fence, index: int, data: memoryview) -> None:
+    """Take the frozen parameters of a block that have come as bytes. Computes, and raises as `load_block` does."""
+    session.attachment.check_fence(fence)
+    with _loading(index):
+        block_state.put_frozen(session.blocks.held.chain.blocks[index], block_state.deserialize(bytes(data)))
+
+
+@contextmanager
+def _loading(index: int) -> Iterator[None]:
+    """Say of which block torch takes the state for impossible."""
+    try:
+        yield
     except (RuntimeError, TypeError, OverflowError) as cause:  # torch's error for an impossible shape
         raise ProtocolError(f"the state of block {index} cannot be loaded: {cause}") from cause
 

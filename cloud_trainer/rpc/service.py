@@ -132,6 +132,7 @@ class TrainerService:
             await self._reserve_room(session_id)
             session = await self._build(request, request.placement, session_id)
             digests = await self._threads.build(session.blocks.digests)
+            frozen_digests = await self._threads.build(session.blocks.frozen_digests)
             await self._store.keep_record(session_id, Record(request, 0, caller().subject))
         except BaseException:
             self.sessions.release(session_id)
@@ -147,6 +148,7 @@ class TrainerService:
         return pb.OpenSessionResponse(
             session_id=session_id,
             block_digests=digests,
+            frozen_digests=frozen_digests,
             max_message_bytes=self._config.server.max_message_bytes,
             max_staleness=session.max_staleness,
         )

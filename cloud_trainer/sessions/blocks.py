@@ -21,8 +21,12 @@ class SessionBlocks:
         """States of the waiting blocks, by index."""
 
     def digests(self) -> list[int]:
-        """Compute the digests of all blocks of the model, in order."""
+        """Compute the digests of what training changes in each block of the model, in order."""
         return [block_state.digest(block) for block in self.held.chain.blocks]
+
+    def frozen_digests(self) -> list[int]:
+        """Compute the digests of the frozen parameters of each block of the model, in order."""
+        return [block_state.frozen_digest(block) for block in self.held.chain.blocks]
 
     def check_there(self, index: int) -> int:
         """Return `index` if the model has that block. Raises ProtocolError otherwise."""
@@ -47,15 +51,14 @@ class SessionBlocks:
 
         Raises ProtocolError if it does not fit.
         """
-        block = self.held.chain.blocks[index]
-        if aside and not block_state.is_static(block):
+        if aside:
             self.held.check_block(index, tensors)
             self._arriving[index] = tensors
             self._count()
         elif index in self.held.indices:
             self.held.load_block(index, tensors)
         else:
-            block_state.restore(block, None, None, tensors)
+            block_state.restore(self.held.chain.blocks[index], None, None, tensors)
 
     def lacks(self, index: int) -> bool:
         """Tell whether an expected block is neither uploaded nor known otherwise."""

@@ -103,9 +103,9 @@ class Joining:
                     await session.end()
                     raise
             await self._fencing.check_kept(session)
-            digests = await self._threads.compute_lane(session_id).aside(session.blocks.digests)
+            digests = await self._threads.compute_lane(session_id).aside(session.blocks.frozen_digests)
             _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
-            return pb.RestoreWorkerResponse(block_digests=digests, tickets=session.issue_tickets())
+            return pb.RestoreWorkerResponse(frozen_digests=digests, tickets=session.issue_tickets())
 
     @contextmanager
     def _place(self, session_id: str) -> Iterator[None]:

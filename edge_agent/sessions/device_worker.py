@@ -1,7 +1,7 @@
 """This device as a worker of its session: it answers the coordinator on its own threads and disk."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -99,9 +99,8 @@ class DeviceWorker:
         """Begin a checkpoint as `WorkerCalls` says."""
         return _DevicesPart(self._state, name, facts)
 
-    def lacks(self, block: int) -> bool:
-        """Tell as `WorkerCalls` says. Static blocks are here from the beginning."""
-        return not block_state.is_static(self._held.chain.blocks[block])
+    async def take_frozen(self, blocks: Collection[int]) -> None:
+        """Have frozen parameters as `WorkerCalls` says: they are here from the beginning."""
 
     def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
         """List the calls as `WorkerCalls` says. No worker dials a device, so the device brings each block itself."""
@@ -117,9 +116,6 @@ class DeviceWorker:
         await receiver.take(block, state, name)
 
     def _serialized(self, index: int, *, weights_only: bool) -> bytes:
-        block = self._held.chain.blocks[index]
-        if block_state.is_static(block):
-            return block_state.serialize(block_state.collect(block, None))
         tensors = self._held.block_tensors(index)
         return block_state.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
 

@@ -16,6 +16,7 @@ from shared.concurrency.tasks import gathered, meanwhile
 from shared.errors import IsthmusError
 from shared.placement import Placement, PlacementPlan
 from shared.training import block_state
+from shared.training.held_state import changing_blocks
 
 REMINDER_SECONDS = 15.0
 """Interval of reminders, well below the time that a trainer keeps an unused session before it is joined
@@ -63,7 +64,8 @@ class OpenSession:
 
     async def collect(self) -> None:
         """Download the weights of blocks on other workers, so that the user's module is whole."""
-        for block in self.experiment.chain.blocks:
+        chain = self.experiment.chain
+        for block in (chain.blocks[index] for index in changing_blocks(chain)):
             if (owner := self.members.get(self.placement.owner(block.index))) is not None:
                 data = await self.retry.run(partial(owner.download, block.index, weights_only=True))
                 tensors = await self.threads.compute.run(block_state.deserialize, data)

@@ -68,10 +68,7 @@ async def open_session(
         for worker, response in opened.items():
             _check_limits(experiment, worker, response)
         await gathered(
-            *(
-                session.members[worker].upload_differing(response.block_digests, placement, static_only=False)
-                for worker, response in opened.items()
-            )
+            *(session.members[worker].take_first_weights(response, placement) for worker, response in opened.items())
         )
         await threads.disk.run(stored.begin)
     except BaseException:

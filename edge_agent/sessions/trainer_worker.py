@@ -1,6 +1,6 @@
 """A trainer as a worker of a session: the coordinator's requests, as calls over the network."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
@@ -14,11 +14,10 @@ from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
 from shared.errors import ProtocolError, UnreachableError
-from shared.model.chain import Block
 from shared.placement import Placement, PlacementPlan, held_blocks
 from shared.tensor_wire import to_wire
 from shared.training import block_state
-from shared.transport.stream.framing import block_key
+from shared.transport.stream.framing import block_key, frozen_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -33,8 +32,9 @@ class TrainerWorker:
         self.session_id = session_id
         """Id that the trainer has given the session. `reopen` changes it."""
         self._state = state
-        self._equal_blocks: set[int] = set()
-        """Static blocks, unchanged by training, that the trainer is known to have with our weights."""
+        self._other_frozen: set[int] = set()
+        """Blocks whose frozen parameters may differ from ours at the trainer."""
+        self.forget_blocks()
 
     async def position(self) -> Position:
         """Ask for the position as `WorkerCalls` says. Raises SessionLostError if the trainer has lost the session."""
@@ -56,10 +56,10 @@ class TrainerWorker:
         """
         state = self._state
         request = opening_request(state.experiment, self.name, state.placement)
-        session_id = (await self.client.open_session(request)).session_id
-        await state.threads.disk.run(state.stored.set_trainer_session, self.name, session_id)
-        self.session_id = session_id
-        self.forget_blocks()
+        answer = await self.client.open_session(request)
+        await state.threads.disk.run(state.stored.set_trainer_session, self.name, answer.session_id)
+        self.session_id = answer.session_id
+        await self._compare_frozen(answer.frozen_digests)
         _log.info("session opened again at a trainer that had lost it", trainer=self.name)
         return await self.position()
 
@@ -83,7 +83,7 @@ class TrainerWorker:
         return await self.client.commit_placement(request)
 
     async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
-        """Restore as `WorkerCalls` says. Static blocks are then equal to ours."""
+        """Restore as `WorkerCalls` says. Its frozen parameters are then equal to ours."""
         answer = await self.client.restore_worker(
             pb.RestoreWorkerRequest(
                 session_id=self.session_id,
@@ -92,7 +92,8 @@ class TrainerWorker:
                 placement=placement_message(plan.placement),
             )
         )
-        await self.upload_differing(answer.block_digests, plan.placement, static_only=True)
+        await self._compare_frozen(answer.frozen_digests)
+        await self.take_frozen(held_blocks(plan.placement, self.name))
         return answer.tickets
 
     def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
@@ -129,14 +130,6 @@ class TrainerWorker:
         """Describe the trainer to another one that dials it."""
         return pb.Peer(worker=self.name, address=self.client.address, session_id=self.session_id, ticket=ticket)
 
-    def lacks(self, block: int) -> bool:
-        """Tell as `WorkerCalls` says."""
-        return block not in self._equal_blocks
-
-    def forget_blocks(self) -> None:
-        """Forget which blocks are known to be equal."""
-        self._equal_blocks.clear()
-
     def give(self, receiver: WorkerCalls, transfer: Transfer) -> list[Call]:
         """List the calls as `WorkerCalls` says: the receiver dials the trainer."""
         return receiver.fetch(self, transfer)
@@ -154,7 +147,6 @@ class TrainerWorker:
             checkpoint=None if transfer.checkpoint is None else _message(transfer.checkpoint),
         )
         await self.client.fetch_blocks(request)
-        self._note_equal(*transfer.weights_only)
 
     async def offered(self, receiver: str, transfer: Transfer) -> pb.Peer:
         """Offer blocks as `BlockSource` says."""
@@ -180,39 +172,57 @@ class TrainerWorker:
         """Store a state as `WorkerCalls` says."""
         await self._upload(block, state, self._state.placement, checkpoint)
 
-    async def upload_differing(self, digests: Sequence[int], placement: Placement, *, static_only: bool) -> None:
-        """Upload the trainer's blocks that differ from ours by their digests.
+    async def take_first_weights(self, answer: pb.OpenSessionResponse, placement: Placement) -> None:
+        """Upload what the trainer's blocks have otherwise than ours by the digests with which it has opened a session.
 
-        static_only: leave out blocks that training changes, because the trainer's weights of these are the right ones.
         Raises ProtocolError for digests of another model.
         """
         blocks, compute = self._state.experiment.chain.blocks, self._state.threads.compute
-        if len(digests) != len(blocks):
-            raise ProtocolError(
-                f"trainer {self.name!r} sent digests of {len(digests)} blocks; the model has {len(blocks)}"
-            )
-        held = held_blocks(placement, self.name)
-        for block in blocks:
-            is_static = block_state.is_static(block)
-            if not is_static and (static_only or block.index not in held):
-                continue
-            self._equal_blocks.discard(block.index)
-            if await compute.run(block_state.digest, block) == digests[block.index]:
-                self._note_equal(block.index)
-            elif block.index in held:
+        self._check_count(answer.block_digests)
+        for index in held_blocks(placement, self.name):
+            block = blocks[index]
+            if await compute.run(block_state.digest, block) != answer.block_digests[index]:
                 _log.info("the trainer starts from other weights; uploading ours", block=block.name, trainer=self.name)
-                await self._upload(block.index, await compute.run(_serialized, block), placement)
+                await self._upload(
+                    index, await compute.run(block_state.serialize, block_state.collect(block, None)), placement
+                )
+        await self._compare_frozen(answer.frozen_digests)
+        await self.take_frozen(held_blocks(placement, self.name))
+
+    async def _compare_frozen(self, digests: Sequence[int]) -> None:
+        """Find out which frozen parameters differ from ours. Raises ProtocolError for digests of another model."""
+        blocks, compute = self._state.experiment.chain.blocks, self._state.threads.compute
+        self._check_count(digests)
+        self._other_frozen = {
+            block.index
+            for block, digest in zip(blocks, digests, strict=True)
+            if await compute.run(block_state.frozen_digest, block) != digest
+        }
+
+    def _check_count(self, digests: Sequence[int]) -> None:
+        if len(digests) != (count := len(self._state.experiment.chain.blocks)):
+            raise ProtocolError(f"trainer {self.name!r} sent digests of {len(digests)} blocks; the model has {count}")
+
+    def forget_blocks(self) -> None:
+        """Forget what the trainer is known to have."""
+        self._other_frozen = {block.index for block in self._state.experiment.chain.blocks if block_state.frozen(block)}
+
+    async def take_frozen(self, blocks: Collection[int]) -> None:
+        """Have frozen parameters as `WorkerCalls` says."""
+        chain, placement = self._state.experiment.chain, self._state.placement
+        for index in sorted(self._other_frozen.intersection(blocks)):
+            block = chain.blocks[index]
+            _log.info("the trainer has other frozen parameters; uploading ours", block=block.name, trainer=self.name)
+            data = await self._state.threads.compute.run(block_state.serialize, block_state.frozen(block))
+            tensor = to_wire(row_of_bytes(data), frozen_key(index), placement.version)
+            await self.client.upload_block(self.session_id, tensor, self._state.fence)
+            self._other_frozen.discard(index)
 
     async def _upload(
         self, block: int, state: bytes, placement: Placement, checkpoint: CheckpointName | None = None
     ) -> None:
         tensor = to_wire(row_of_bytes(state), block_key(block), placement.version)
         await self.client.upload_block(self.session_id, tensor, self._state.fence, checkpoint)
-        self._note_equal(block)
-
-    def _note_equal(self, *indices: int) -> None:
-        blocks = self._state.experiment.chain.blocks
-        self._equal_blocks |= {index for index in indices if block_state.is_static(blocks[index])}
 
 
 class _TrainersPart:
@@ -239,10 +249,6 @@ class _TrainersPart:
     async def give_up(self) -> None:
         """Give up as `CheckpointPart` says."""
         await self._answers.aclose()
-
-
-def _serialized(block: Block) -> bytes:
-    return block_state.serialize(block_state.collect(block, None))
 
 
 def _message(name: CheckpointName) -> pb.CheckpointName:

@@ -1,6 +1,6 @@
 """The coordinator's requests to the workers of a session. This device's own part answers them as every trainer does."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from shared.checkpoint import CheckpointName
@@ -93,8 +93,8 @@ class WorkerCalls(Protocol):
     def checkpoint(self, name: CheckpointName, facts: Mapping[str, Any], /) -> CheckpointPart:
         """Begin a checkpoint at this step boundary. facts: data that the coordinator stores with its own part."""
 
-    def lacks(self, block: int) -> bool:
-        """Tell whether a block for this worker has to travel. A static one may be equal everywhere already."""
+    async def take_frozen(self, blocks: Collection[int]) -> None:
+        """Make sure that the worker has the device's frozen parameters of blocks. They travel where they differ, once."""
 
     def give(self, receiver: "WorkerCalls", transfer: Transfer) -> list[Call]:
         """List the calls that bring blocks of this worker to another one."""

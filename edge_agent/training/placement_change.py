@@ -20,6 +20,7 @@ from shared.client.retry import Retry
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, IsthmusError, RefusedError, SessionLostError, UnreachableError
 from shared.placement import Placement, PlacementPlan, moves
+from shared.training.held_state import changing_blocks
 
 _log = structlog.get_logger(__name__)
 AT_ONCE = 4
@@ -85,8 +86,11 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
     workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
     moving: dict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
     """Blocks by sender and receiver: True if the weights of the block go alone."""
+    arriving: dict[str, set[int]] = defaultdict(set)
+    changing = set(changing_blocks(session.experiment.chain))
     for one in moves(session.placement, after):
-        if workers[one.receiver].lacks(one.block):
+        arriving[one.receiver].add(one.block)
+        if one.block in changing:
             moving[one.sender, one.receiver][one.block] = not one.whole
     slots = asyncio.Semaphore(AT_ONCE)
 
@@ -94,6 +98,9 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
         async with slots:
             await _at(session, receiver, after, call)
 
+    await gathered(
+        *(in_turn(workers[name], partial(workers[name].take_frozen, blocks)) for name, blocks in arriving.items())
+    )
     await gathered(
         *(
             in_turn(workers[receiver], call)

@@ -216,7 +216,7 @@ class TrainerClient:
     async def upload_block(
         self, session_id: str, tensor: WireTensor, fence: pb.Fence, checkpoint: CheckpointName | None = None
     ) -> int:
-        """Replace the state of a block at the trainer; returns the digest that the block has there.
+        """Replace the state of a block at the trainer, or its frozen parameters; returns the digest that they have there.
 
         checkpoint: have it kept on disk instead, as a replica of that one's block.
         """

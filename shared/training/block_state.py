@@ -1,7 +1,9 @@
-"""The state of one block as data: parameters, buffers and optimizer state, by qualified name, as one safetensors file.
+"""The state of one block as data: all that training changes in it, by qualified name, as one safetensors file.
 
-A migration sends this state, and a checkpoint holds it for every block (`held_state`). Buffers that a state dict leaves
-out belong to it, because training may change them like any other. This module does not know where the state goes.
+These are the parameters that learn, with the state of their optimizer, and the buffers. Buffers that a state dict leaves
+out belong to it, because training may change them like any other. A migration sends this state, and a checkpoint holds it
+for every block (`held_state`). Frozen parameters are no part of it: workers compare them once, and have them from then on
+(`frozen_digest`). This module does not know where the state goes.
 """
 
 import functools
@@ -59,9 +61,7 @@ def restore(
     optimizer. Raises ProtocolError, and changes nothing, when the state does not fit; see `check`.
     """
     arriving = check(block, config, tensors)
-    with torch.no_grad():
-        for name, target in _targets(block).items():
-            target.copy_(tensors[name])
+    _copy_to(_targets(block), tensors)
     if optimizer is None or config is None:
         return
     for name, parameter in block.named_parameters().items():
@@ -81,28 +81,30 @@ def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Te
     """Refuse a state that is not this block's; returns the optimizer's part of it, by parameter and key.
 
     config: of the optimizer whose state may be there; None where none may.
-    Raises ProtocolError unless exactly the block's parameters and buffers are there with their own shapes and types, and
-    optimizer state for the parameters that learn only: of each, the whole with its own shapes and types, or nothing.
+    Raises ProtocolError unless exactly what training changes is there with its own shapes and types, and optimizer state
+    for the parameters that learn only: of each, the whole with its own shapes and types, or nothing.
     """
-    targets = _targets(block)
-    given = {name for name in tensors if not name.startswith("optimizer/")}
-    if given != targets.keys():
-        odd = sorted(given ^ targets.keys())[0]
-        raise ProtocolError(
-            f"state of block {block.name!r}: {odd[:120]!r} is {'unknown' if odd in given else 'missing'}"
-        )
-    for name, target in targets.items():
-        if tensors[name].shape != target.shape or tensors[name].dtype != target.dtype:
-            raise ProtocolError(
-                f"state of block {block.name!r}: {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}; "
-                f"it must be {target.dtype} {tuple(target.shape)}"
-            )
+    _check_form(block, _targets(block), without_optimizer(tensors))
     return _arriving_optimizer_state(block, config, tensors)
 
 
 def is_static(block: Block) -> bool:
     """Tell whether training never changes the block, so that both sides hold it equal from the beginning to the end."""
-    return not block.trainable and not block.named_buffers() and not block.named_transients()
+    return not _targets(block)
+
+
+def frozen(block: Block) -> BlockTensors:
+    """Name the parameters of a block that do not learn: `frozen/NAME`. Nothing is copied."""
+    return {
+        f"frozen/{name}": value.detach() for name, value in block.named_parameters().items() if not value.requires_grad
+    }
+
+
+def put_frozen(block: Block, tensors: Mapping[str, Tensor]) -> None:
+    """Write the parameters that do not learn, in place. Raises ProtocolError, and changes nothing, when they do not fit."""
+    targets = frozen(block)
+    _check_form(block, targets, tensors)
+    _copy_to(targets, tensors)
 
 
 def serialize(tensors: BlockTensors) -> bytes:
@@ -153,16 +155,34 @@ def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
 
     Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """
-    targets, parameters = _targets(block).values(), block.named_parameters().values()
-    entries = len(targets) + sum(len(state_layout(parameter, config)) for parameter in parameters)
-    tensors = sum(target.nbytes for target in targets) + optimizer_bytes(parameters, config)
-    return tensors + _ENTRY_BYTES * (entries + 8)
+    parameters = block.named_parameters().values()
+    more = sum(len(state_layout(parameter, config)) for parameter in parameters)
+    return _file_bytes(_targets(block), more) + optimizer_bytes(parameters, config)
+
+
+def max_frozen_bytes(block: Block) -> int:
+    """Return the largest size of the block's frozen parameters as a file."""
+    return _file_bytes(frozen(block))
+
+
+def _file_bytes(tensors: BlockTensors, more_entries: int = 0) -> int:
+    """Return the size of tensors as a file, with room for their names and for so many more entries."""
+    return sum(tensor.nbytes for tensor in tensors.values()) + _ENTRY_BYTES * (len(tensors) + more_entries + 8)
 
 
 def digest(block: Block) -> int:
-    """XXH3-64 of a block's names, parameters and buffers: equal on both sides when they start from the same weights."""
+    """XXH3-64 of what training changes in a block: equal on both sides when they start from the same weights."""
+    return _digest(collect(block, None))
+
+
+def frozen_digest(block: Block) -> int:
+    """XXH3-64 of the frozen parameters of a block."""
+    return _digest(frozen(block))
+
+
+def _digest(tensors: BlockTensors) -> int:
     state = xxhash.xxh3_64()
-    for name, tensor in sorted(collect(block, None).items()):
+    for name, tensor in sorted(tensors.items()):
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         state.update(element_bytes(tensor))
     return state.intdigest()
@@ -174,8 +194,31 @@ def element_bytes(tensor: Tensor) -> memoryview:
     return data
 
 
-def _targets(block: Block) -> dict[str, Tensor]:
-    targets: dict[str, Tensor] = {f"parameter/{name}": value for name, value in block.named_parameters().items()}
+def _check_form(block: Block, targets: BlockTensors, given: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that have not exactly the names, shapes and types of the targets. Raises ProtocolError."""
+    if given.keys() != targets.keys():
+        odd = sorted(given.keys() ^ targets.keys())[0]
+        raise ProtocolError(
+            f"state of block {block.name!r}: {odd[:120]!r} is {'unknown' if odd in given else 'missing'}"
+        )
+    for name, target in targets.items():
+        if given[name].shape != target.shape or given[name].dtype != target.dtype:
+            raise ProtocolError(
+                f"state of block {block.name!r}: {name!r} is {given[name].dtype} {tuple(given[name].shape)}; "
+                f"it must be {target.dtype} {tuple(target.shape)}"
+            )
+
+
+def _copy_to(targets: BlockTensors, tensors: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+
+
+def _targets(block: Block) -> BlockTensors:
+    """Name all that training changes in a block besides the state of an optimizer."""
+    learning = ((name, value) for name, value in block.named_parameters().items() if value.requires_grad)
+    targets: BlockTensors = {f"parameter/{name}": value for name, value in learning}
     targets |= {f"buffer/{name}": value for name, value in block.named_buffers().items()}
     return targets | {f"transient/{name}": value for name, value in block.named_transients().items()}
 

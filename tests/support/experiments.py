@@ -33,12 +33,12 @@ OPTIMIZERS = {
     "nesterov": '{name="sgd", learning_rate=0.05, momentum=0.9, nesterov=true, clip_norm=0.5}',
     "adam": '{name="adam", learning_rate=0.003}',
     "adamw": '{name="adamw", learning_rate=0.003, weight_decay=0.01, clip_norm=1.0, '
-    'groups=[{match=["*.bias"], weight_decay=0.0}]}',
+    'groups=[{match=["*bias"], weight_decay=0.0}]}',
     "rmsprop": '{name="rmsprop", learning_rate=0.001, momentum=0.5}',
     "adagrad": '{name="adagrad", learning_rate=0.01, initial_accumulator_value=0.1}',
     "adafactor": '{name="adafactor", learning_rate=0.01, weight_decay=0.01}',
     "lion": '{name="lion", learning_rate=0.001, weight_decay=0.1, clip_norm=1.0, '
-    'groups=[{match=["*.bias"], learning_rate=0.003}]}',
+    'groups=[{match=["*bias"], learning_rate=0.003}]}',
 }
 SOME = {(model, optimizer) for model, optimizer in zip([*MODELS] * 2, [*OPTIMIZERS] * 2, strict=False)}
 EVERY_PAIR = [

@@ -90,7 +90,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     learns = config.model.learns
     for name, parameter in module.named_parameters():
         is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
-        if is_frozen or (learns and not any(fnmatchcase(name, pattern) for pattern in learns)):
+        if is_frozen or (learns and not any(fnmatchcase(name, each) or name.startswith(f"{each}.") for each in learns)):
             parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size)).inputs
     batches = loader.iterate(0, min(total, training.max_steps or total))

@@ -15,6 +15,8 @@ MOST_FRAMES = 16
 MOST_TENSORS = 8
 """The most tensors under way on one stream at one time (see `Frame`). The judge of announcements bounds their bytes."""
 
+_OF_A_BLOCK = {Role.ROLE_BLOCK: "state", Role.ROLE_FROZEN: "frozen parameters"}
+
 
 class TensorKey(NamedTuple):
     """The name of one tensor of a stream. The contract explains each number (`Frame`)."""
@@ -25,10 +27,10 @@ class TensorKey(NamedTuple):
     slot: int = 0
 
     def __str__(self) -> str:
-        is_state = self.role == Role.ROLE_BLOCK
-        lead = "block" if is_state else "step"
+        of_block = _OF_A_BLOCK.get(self.role)
+        lead = "block" if of_block else "step"
         numbers = {name: getattr(self, name) for name in ("step", "block", "slot")}
-        what = f"the {'state' if is_state else role_name(self.role)} of {lead} {numbers.pop(lead)}"
+        what = f"the {of_block or role_name(self.role)} of {lead} {numbers.pop(lead)}"
         rest = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
         return f"{what} ({rest})" if rest else what
 
@@ -36,6 +38,11 @@ class TensorKey(NamedTuple):
 def block_key(block: int) -> TensorKey:
     """The key of a block's state."""
     return TensorKey(0, Role.ROLE_BLOCK, block)
+
+
+def frozen_key(block: int) -> TensorKey:
+    """The key of a block's parameters that do not learn."""
+    return TensorKey(0, Role.ROLE_FROZEN, block)
 
 
 def key_of(frame: Frame) -> TensorKey:

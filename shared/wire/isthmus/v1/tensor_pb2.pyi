@@ -34,13 +34,15 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_ERROR_GRADIENT: _Role.ValueType  # 3
     """What comes back for it."""
     ROLE_BLOCK: _Role.ValueType  # 5
-    """The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
+    """The state of one block: parameters that learn, buffers and optimizer state, as one safetensors file."""
     ROLE_WEIGHT_GRADIENT: _Role.ValueType  # 6
     """One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
     order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
     """
     ROLE_WEIGHTS: _Role.ValueType  # 7
     """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
+    ROLE_FROZEN: _Role.ValueType  # 8
+    """The parameters of one block that do not learn, as one safetensors file."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a tensor is to the training."""
@@ -54,13 +56,15 @@ ROLE_LABEL: Role.ValueType  # 2
 ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 """What comes back for it."""
 ROLE_BLOCK: Role.ValueType  # 5
-"""The state of one block: parameters, buffers and optimizer state, as one safetensors file."""
+"""The state of one block: parameters that learn, buffers and optimizer state, as one safetensors file."""
 ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
 """One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
 order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
 """
 ROLE_WEIGHTS: Role.ValueType  # 7
 """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
+ROLE_FROZEN: Role.ValueType  # 8
+"""The parameters of one block that do not learn, as one safetensors file."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _DataType:

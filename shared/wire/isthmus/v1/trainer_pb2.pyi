@@ -179,6 +179,7 @@ class OpenSessionResponse(_message.Message):
 
     SESSION_ID_FIELD_NUMBER: _builtins.int
     BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
+    FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
@@ -189,19 +190,24 @@ class OpenSessionResponse(_message.Message):
     """The largest staleness (K) that the session may have under its placement, by the trainer's limits and the memory of a session."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """XXH3-64 digests of the trainer's blocks, of all L: of the parameters and buffers they start with."""
+        """XXH3-64 digests of the trainer's blocks, of all L: of the parameters that learn and the buffers, as they start."""
+
+    @_builtins.property
+    def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The same of the parameters that do not learn."""
 
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         block_digests: _abc.Iterable[_builtins.int] | None = ...,
+        frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
         max_message_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "frozen_digests", b"frozen_digests", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -443,12 +449,12 @@ class RestoreWorkerResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    BLOCK_DIGESTS_FIELD_NUMBER: _builtins.int
+    FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
     TICKETS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Digests of all blocks, so that the agent uploads those without trainable parameters and buffers that differ; no checkpoint
-        holds them.
+    def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Digests of the parameters that do not learn, of all blocks, so that the agent uploads those that differ; no checkpoint holds
+        them.
         """
 
     @_builtins.property
@@ -458,12 +464,12 @@ class RestoreWorkerResponse(_message.Message):
     def __init__(
         self,
         *,
-        block_digests: _abc.Iterable[_builtins.int] | None = ...,
+        frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
         tickets: _abc.Iterable[Global___Ticket] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "tickets", b"tickets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "tickets", b"tickets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -285,8 +285,8 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadBlock(self, request_iterator, context):
-        """Brings the state of one block. Before the session was joined it replaces the trainer's own, as it does at any time with a
-        block without trainable parameters and buffers. Afterwards the block must be one that this worker does not update: its
+        """Brings the state of one block. Before the session was joined it replaces the trainer's own, as parameters that do
+        not learn do at any time. Afterwards the block must be one that this worker does not update: its
         state is kept aside until a CommitPlacement takes it over, or until the next step makes it stale. The names, shapes and
         types of its tensors must be the block's own. With a checkpoint it is written to disk as a replica instead, after the session was
         joined.
@@ -297,7 +297,7 @@ class TrainerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DownloadBlock(self, request, context):
-        """Sends the state of one block: parameters, buffers and optimizer state; with a checkpoint, as it is in that one on disk.
+        """Sends the state of one block: parameters that learn, buffers and optimizer state; with a checkpoint, as it is in that one on disk.
         NOT_FOUND: it is not in that checkpoint here, or is damaged.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """

@@ -74,7 +74,8 @@ def boundary():
 
 @pytest.fixture
 async def checkpointer(stored, trainers, device, boundary):
-    state = SimpleNamespace(stored=stored, lineage=0, fence=pb.Fence(session_term=1))
+    without_blocks = SimpleNamespace(chain=SimpleNamespace(blocks=()))
+    state = SimpleNamespace(stored=stored, lineage=0, fence=pb.Fence(session_term=1), experiment=without_blocks)
     workers = [TrainerWorker(name, trainer, name, state) for name, trainer in trainers.items()]
     session = SimpleNamespace(
         stored=stored,
