@@ -9,12 +9,13 @@ import typer
 
 from deploy.demo import demo, demo_engine
 from deploy.demo.race_picture import draw_race
-from deploy.site import dashboard, session, step, terminal, watched
+from deploy.site import dashboard, schedules, session, step, terminal, watched
 
 ASSETS = demo.HERE.parents[1] / "docs" / "assets"
 STEP, SESSION, PLACEMENT = ASSETS / "step.svg", ASSETS / "session.svg", ASSETS / "placement.svg"
 TOP, TIMELINE = ASSETS / "top.svg", ASSETS / "timeline.png"
 SIMULATION, DASHBOARD = ASSETS / "simulate.png", ASSETS / "dashboard.png"
+SCHEDULES = ASSETS / "schedules.svg"
 RACE = ASSETS / "demo-engine.svg"
 WIDTH = 84
 """Width of a terminal, in characters."""
@@ -23,6 +24,11 @@ WIDTH = 84
 def draw_step() -> None:
     """Draw the way of a step through both processes."""
     STEP.write_text(step.drawn(), encoding="utf-8")
+
+
+def draw_schedules() -> None:
+    """Draw one period of each strategy of a group."""
+    SCHEDULES.write_text(schedules.drawn(), encoding="utf-8")
 
 
 def draw_session() -> None:
@@ -61,6 +67,7 @@ def draw_dashboard() -> None:
 
 COMMANDS = {
     "step": (draw_step, (STEP,)),
+    "schedules": (draw_schedules, (SCHEDULES,)),
     "session": (draw_session, (SESSION,)),
     "placement": (draw_placement, (PLACEMENT,)),
     "watched": (draw_watched, (TOP, TIMELINE)),

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from deploy.site import pictures, step
+from deploy.site import pictures, schedules, step
 from tests.conftest import ROOT
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -31,6 +31,10 @@ def test_a_file_in_brackets_has_its_folder(page):
 
 def test_the_way_of_a_step_is_drawn_by_its_script():
     assert pictures.STEP.read_text(encoding="utf-8") == step.drawn()
+
+
+def test_the_schedules_of_a_group_are_drawn_by_their_script():
+    assert pictures.SCHEDULES.read_text(encoding="utf-8") == schedules.drawn()
 
 
 def test_pages_show_every_picture_and_no_other_and_a_command_draws_each():
