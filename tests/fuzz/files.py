@@ -33,6 +33,7 @@ from shared.errors import IsthmusError, StorageError
 from shared.model.build import build_checked_chain
 from shared.placement import BlockFacts, ModelFacts, Permissions, StepPlan, check, load_placement
 from shared.planning import load_profile, load_trace
+from shared.planning.schedules import STRATEGIES, load_layers
 from shared.prediction import (
     complete,
     known_devices,
@@ -47,6 +48,7 @@ from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.recipe import Recipe
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
+from tests.conftest import ROOT
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
 from tests.support.latency import costs_of, table_of
 from tests.support.wire import BATCH, FEATURES, open_request
@@ -160,7 +162,7 @@ _PROFILE = {
     "schema": "isthmus.profile/v1",
     "model": "small",
     "batch_size": 8,
-    "blocks": [{"name": "a", "bytes": 1e6}, {"name": "b", "bytes": 2e6}],
+    "blocks": [{"name": "a", "bytes": 1e6, "parameter_bytes": 5e5}, {"name": "b", "bytes": 2e6}],
     "feature_bytes": [None, 4e6, 2e6],
     "gradient_bytes": [None, 4e6, 2e6],
     "edge_seconds": [0.0, 1.0, 2.0],
@@ -169,6 +171,7 @@ _PROFILE = {
     "min_bits": [32, 8, 4],
     "max_staleness": 3,
 }
+_LAYERS = json.loads((ROOT / "deploy" / "demo" / "layers.json").read_text())
 _PARTS = {
     "of": "settings",
     "cuts": {
@@ -236,6 +239,12 @@ def _read_placement(path: Path) -> object:
     check(placement, model, Permissions(inputs_to=frozenset({"near", "far"})))
     plan = StepPlan(placement, model)
     return [plan.crossings, *(plan.program(worker) for worker in placement.workers)]
+
+
+def _read_layers(path: Path) -> object:
+    """Read it as a command does: with every schedule of two members."""
+    layers = load_layers(path).among(2)
+    return [schedule(layers).events for schedule in STRATEGIES.values()]
 
 
 def _read_table(path: Path) -> object:
@@ -323,6 +332,7 @@ def kinds() -> Mapping[str, Kind]:
         "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
         "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
         "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
+        "layers": Kind(json_files(_LAYERS), _a_file("layers.json", _read_layers)),
         "latency table": Kind(json_files(table), _a_file("table.json", _read_table)),
         "predictor": Kind(_tensor_files(predictor), _a_file("predictor", _read_predictor)),
         "parts of a profile": Kind(json_files(_PARTS), _a_file("profile.json.parts", _read_parts)),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shared.errors import PlanError
 from shared.planner_names import SEQUENTIAL
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
@@ -43,7 +44,12 @@ def compare_strategies(
         up, down = (max(LEAST_RATE, trace.mean_between(begin, end)) for trace in (link.uplink, link.downlink))
         layers = layers_of(profile, Rates(up, down, link.round_trip_seconds)).among(members)
         for strategy in steps:
-            steps[strategy] += (end - begin) / STRATEGIES[strategy](layers).step_seconds
+            step_seconds = STRATEGIES[strategy](layers).step_seconds
+            if step_seconds == 0.0:
+                raise PlanError(
+                    "a step of the profile takes no time at all; profile a model that computes or has parameters"
+                )
+            steps[strategy] += (end - begin) / step_seconds
     return [
         StrategyRun(strategy, 100 * seconds / steps[strategy], 1.0 - steps[SEQUENTIAL] / steps[strategy])
         for strategy in strategies

@@ -151,3 +151,11 @@ def test_where_a_link_carries_nothing_for_a_while_no_step_is_done_meanwhile():
         for trace in (stops, Trace.constant(8e6))
     )
     assert half == pytest.approx(2 * whole, rel=0.01)
+
+
+def test_a_profile_whose_steps_take_no_time_has_nothing_to_compare():
+    idle = small_profile(edge_seconds=(None, 0.0, 0.0, 0.0, 0.0))
+    idle = replace(idle, blocks=tuple(ProfiledBlock(block.name, block.bytes, 0.0) for block in idle.blocks))
+    link = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
+    with pytest.raises(PlanError, match="a step of the profile takes no time at all"):
+        compare_strategies(idle, link, 1, 60.0, ("sequential",))
