@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 
 from shared.client.kept_link import KeptLink
-from shared.client.stream_call import LinkCall, StreamListener
+from shared.client.link_call import LinkCall, StreamListener
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
 from shared.runtime.placement_executor import PlacementExecutor

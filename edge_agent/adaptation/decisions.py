@@ -34,7 +34,6 @@ from shared.planning import (
     Observation,
     Outcome,
     Profile,
-    Question,
     SearchSpace,
     layout_of,
 )
@@ -61,7 +60,6 @@ class DecisionLoop:
         self._unpinned_space = inputs.space
         """Choices before pins narrow them."""
         self._here, *self._others = inputs.profile.names
-        self._profile = inputs.profile
         self._blocks = len(inputs.profile)
         self._present = frozenset(inputs.profile.names)
         """Workers of the run now."""
@@ -79,7 +77,7 @@ class DecisionLoop:
         """True if the layout that runs is to stay, whatever was requested."""
         self._alone = asyncio.Lock()
         """Held by the one that uses the engine."""
-        self._jobs = Jobs(self.engine, inputs.profile, self._alone)
+        self._jobs = Jobs(self.engine, self._alone)
 
     @asynccontextmanager
     async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
@@ -167,7 +165,7 @@ class DecisionLoop:
     def _is_measured(self) -> bool:
         """Tell whether the profile says what the link from here carries, and training has had the time to say it."""
         workers = self.engine.layout.workers
-        link = self._profile.way(*workers[:2]) if len(workers) > 1 else None
+        link = self.engine.question.profile.way(*workers[:2]) if len(workers) > 1 else None
         return link is not None and link.uplink is not None and self._statistics.steps >= TELLING_STEPS
 
     def _streamed(self, name: str) -> LinkRates:
@@ -298,7 +296,7 @@ class DecisionLoop:
             return
 
     def _holding(self, layout: Layout) -> SearchSpace:
-        return Question(self._profile, self._configured_space).holding(layout)
+        return replace(self.engine.question, space=self._configured_space).holding(layout)
 
     async def _constrain(self, cuts: tuple[int, ...] | None, bits: int | None, staleness: int | None) -> None:
         """Let the engine choose from the present workers' space as far as pins leave it free. Raises PlanError, and changes

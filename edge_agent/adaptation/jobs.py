@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import structlog
 
-from edge_agent.adaptation.stage_samples import Run, runs_to_measure, seconds_by
+from edge_agent.adaptation.stage_samples import BlockRange, runs_to_measure, seconds_by
 from edge_agent.training.open_run import PlacementController
 from shared.concurrency.tasks import meanwhile
 from shared.errors import IsthmusError, PlanError
-from shared.planning import Decision, Engine, Profile
+from shared.planning import Decision, Engine
 
 _log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ ASK_SECONDS = 30.0
 NEXT_SAMPLES_SECONDS = 600.0
 """Shortest time to the next measurement of a worker. One that changes all the time would otherwise do nothing else."""
 
-Measures = Callable[[str, Sequence[Run]], Awaitable[Mapping[Run, float]]]
+Measures = Callable[[str, Sequence[BlockRange]], Awaitable[Mapping[BlockRange, float]]]
 """Measurement of a step's seconds, for these runs of blocks at a worker, during training. Raises IsthmusError."""
 Apply = Callable[[PlacementController, Decision], None]
 
@@ -36,10 +36,9 @@ Apply = Callable[[PlacementController, Decision], None]
 class Jobs:
     """The work of one run, on its event loop; what computes runs on other threads."""
 
-    def __init__(self, engine: Engine, profile: Profile, alone: asyncio.Lock) -> None:
+    def __init__(self, engine: Engine, alone: asyncio.Lock) -> None:
         """alone: held by the one that uses the engine."""
         self._engine = engine
-        self._profile = profile
         self._alone = alone
         self._looked = asyncio.Event()
         """Set after each look at the run."""
@@ -65,14 +64,14 @@ class Jobs:
 
     async def search(self) -> None:
         """Find the layouts that are worth weighing, where the engine wants that."""
-        if (search := self._engine.wants()) is not None:
+        if (search := self._engine.next_search()) is not None:
             try:
                 found = await asyncio.to_thread(search.run)
             except PlanError as nothing:
                 _log.debug("no layouts found", reason=str(nothing))
                 return
             async with self._alone:
-                await asyncio.to_thread(self._engine.found, search.question, found)
+                await asyncio.to_thread(self._engine.weigh, search.question, found)
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""
@@ -81,14 +80,14 @@ class Jobs:
 
     async def _measure_again(self, name: str, measure: Measures) -> None:
         """Measure a worker again. If that fails, its factor stays until it no longer fits."""
-        engine, profile = self._engine, self._profile
+        engine = self._engine
         now = time.monotonic()
         run = next(((tile.first, tile.stop) for tile in engine.layout.tiles if tile.worker == name), None)
         if run is None or now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
             engine.keep_factor(name)
             return
         self._measured_seconds[name] = now
-        worker = profile.worker(name)
+        worker = engine.question.profile.worker(name)
         before = worker.replayed
         runs = await asyncio.to_thread(runs_to_measure, before, run)
         _log.info("measuring a worker again, because one factor does not bring it right", worker=name, runs=runs)
@@ -99,10 +98,8 @@ class Jobs:
             engine.keep_factor(name)
             return
         seconds = await asyncio.to_thread(seconds_by, samples, before)
-        measured = replace(worker, replayed=seconds)
-        self._profile = profile.with_worker(measured)
         async with self._alone:
-            await asyncio.to_thread(engine.measured_again, measured)
+            await asyncio.to_thread(engine.measured_again, replace(worker, replayed=seconds))
 
     async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
         while True:
@@ -112,7 +109,7 @@ class Jobs:
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
-        question, search = self._engine.question, self._engine.search_with(back)
+        question, search = self._engine.question, self._engine.return_search(back)
         if search is None or deployer.moving:
             return
         try:
@@ -120,6 +117,6 @@ class Jobs:
         except PlanError:
             return
         async with self._alone:
-            if not deployer.moving and (decision := self._engine.offered(question, found)) is not None:
+            if not deployer.moving and (decision := self._engine.propose_return(question, found)) is not None:
                 _log.info("leaving the layout that recovery has chosen", trainers_back=back)
                 apply(deployer, decision)

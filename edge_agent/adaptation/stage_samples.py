@@ -8,17 +8,17 @@ import numpy as np
 from shared.planning.measurements import Floats
 from shared.prediction import SHORTEST_SECONDS, ChangedDevice, contiguous, vector
 
-Run = tuple[int, int]
+BlockRange = tuple[int, int]
 """Blocks [first, stop)."""
 
 
-def runs_to_measure(seconds: Floats, today: Run) -> list[Run]:
+def runs_to_measure(seconds: Floats, today: BlockRange) -> list[BlockRange]:
     """Choose the runs that tell most about a stage, its present one first. seconds: see `WorkerProfile`."""
     stage = _Stage.of(seconds)
     return [stage.runs[place] for place in stage.device.most_telling(stage.runs.index(today))]
 
 
-def seconds_by(samples: Mapping[Run, float], seconds: Floats) -> Floats:
+def seconds_by(samples: Mapping[BlockRange, float], seconds: Floats) -> Floats:
     """Compute the seconds of each run of a stage from these samples; NaN if it was never measured before."""
     stage = _Stage.of(seconds)
     places = [stage.runs.index(run) for run in samples]
@@ -28,7 +28,7 @@ def seconds_by(samples: Mapping[Run, float], seconds: Floats) -> Floats:
 
 
 class _Stage(NamedTuple):
-    runs: list[Run]
+    runs: list[BlockRange]
     """Measured runs."""
     device: ChangedDevice
 

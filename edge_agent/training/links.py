@@ -10,7 +10,7 @@ from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import LinkDown, LinkLost, LinkUp
 from shared.client.kept_link import KeptLink
-from shared.client.stream_call import LinkCall, StreamListener
+from shared.client.link_call import LinkCall, StreamListener
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.runtime.placement_executor import PlacementExecutor

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 
+from shared.client.link_call import LinkCall
 from shared.client.retry import Spacing
-from shared.client.stream_call import LinkCall
 from shared.errors import BusyError, IsthmusError, UnreachableError
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.version import PROTOCOL_VERSION

@@ -17,8 +17,8 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
 from shared.client.idle_timeout import MOST_SECONDS_OF_WORK, IdleTimeout
+from shared.client.link_call import METHOD, LinkCall, StreamListener
 from shared.client.methods import method_path
-from shared.client.stream_call import METHOD, LinkCall, StreamListener
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError

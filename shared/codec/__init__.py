@@ -2,11 +2,11 @@
 
 from shared.codec.base import Codec, Encoded
 from shared.codec.buffers import aligned_buffer
+from shared.codec.by_name import codec_by_name
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.floating import row_of_bytes
 from shared.codec.layout import check_layout, most_span_bytes
 from shared.codec.noise import seed_stochastic_rounding
-from shared.codec.registry import codec_by_name
 
 __all__ = [
     "Codec",

@@ -35,6 +35,11 @@ class Layout:
         return tuple(dict.fromkeys((*source, *(tile.worker for tile in self.tiles), *dict(self.owners).values())))
 
     @property
+    def is_stacked(self) -> bool:
+        """Tell whether each of its workers runs the next blocks on the whole batch, the first one where the samples are."""
+        return not self.owners and not self.source and len(self.workers) == len(self.tiles)
+
+    @property
     def cuts(self) -> tuple[int, ...]:
         """Return the blocks before each tile but the first: of stacked tiles, the cuts."""
         return tuple(tile.first for tile in self.tiles[1:])
@@ -66,7 +71,7 @@ class Layout:
         if len(self.tiles) == 1:
             return f"all blocks on {self.tiles[0].worker}, staleness {self.staleness}"
         cuts, bits = self.cuts, self.bits
-        if len(set(self.workers)) != len(self.tiles):
+        if not self.is_stacked:
             where = ", ".join(f"{tile.worker} [{tile.first}, {tile.stop}) on {tile.rows}" for tile in self.tiles)
             return f"{where}, staleness {self.staleness}"
         named = f"cut{'s' * (len(cuts) > 1)} {', '.join(map(str, cuts))}"

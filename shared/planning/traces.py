@@ -88,15 +88,6 @@ class Trace:
         within = self.times_seconds[after] - (self._carried_bits[after] - rest) / self.bits_per_second[after - 1]
         return max(start, passes * self.duration_seconds + within)
 
-    def resampled(self, window_seconds: float) -> "Trace":
-        """Return the same trace as means over windows. The rest after the last one is a piece of its own."""
-        if not 0.0 < window_seconds < math.inf:
-            raise PlanError(f"the window is {window_seconds} s; it must be above 0 and finite")
-        windows = max(1, math.ceil(self.duration_seconds / window_seconds - 1e-9))
-        times = [*(i * window_seconds for i in range(windows)), self.duration_seconds]
-        carried = np.interp(times, self.times_seconds, self._carried_bits)
-        return Trace(times, (np.diff(carried) / np.diff(times)).tolist())
-
 
 def slowest(traces: Sequence[Trace]) -> Trace:
     """Return the rate of a path through several links: at each time that of the slowest, by means over a second."""

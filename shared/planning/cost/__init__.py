@@ -1,8 +1,8 @@
 """The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
 
 from shared.planning.cost.conditions import Conditions, Direction, conditions_of, through_others, unmeasured_links
-from shared.planning.cost.layouts import computing_seconds, is_stacked, loads_of
-from shared.planning.cost.loads import Loads, Slower, Times, Ways, joined, pipeline_seconds, steady_seconds
+from shared.planning.cost.layouts import computing_seconds, loads_of
+from shared.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.simulated import Simulated
 from shared.planning.cost.stacked import stacked_loads
@@ -12,15 +12,14 @@ __all__ = [
     "Conditions",
     "Direction",
     "Loads",
+    "Paths",
     "Runs",
     "Simulated",
     "Slower",
     "Times",
-    "Ways",
     "bits_between",
     "computing_seconds",
     "conditions_of",
-    "is_stacked",
     "joined",
     "loads_of",
     "loads_of_step",

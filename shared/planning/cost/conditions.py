@@ -1,7 +1,7 @@
 """Conditions: the links and devices at one moment, as numbers."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -27,10 +27,6 @@ class Conditions:
     """Seconds there and back, shape (W, W). Of the two entries of a pair, the first worker's counts."""
     factors: Floats
     """Ratio of each worker's present times to the measured ones, shape (W,)."""
-
-    def with_factors(self, factors: Floats) -> "Conditions":
-        """Return the same links on other devices."""
-        return replace(self, factors=factors)
 
     def link(self, near: int, far: int) -> Rates:
         """Return the link between two workers, up from the first."""

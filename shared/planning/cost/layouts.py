@@ -14,11 +14,6 @@ from shared.planning.profile import Profile
 from shared.planning.profile_operations import layout_tasks
 
 
-def is_stacked(layout: Layout) -> bool:
-    """Tell whether each of its workers runs the next blocks on the whole batch."""
-    return not layout.owners and not layout.source and len(layout.workers) == len(layout.tiles)
-
-
 def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:
     """Return the measured seconds of computing for a step, by the place of the worker. NaN where they were not measured."""
     places = {name: place for place, name in enumerate(profile.names)}
@@ -39,7 +34,7 @@ def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
     by_workers: dict[tuple[int, ...], list[int]] = defaultdict(list)
     others: list[int] = []
     for row, layout in enumerate(layouts):
-        if is_stacked(layout):
+        if layout.is_stacked:
             by_workers[tuple(places[worker] for worker in layout.workers)].append(row)
         else:
             others.append(row)

@@ -34,7 +34,7 @@ class Times(NamedTuple):
         return np.maximum(0.0, self.total - self.longest)
 
 
-class Ways(NamedTuple):
+class Paths(NamedTuple):
     """The paths through a step of n layouts, m in all. Columns have shape (m,)."""
 
     starts: Ints | None
@@ -59,7 +59,7 @@ class Loads:
     host: Mapping[int, Floats]
     """Seconds of a worker's other work, which no factor lengthens."""
     bits: Mapping[Direction, Floats]
-    ways: Ways
+    paths: Paths
 
     def __len__(self) -> int:
         """Return n."""
@@ -74,18 +74,18 @@ class Loads:
             seconds + self.host[worker] if worker in self.host else seconds for worker, seconds in computing.items()
         ]
         longest = reduce(np.maximum, [*busy, *carrying.values()])
-        ways = self.ways
-        if ways.starts is not None:
-            computing = _slowed(_computing(ways.work, conditions), slower)
-            carrying = _slowed(_carrying(ways.bits, conditions), slower)
+        paths = self.paths
+        if paths.starts is not None:
+            computing = _slowed(_computing(paths.work, conditions), slower)
+            carrying = _slowed(_carrying(paths.bits, conditions), slower)
         parts = [computing[key] if isinstance(key, int) else carrying[key] for key in self._order]
-        total = parts[0] + ways.waited
+        total = parts[0] + paths.waited
         for part in parts[1:]:
             total = total + part
-        for (near, far), halves in ways.halves.items():
+        for (near, far), halves in paths.halves.items():
             total = total + halves * (conditions.trips[..., near, far, None] / 2)
-        if ways.starts is not None:
-            total = np.maximum.reduceat(total, ways.starts, axis=-1)
+        if paths.starts is not None:
+            total = np.maximum.reduceat(total, paths.starts, axis=-1)
         return Times(longest, total)
 
     def seconds(self, conditions: Conditions, slower: Slower | None = None) -> Floats:
@@ -103,11 +103,11 @@ class Loads:
 
     def round_trip_seconds(self, conditions: Conditions) -> Floats:
         """Return the longest round trip of a link that a step uses, shape (n,); 0 if it uses none."""
-        ways = self.ways
-        longest = np.zeros(len(ways.waited))
-        for (near, far), halves in ways.halves.items():
+        paths = self.paths
+        longest = np.zeros(len(paths.waited))
+        for (near, far), halves in paths.halves.items():
             longest = np.maximum(longest, np.where(halves > 0.0, conditions.trips[near, far], 0.0))
-        return longest if ways.starts is None else np.maximum.reduceat(longest, ways.starts)
+        return longest if paths.starts is None else np.maximum.reduceat(longest, paths.starts)
 
     def sends(self) -> Bools:
         """Tell which of them use a link at all."""
@@ -126,33 +126,33 @@ class Loads:
     def _order(self) -> Sequence[int | Direction]:
         """Return the parts of a path, as a batch meets them in a chain: one order for all, so that equal sums have
         equal last bits."""
-        workers = len(self.ways.work) and max(self.ways.work) + 1
-        up: dict[tuple[int, ...], int | Direction] = {(worker, 0): worker for worker in self.ways.work}
-        for near, far in self.ways.bits:
+        workers = len(self.paths.work) and max(self.paths.work) + 1
+        up: dict[tuple[int, ...], int | Direction] = {(worker, 0): worker for worker in self.paths.work}
+        for near, far in self.paths.bits:
             up[(near, 1, far) if near < far else (workers, -near, -far)] = (near, far)
         return [up[place] for place in sorted(up)]
 
     def take(self, index: ArrayLike) -> "Loads":
         """Return the rows that a mask or an array of indices picks."""
         rows = np.arange(len(self))[np.asarray(index)]
-        ways = self.ways
-        if ways.starts is None:
+        paths = self.paths
+        if paths.starts is None:
             picked, starts = rows, None
         else:
-            ends = np.append(ways.starts[1:], len(ways.waited))
-            picked = np.concatenate([np.arange(ways.starts[row], ends[row]) for row in rows] or [rows])
-            starts = np.cumsum([0, *(ends[rows] - ways.starts[rows])[:-1]])
+            ends = np.append(paths.starts[1:], len(paths.waited))
+            picked = np.concatenate([np.arange(paths.starts[row], ends[row]) for row in rows] or [rows])
+            starts = np.cumsum([0, *(ends[rows] - paths.starts[rows])[:-1]])
         return Loads(
             self.ahead[rows],
             _picked(self.work, rows),
             _picked(self.host, rows),
             _picked(self.bits, rows),
-            Ways(
+            Paths(
                 starts,
-                _picked(ways.work, picked),
-                ways.waited[picked],
-                _picked(ways.bits, picked),
-                _picked(ways.halves, picked),
+                _picked(paths.work, picked),
+                paths.waited[picked],
+                _picked(paths.bits, picked),
+                _picked(paths.halves, picked),
             ),
         )
 
@@ -162,10 +162,10 @@ def joined(loads: Sequence[Loads]) -> Loads:
     if len(loads) == 1:
         return loads[0]
     rows = [len(each) for each in loads]
-    lengths = [len(each.ways.waited) for each in loads]
+    lengths = [len(each.paths.waited) for each in loads]
     starts = None
-    if any(each.ways.starts is not None for each in loads):
-        each_starts = [np.arange(len(one)) if one.ways.starts is None else one.ways.starts for one in loads]
+    if any(each.paths.starts is not None for each in loads):
+        each_starts = [np.arange(len(one)) if one.paths.starts is None else one.paths.starts for one in loads]
         begins = np.cumsum([0, *lengths[:-1]])
         starts = np.concatenate([begin + one for begin, one in zip(begins, each_starts, strict=True)])
     return Loads(
@@ -173,12 +173,12 @@ def joined(loads: Sequence[Loads]) -> Loads:
         _joined([each.work for each in loads], rows),
         _joined([each.host for each in loads], rows),
         _joined([each.bits for each in loads], rows),
-        Ways(
+        Paths(
             starts,
-            _joined([each.ways.work for each in loads], lengths),
-            np.concatenate([each.ways.waited for each in loads]),
-            _joined([each.ways.bits for each in loads], lengths),
-            _joined([each.ways.halves for each in loads], lengths),
+            _joined([each.paths.work for each in loads], lengths),
+            np.concatenate([each.paths.waited for each in loads]),
+            _joined([each.paths.bits for each in loads], lengths),
+            _joined([each.paths.halves for each in loads], lengths),
         ),
     )
 

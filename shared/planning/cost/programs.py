@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shared.planning.cost.conditions import Direction
-from shared.planning.cost.loads import Loads, Ways
+from shared.planning.cost.loads import Loads, Paths
 from shared.planning.measurements import Floats
 from shared.planning.tasks import StepTasks
 
@@ -33,7 +33,7 @@ def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
         work,
         {},
         bits,
-        Ways(
+        Paths(
             np.array([0]),
             {place: found[:, place] for place in work},
             np.zeros(len(found)),

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from shared.planning.cost.conditions import Direction
-from shared.planning.cost.loads import Loads, Ways
+from shared.planning.cost.loads import Loads, Paths
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 from shared.planning.profile import Profile, WorkerProfile
 
@@ -63,7 +63,7 @@ def stacked_loads(
         awaited = np.where(serial, message.waited_seconds * links, overhead)
         host[place] = np.maximum(overhead, awaited)
         waited = waited + awaited
-    return Loads(staleness, work, host, carried, Ways(None, work, waited, carried, halves))
+    return Loads(staleness, work, host, carried, Paths(None, work, waited, carried, halves))
 
 
 def _table_seconds(worker: WorkerProfile, first: Ints, stop: Ints, serial: Bools) -> Floats:

@@ -213,7 +213,7 @@ class Beliefs:
         longest, total = float(times.longest[0]), float(times.total[0])
         windows = int(self._pool.staleness[current]) + 1
         step_seconds = max(longest, total / windows)
-        links = {direction: halves for direction, halves in today.ways.halves.items() if halves[0] > 0.0}
+        links = {direction: halves for direction, halves in today.paths.halves.items() if halves[0] > 0.0}
         trips, delay_seconds = self.now.trips.copy(), slower * step_seconds * windows - total
         for direction, halves in links.items():
             trips[direction] += delay_seconds / len(links) * 2.0 / float(halves[0])

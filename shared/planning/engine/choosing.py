@@ -15,8 +15,8 @@ from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Reason
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.ledger import PROFIT, Ledger
+from shared.planning.engine.moves import Moves
 from shared.planning.engine.pool import Pool
-from shared.planning.engine.ways import Ways
 from shared.planning.measurements import Bools, Floats
 
 
@@ -44,9 +44,9 @@ class Contest:
     """Today's row."""
 
     @property
-    def ways(self) -> Ways:
+    def moves(self) -> Moves:
         """Return the moves between them."""
-        return Ways(self.pool, self.beliefs)
+        return Moves(self.pool, self.beliefs)
 
     @property
     def home(self) -> int:
@@ -78,7 +78,7 @@ class Moment:
 
 def leave(contest: Contest, moment: Moment) -> Choice:
     """Choose the best layout that is allowed, whatever it costs. If only K is not allowed, the rest stays."""
-    costs = _costs(contest, moment, contest.ways.there(contest.current))
+    costs = _costs(contest, moment, contest.moves.there(contest.current))
     nearest = contest.pool.allowed & contest.pool.same_but_staleness(contest.current)
     row = contest.cheapest(costs, nearest if nearest.any() else contest.pool.allowed)
     return Choice(row, reason=Reason.PIN, is_for_good=True)
@@ -88,7 +88,7 @@ def choose(contest: Contest, moment: Moment) -> Choice | None:
     """Choose the layout to go to; None to stay. Today's row as a choice means that it has proved itself, and is home now."""
     ledger, current, home = contest.ledger, contest.current, contest.home
     speeds, remaining_steps = contest.beliefs.speeds, moment.remaining_steps
-    there, back = contest.ways.there(current), contest.ways.back(home)
+    there, back = contest.moves.there(current), contest.moves.back(home)
     costs = _costs(contest, moment, there)
     if moment.answers_a_device and (answer := _answer(contest, moment, there, costs)) is not None:
         return answer
@@ -102,14 +102,14 @@ def choose(contest: Contest, moment: Moment) -> Choice | None:
     if followed is not None:
         return None if followed.row == current else followed
     if gains[current] > 0.0:
-        return Choice(current, is_for_good=True)
+        return Choice(current)
     proven = int(np.argmax(np.where(contest.pool.allowed & (there > 0.0), gains, 0.0)))
     if there[proven] > 0.0 and gains[proven] > 0.0:
         # An incomplete move has no value, so it is given up only when it takes all that it can gain, its profit included.
         return Choice(proven, float(PROFIT * there[proven] + gains[proven] / home_speed), is_for_good=True)
     back_seconds = 2.0 * back + (back > 0.0) * moment.config.dwell_seconds
     if speeds[home] > speeds[current]:
-        usual_back_seconds = float(contest.ways.there(current, contest.beliefs.usual)[home])
+        usual_back_seconds = float(contest.moves.there(current, contest.beliefs.usual)[home])
         is_short = available_seconds < back_seconds[current] and ledger.regrets(current, usual_back_seconds)
         if is_short or costs[home] < costs[current]:
             return Choice(home)

@@ -5,7 +5,7 @@ are noisy, the profile ages, a change costs, and the link may be back in a momen
 
 - Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py). All are weighed where
   they are few; otherwise those that a search finds for the conditions of the last minutes (generating.py).
-- A change, with its move (ways.py), must pay over the steps until the next event (horizon.py). choosing.py has the rules.
+- A change, with its move (moves.py), must pay over the steps until the next event (horizon.py). choosing.py has the rules.
 - The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
   follow the link from one to another (experts.py).
 - A link that got slow comes back, and a device that changed stays changed (devices.py): so the answer to a device goes
@@ -24,7 +24,7 @@ from itertools import islice
 import numpy as np
 
 from shared.errors import PlanError
-from shared.planning.cost import Conditions, conditions_of, is_stacked, loads_of
+from shared.planning.cost import Conditions, conditions_of, loads_of
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.choosing import Choice, Contest, Moment, choose, leave
 from shared.planning.engine.config import EngineConfig
@@ -70,7 +70,8 @@ class Engine:
         if profile.max_staleness is None:
             profile = replace(profile, max_staleness=layout.staleness)
         self.layout = layout
-        self._profile = profile
+        self.question = Question(profile, space)
+        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         self._config = config or EngineConfig()
         self._total_steps = total_steps
         self.names = profile.names
@@ -102,10 +103,9 @@ class Engine:
         If today's layout is not in the space, the next observation proposes the best that is, whatever it costs.
         PlanError if it leaves nothing to choose, and then nothing is changed.
         """
-        question = Question(self._profile, space)
+        question = replace(self.question, space=space)
         pool = self._pool_for(question)
         self.question = question
-        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         current = pool.index(self.layout)
         self._beliefs.consider(pool, current)
         experts = Experts(current, pool.staleness, self._config.dwell_seconds)
@@ -122,8 +122,8 @@ class Engine:
     def knows(self, layout: Layout) -> bool:
         """Tell whether a layout is of workers that each run the next blocks, and all of it was measured."""
         places = [self._places[worker] for worker in layout.workers if worker in self._places]
-        is_chain = is_stacked(layout) and len(places) == len(layout.workers) and places == sorted(places)
-        return is_chain and not places[0] and bool(loads_of(self._profile, [layout]).measured()[0])
+        is_chain = layout.is_stacked and len(places) == len(layout.workers) and places == sorted(places)
+        return is_chain and not places[0] and bool(loads_of(self.question.profile, [layout]).measured()[0])
 
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
@@ -176,7 +176,7 @@ class Engine:
             contest.pool[choice.row],
             1.0 / float(speeds[choice.row]),
             1.0 / float(speeds[contest.current]),
-            contest.ways.moving_seconds(contest.current, choice.row),
+            contest.moves.moving_seconds(contest.current, choice.row),
             choice.abandon_after_seconds,
             choice.reason,
         )
@@ -214,7 +214,7 @@ class Engine:
     @property
     def predicted_seconds(self) -> float:
         """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
-        return float(loads_of(self._profile, [self.layout]).seconds(self._at)[0])
+        return float(loads_of(self.question.profile, [self.layout]).seconds(self._at)[0])
 
     @property
     def is_elsewhere(self) -> bool:
@@ -232,7 +232,7 @@ class Engine:
     @property
     def _at(self) -> Conditions:
         """Return the present conditions, as they were measured before the first observation."""
-        return conditions_of(self._profile) if self._seconds is None else self._beliefs.now
+        return conditions_of(self.question.profile) if self._seconds is None else self._beliefs.now
 
     @property
     def prediction_ratios(self) -> dict[str, float]:
@@ -247,8 +247,7 @@ class Engine:
     def measured_again(self, worker: WorkerProfile) -> None:
         """Use these times of a worker, taken today, instead of the profile's."""
         place = self._places[worker.name]
-        self._profile = self._profile.with_worker(worker)
-        self.question = replace(self.question, profile=self._profile)
+        self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
         self._adopt(self._pool_for(self.question, self._held))
         self._beliefs.begin_again(self._contest.current)
@@ -258,8 +257,8 @@ class Engine:
         """Keep the factor of a worker that cannot be measured again, until it is off once more."""
         self._beliefs.devices.misfits.discard(self._places[name])
 
-    def wants(self) -> Search | None:
-        """Return a search that is to be made now, for `found`; None if none is due, or all layouts are weighed."""
+    def next_search(self) -> Search | None:
+        """Return a search that is to be made now, for `weigh`; None if none is due, or all layouts are weighed."""
         if self._seconds is None or self._contest.pool.is_complete:
             return None
         at = self._beliefs.now
@@ -270,7 +269,7 @@ class Engine:
         leading = [self._contest.pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
         return Search(self.question, self._beliefs.over_time(), leading)
 
-    def found(self, question: Question, layouts: Sequence[Layout]) -> None:
+    def weigh(self, question: Question, layouts: Sequence[Layout]) -> None:
         """Weigh the layouts that a search for a question has found, besides those that the run has or had.
 
         Those for a former question are dropped. Of the layouts that were weighed until now, as many stay as there is room for,
@@ -296,8 +295,8 @@ class Engine:
         contest.ledger.consider(home, np.append(rows, count + np.arange(len(contest.experts))))
         contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
 
-    def search_with(self, back: Collection[str]) -> Callable[[], Found] | None:
-        """Return a search for the best layout, also with workers that are back, for `offered`; None while cuts are pinned."""
+    def return_search(self, back: Collection[str]) -> Callable[[], Found] | None:
+        """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
         space = self.question.space
         if space.cuts is not None:
             return None
@@ -305,7 +304,7 @@ class Engine:
         question = replace(self.question, space=replace(space, workers=workers))
         return partial(best, question, self._at)
 
-    def offered(self, question: Question, found: Found) -> Decision | None:
+    def propose_return(self, question: Question, found: Found) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
 
         It is one with workers that are back, or any where the profile does not know today's. question: of the time of the
@@ -393,7 +392,7 @@ class Engine:
             beliefs.note_steps(seconds, done_steps, self._contest.current)
         is_at_home = self._proposal is None and self._contest.current == self._contest.ledger.home
         played = self._contest.experts.play(
-            seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.ways.there_now
+            seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.moves.there_now
         )
         self._contest.ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
         self._outcomes.add(seconds, seconds * float(beliefs.speeds[self._contest.current]), done_steps)

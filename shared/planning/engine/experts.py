@@ -15,7 +15,7 @@ import numpy as np
 from shared.planning.engine.beliefs import Mean
 from shared.planning.measurements import Bools, Floats, Ints
 
-Ways = Callable[[int], Floats]
+MoveSeconds = Callable[[int], Floats]
 """Seconds from one candidate to each, shape (n,), at present rates."""
 
 
@@ -61,7 +61,7 @@ class Expert:
         if len(self._speeds.value):
             self._speeds.value = np.where(rows >= 0, self._speeds.value[rows], speeds)
 
-    def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> float:
+    def play(self, seconds: float, speeds: Floats, allowed: Bools, move_seconds: MoveSeconds) -> float:
         """Return its steps per second over the last `seconds`. Then it moves, if that pays.
 
         speeds: of the candidates, shape (n,). allowed: permitted places, shape (n,).
@@ -73,19 +73,19 @@ class Expert:
         done_steps = drained_steps
         self._speeds.add(seconds, self._rule.memory_seconds, speeds)
         if self._steps_in_flight == 0.0:
-            free_seconds = self._after_the_way(seconds - drained_steps / float(speeds[self.left]), ways)
+            free_seconds = self._after_the_way(seconds - drained_steps / float(speeds[self.left]), move_seconds)
             done_steps += free_seconds * float(speeds[self.index])
             if self._way_to_go == 0.0:
                 self.stayed_seconds += seconds
                 if self.stayed_seconds >= self._dwell_seconds:
-                    self._move(allowed, ways(self.index))
+                    self._move(allowed, move_seconds(self.index))
         return done_steps / seconds
 
-    def _after_the_way(self, seconds: float, ways: Ways) -> float:
+    def _after_the_way(self, seconds: float, move_seconds: MoveSeconds) -> float:
         """Return the rest of these seconds after the move's share of them, at the link's pace."""
         if self._way_to_go == 0.0:
             return seconds
-        way_seconds = float(ways(self.left)[self.index])
+        way_seconds = float(move_seconds(self.left)[self.index])
         if self._way_to_go * way_seconds > seconds:
             self._way_to_go -= seconds / way_seconds
             return 0.0
@@ -138,6 +138,6 @@ class Experts:
         for expert in self._each:
             expert.begin(index)
 
-    def play(self, seconds: float, speeds: Floats, allowed: Bools, ways: Ways) -> Floats:
+    def play(self, seconds: float, speeds: Floats, allowed: Bools, move_seconds: MoveSeconds) -> Floats:
         """Play all experts as `Expert.play` does, shape (experts,)."""
-        return np.array([expert.play(seconds, speeds, allowed, ways) for expert in self._each])
+        return np.array([expert.play(seconds, speeds, allowed, move_seconds) for expert in self._each])

@@ -9,7 +9,6 @@ from shared.planning.cost import (
     Loads,
     bits_between,
     computing_seconds,
-    is_stacked,
     joined,
     loads_of,
     moved_bits,
@@ -43,7 +42,7 @@ class Pool:
         numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
         self._shapes = np.array([numbers[shape] for shape in shapes])
         """Number of each layout's shape: those that differ in K alone share it."""
-        self._runs = runs_of(self._profile, self.layouts) if all(map(is_stacked, self.layouts)) else None
+        self._runs = runs_of(self._profile, self.layouts) if all(one.is_stacked for one in self.layouts) else None
         self._moved: dict[int, dict[Direction, Floats]] = {}
 
     def __len__(self) -> int:

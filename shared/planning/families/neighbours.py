@@ -18,7 +18,7 @@ def neighbours(question: Question, layout: Layout) -> Iterator[Layout]:
 
 def _shifted(question: Question, layout: Layout) -> Iterator[Layout]:
     profile, workers, cuts, bits = question.profile, layout.workers, layout.cuts, layout.bits
-    if layout.owners or layout.source or len(workers) != len(layout.tiles):
+    if not layout.is_stacked:
         return
     for staleness in question.choices_of_staleness:
         yield replace(layout, staleness=staleness or 0)

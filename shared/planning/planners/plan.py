@@ -73,7 +73,7 @@ def plan_of(
         each.layout(row),
         float(costs[row]) / horizon_steps,
         (
-            float(edge[row] + each.loads.ways.waited[row]),
+            float(edge[row] + each.loads.paths.waited[row]),
             float(carried[0, 1][row]),
             float(cloud[row]),
             float(carried[1, 0][row]),

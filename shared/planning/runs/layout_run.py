@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 
 from shared.planning.cost import bits_between
 from shared.planning.engine import Decision, Engine, Observation
-from shared.planning.engine.ways import CHANGE_TRIPS
+from shared.planning.engine.moves import CHANGE_TRIPS
 from shared.planning.layout import Layout
 from shared.planning.placement_simulator import PlacementRun, simulate_placement
 from shared.planning.profile import Hop, Profile

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from shared.errors import PlanError
 from shared.planning.cost import loads_of, moved_bits, runs_of
 from shared.planning.engine import Decision, Engine, Observation
-from shared.planning.engine.ways import CHANGE_TRIPS
+from shared.planning.engine.moves import CHANGE_TRIPS
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
 from shared.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, observe_and_search, steps_until
@@ -44,11 +44,11 @@ class SimulatedPipeline:
         if not computing + self._cloud_seconds > 0.0:
             raise PlanError(f"the profile has 0 s of work in a step at {layout}, and such a run would never end")
         self.layout = layout
-        self._edge_seconds = computing + float(loads.ways.waited[0])
+        self._edge_seconds = computing + float(loads.paths.waited[0])
         self._busy_seconds = computing + (float(loads.host[0][0]) if 0 in loads.host else 0.0)
         self._uplink_bits, self._downlink_bits = float(loads.bits[0, 1][0]), float(loads.bits[1, 0][0])
         self._one_way_seconds = (
-            sum(float(halves[0]) for halves in loads.ways.halves.values()) * self._link.round_trip_seconds / 4
+            sum(float(halves[0]) for halves in loads.paths.halves.values()) * self._link.round_trip_seconds / 4
         )
 
     def next_start(self) -> float:

@@ -49,8 +49,8 @@ class Run:
 def observe_and_search(engine: Engine, seen: Observation) -> Decision | None:
     """Have an engine observe, and make at once the search that it wants. Returns its decision."""
     decision = engine.observe(seen)
-    if (search := engine.wants()) is not None:
-        engine.found(search.question, search.run())
+    if (search := engine.next_search()) is not None:
+        engine.weigh(search.question, search.run())
     return decision
 
 

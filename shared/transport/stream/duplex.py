@@ -103,7 +103,7 @@ class Duplex(Generic[Out, In]):
         self._asked_bytes = 0
         """The count of sent bytes at the end of the last chunk that asked for an ack."""
         self._ledger = ReceiveLedger(window_bytes)
-        self.link = LinkEstimate()
+        self.estimate = LinkEstimate()
         self.peer_clock = PeerClock()
         self._quiet_since = time.monotonic()
         """Time of the peer's last message, or of the first send after it had acknowledged everything."""
@@ -128,12 +128,12 @@ class Duplex(Generic[Out, In]):
         message: goes with the first chunk.
         """
         first, *others = tensors
-        if self.link.wants_ack(len(first.payload), time.monotonic()):
+        if self.estimate.wants_ack(len(first.payload), time.monotonic()):
             await self._send((first,), message, measures=True)
             tensors, message = tuple(others), None
         if tensors:
             total = sum(len(tensor.payload) for tensor in tensors)
-            measures = total > LEAST_FIRST_CHUNK_BYTES and self.link.begin_measurement(time.monotonic())
+            measures = total > LEAST_FIRST_CHUNK_BYTES and self.estimate.begin_measurement(time.monotonic())
             await self._send(tensors, message, measures=measures)
 
     async def _send(self, tensors: Sequence[WireTensor], message: Out | None, *, measures: bool) -> None:
@@ -147,7 +147,7 @@ class Duplex(Generic[Out, In]):
             tensors, self._chunk_bytes_of(ends - self._credits.sent_bytes, measures=measures), started
         ):
             if not self._credits.under_way_bytes:
-                self.link.idle()
+                self.estimate.idle()
                 self._quiet_since = time.monotonic()
             frames, payload = zip(*parts, strict=True)
             count = sum(map(len, payload))
@@ -165,12 +165,12 @@ class Duplex(Generic[Out, In]):
 
     def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
         """Tell whether `count` bytes need their ack at once: for room, or because one more message costs little beside them."""
-        is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.link.bits_per_second or float("inf"))
+        is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.estimate.bits_per_second or float("inf"))
         room, under_way = self._credits.room_bytes, self._credits.under_way_bytes
         unasked = self._credits.sent_bytes - self._asked_bytes
         # On a long way what comes then makes room before there is none, and a few times a round trip are enough.
         makes_room = under_way >= room and unasked * ASKED_TIMES >= room + under_way
-        return is_long or makes_room or self.link.draining or room < LONGEST_CHUNK * self._chunk_bytes
+        return is_long or makes_room or self.estimate.draining or room < LONGEST_CHUNK * self._chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
         """Return the next message with more than acks and chunks, or that completes tensors, and these tensors; None at
@@ -233,7 +233,7 @@ class Duplex(Generic[Out, In]):
             # As if it had come when the bytes did: it may have waited for a message to go with.
             now = max(now - ack.held_nanoseconds / 1e9, written)
             self.peer_clock.observe(written, now, ack.receiver_nanoseconds)
-            self.link.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now, chunk_bytes)
+            self.estimate.acknowledged(ack.received_bytes, ack.receiver_nanoseconds, written, now, chunk_bytes)
             self._allow(ack.received_bytes)
         while self._tensors_under_way and self._tensors_under_way[0][0] <= ack.received_bytes:
             _, started, tensor = self._tensors_under_way.popleft()
@@ -245,11 +245,11 @@ class Duplex(Generic[Out, In]):
         if not measures:
             chunks = round(count / self._chunk_bytes) or 1
             return min(max(-(-count // chunks), 1), self._largest_chunk_bytes)
-        least = LEAST_FIRST_CHUNK_BYTES if self.link.bits_per_second is None else LEAST_CHUNK_BYTES
+        least = LEAST_FIRST_CHUNK_BYTES if self.estimate.bits_per_second is None else LEAST_CHUNK_BYTES
         return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:
-        allowed = self.link.allowance(self._largest_chunk_bytes)
+        allowed = self.estimate.allowance(self._largest_chunk_bytes)
         if allowed is None:
             # The link carries at least what has arrived.
             self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes

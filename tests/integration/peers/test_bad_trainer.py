@@ -9,7 +9,7 @@ import pytest
 from cloud_trainer.server import TrainerServer
 from edge_agent import run_training
 from shared.client.config import TrainerAddressConfig
-from shared.client.stream_call import StreamListener
+from shared.client.link_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import IsthmusError, ProtocolError, RefusedError

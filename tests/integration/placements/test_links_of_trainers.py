@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from shared.client.config import TrainerAddressConfig
-from shared.client.stream_call import StreamListener
+from shared.client.link_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import AccessError, FencedError, ProtocolError, RefusedError

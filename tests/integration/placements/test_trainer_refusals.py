@@ -7,7 +7,7 @@ import grpc
 import pytest
 import torch
 
-from shared.client.stream_call import StreamListener
+from shared.client.link_call import StreamListener
 from shared.codec import codec_by_name
 from shared.errors import (
     FencedError,

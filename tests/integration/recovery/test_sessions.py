@@ -18,8 +18,8 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.opening import open_session
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
 from shared.client.config import TrainerAddressConfig
+from shared.client.link_call import StreamListener
 from shared.client.retry import Retry
-from shared.client.stream_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError

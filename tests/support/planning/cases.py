@@ -144,7 +144,7 @@ class ProfileCosts:
             return Message(0.0)
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             return Message(float(self._loads.bits[1, 0][0]))
-        awaited = float(self._loads.ways.waited[0])
+        awaited = float(self._loads.paths.waited[0])
         tail_seconds = (float(self._loads.host[0][0]) if 0 in self._loads.host else 0.0) - awaited
         return Message(float(self._loads.bits[0, 1][0]), awaited, tail_seconds)
 

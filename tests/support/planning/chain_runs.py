@@ -123,8 +123,8 @@ class ChainTraining:
             before = int(self.steps)
             self._train_for_a_second()
             decision = self.engine.observe(self._seen(before))
-            if (search := self.engine.wants()) is not None:
-                self.engine.found(search.question, search.run())
+            if (search := self.engine.next_search()) is not None:
+                self.engine.weigh(search.question, search.run())
             if decision is not None:
                 self.decisions.append((self.seconds, decision))
                 self._still_seconds = decision.migration_seconds

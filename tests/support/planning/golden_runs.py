@@ -82,7 +82,7 @@ def wandering_run(seed: int) -> list[Change]:
         if pins:
             engine.constrain(replace(space, staleness=pinned))
         rates = Rates(mbit * 1e6, 2 * mbit * 1e6, round_trip)
-        today, at = engine.layout, over(profile, rates).with_factors(np.array([edge_factor, cloud_factor]))
+        today, at = engine.layout, replace(over(profile, rates), factors=np.array([edge_factor, cloud_factor]))
         if second >= busy_until:
             steps += pace / float(loads_of(profile, [today]).seconds(at)[0])
         computing = computing_seconds(profile, today)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import PLAIN, TrainerAccess
-from shared.client.stream_call import StreamListener
+from shared.client.link_call import StreamListener
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.events import Events

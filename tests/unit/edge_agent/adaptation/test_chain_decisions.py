@@ -68,7 +68,7 @@ class Run:
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
-        self.jobs = Jobs(self.loop.engine, inputs.profile, asyncio.Lock())
+        self.jobs = Jobs(self.loop.engine, asyncio.Lock())
         self._looked = False
 
     async def _probe(self):
@@ -125,7 +125,7 @@ async def test_a_trainer_that_is_back_is_placed_where_it_is_best():
 
 async def test_what_grows_with_a_profile_is_worked_out_beside_the_event_loop(monkeypatch):
     run, threads = Run(), []
-    for name in ("constrain", "measured_again", "found", "note_deployed"):
+    for name in ("constrain", "measured_again", "weigh", "note_deployed"):
         method = getattr(Engine, name)
 
         def noted(*given, method=method):

@@ -55,7 +55,7 @@ def stream(ahead=AHEAD, round_trip=0.02):
     clock = PeerClock()
     clock.observe(1.0, 1.0 + round_trip, nanoseconds(1.0 + round_trip / 2 + ahead))
     link = SimpleNamespace(bits_per_second=BITS_PER_SECOND, round_trip_seconds=round_trip)
-    return SimpleNamespace(peer_clock=clock, link=link)
+    return SimpleNamespace(peer_clock=clock, estimate=link)
 
 
 class Recording:

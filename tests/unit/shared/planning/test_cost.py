@@ -1,6 +1,7 @@
 """The cost model, compared with the paper's equations."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_an_unmeasured_layout_has_no_definite_cost():
 
 def test_the_devices_of_today_scale_the_compute_times():
     profile, at = small_profile(), over(small_profile(), AT_8_MBIT)
-    loads, slow = costed(profile, [1], [8]), at.with_factors(np.array([3.0, 2.0]))
+    loads, slow = costed(profile, [1], [8]), replace(at, factors=np.array([3.0, 2.0]))
     plain_seconds, slow_seconds = loads.worker_seconds(at), loads.worker_seconds(slow)
     assert [float(slow_seconds[worker][0] / plain_seconds[worker][0]) for worker in (0, 1)] == pytest.approx([3.0, 2.0])
     assert loads.direction_seconds(slow) == loads.direction_seconds(at)
@@ -69,7 +70,7 @@ def test_time_without_replay_and_time_of_the_stream_count_where_they_were_measur
         [1.0 + 0.525 + 0.25 + 0.5, 2.25 + 0.4, 3.25 + 0.2, 5.0]
     )
     serial = costed(profile, [1, 2, 3, 4], [8, 32, 32, 32], staleness=0)
-    assert (2 * serial.work[0] + serial.ways.waited).tolist() == pytest.approx(
+    assert (2 * serial.work[0] + serial.paths.waited).tolist() == pytest.approx(
         [2 * (0.5 + 0.525) + 0.125, 2 * 2.0 + 0.125, 2 * 1.5 + 0.125, 2 * 4.0]
     )
 

@@ -33,15 +33,6 @@ def test_a_trace_repeats(trace, moment):
     )
 
 
-@given(traces, st.floats(0.05, 20.0))
-def test_resampling_keeps_all_bits(trace, window):
-    resampled = trace.resampled(window)
-    assert resampled.duration_seconds == trace.duration_seconds
-    assert resampled.mean == pytest.approx(trace.mean, rel=1e-9)
-    for edge in resampled.times_seconds:
-        assert resampled.bits_until(edge) == pytest.approx(trace.bits_until(edge), rel=1e-6, abs=1e-3)
-
-
 def test_rates_by_hand():
     trace = Trace([0.0, 1.0, 3.0], [10.0, 0.0])
     assert trace.mean == pytest.approx(10 / 3)
@@ -70,12 +61,6 @@ def test_rates_by_hand():
 def test_a_malformed_trace_is_refused(times, rates, said):
     with pytest.raises(PlanError, match=f"^here: .*{said}"):
         Trace(times, rates, "here")
-
-
-@pytest.mark.parametrize("window", [0.0, -1.0, math.nan, math.inf])
-def test_a_window_of_nothing_is_refused(window):
-    with pytest.raises(PlanError, match="the window is"):
-        Trace.constant(1.0).resampled(window)
 
 
 def read(tmp_path, text, name="trace", **options):

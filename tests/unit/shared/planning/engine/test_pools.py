@@ -100,10 +100,10 @@ def test_a_chain_of_many_layouts_relieves_a_device_as_a_small_one_does():
 def test_what_a_search_for_a_former_question_finds_is_dropped():
     training = ChainTraining(LARGE)
     training.engine.observe(Observation(1.0, 1))
-    search = training.engine.wants()
+    search = training.engine.next_search()
     assert search is not None
     training.pin((3, 9, 15))
-    training.engine.found(search.question, search.run())
+    training.engine.weigh(search.question, search.run())
     decision = training.engine.observe(Observation(2.0, 2))
     assert decision.layout.cuts == (3, 9, 15)
 
@@ -124,7 +124,9 @@ def test_an_engine_that_searches_loses_little_to_one_that_weighs_all(seed, monke
 def test_conditions_move_by_little_before_the_next_search():
     training = ChainTraining(LARGE)
     asked = []
-    wants = training.engine.wants
-    training.engine.wants = lambda: asked.append(search) or search if (search := wants()) is not None else None
+    next_search = training.engine.next_search
+    training.engine.next_search = lambda: (
+        asked.append(search) or search if (search := next_search()) is not None else None
+    )
     training.run(120)
     assert 2 <= len(asked) <= 4, "once a minute, where nothing moves"

@@ -65,16 +65,16 @@ async def goodput(wire: Wire, seconds: float) -> float:
 
 async def acks(end: Duplex, count: int) -> None:
     """Wait until so many more acks have arrived."""
-    come, learn = asyncio.Semaphore(0), end.link.acknowledged
+    come, learn = asyncio.Semaphore(0), end.estimate.acknowledged
 
     def counted(*values: float) -> None:
         learn(*values)
         come.release()
 
-    end.link.acknowledged = counted
+    end.estimate.acknowledged = counted
     for _ in range(count):
         await come.acquire()
-    end.link.acknowledged = learn
+    end.estimate.acknowledged = learn
 
 
 async def until(condition: Callable[[], bool], limit_seconds: float) -> float:
@@ -108,7 +108,7 @@ async def exchange(near: Duplex, far: Duplex, steps: int, size: int, seconds: fl
 
 
 def is_known(end: Duplex, wire: Wire) -> bool:
-    return end.link.bits_per_second == pytest.approx(wire.bits_per_second, rel=0.1)
+    return end.estimate.bits_per_second == pytest.approx(wire.bits_per_second, rel=0.1)
 
 
 @settings(max_examples=examples(25), deadline=None)

@@ -14,7 +14,7 @@ CHANGE_TRIPS = 2
 """Round trips of a change: all commit, and the links are dialled again."""
 
 
-class Ways:
+class Moves:
     """The moves between layouts, under the believed links and devices."""
 
     def __init__(self, pool: Pool, beliefs: Beliefs) -> None:
