@@ -19,6 +19,16 @@ def checkpoint_name(said: pb.CheckpointName) -> CheckpointName:
     return name
 
 
+def checked_beginning(said: pb.Beginning) -> pb.Beginning:
+    """Return the point at which a worker is to begin again. Raises ProtocolError for an impossible one."""
+    if not is_term(said.lineage) or not is_step(said.step):
+        raise ProtocolError(
+            f"no worker can begin again at step {said.step} of lineage {said.lineage}: a step is {MOST_STEPS} at most, and a "
+            f"lineage {MOST_TERMS}"
+        )
+    return said
+
+
 def check_term(term: int) -> None:
     """Refuse a term that no session can reach. Raises ProtocolError."""
     if not is_term(term):

@@ -3,20 +3,23 @@
 A join rebuilds a session that is not in memory. A restore then brings the state of its blocks.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import grpc
 import structlog
 
-from cloud_trainer.sessions.claims import check_term, checkpoint_name
+from cloud_trainer.sessions.claims import check_term, checked_beginning, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Record, SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import StorageError
+from shared.training.block_state import BlockTensors
 from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -75,6 +78,7 @@ class Joining:
     async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
         """Restore as `TrainerService.RestoreWorker` says. Raises StatusError, and the errors of opening."""
         session_id, name = request.session_id, checkpoint_name(request.checkpoint)
+        beginning = checked_beginning(request.beginning) if request.HasField("beginning") else None
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
@@ -83,29 +87,39 @@ class Joining:
                     session = found or await self._build_again(session_id, record, uses)
                 session.attachment.term = record.session_term
                 judged = await self._threads.build(session.judge.read, request.placement)
-                needed = session.worker.needed_of_checkpoint(judged.placement)
-                try:
-                    states = await self._store.load(session_id, name, needed)
-                except StorageError as failure:
-                    _log.warning(
-                        "checkpoint not restored", session=session_id, checkpoint=str(name), reason=str(failure)
-                    )
-                    raise StatusError(
-                        grpc.StatusCode.NOT_FOUND,
-                        f"blocks {needed} of checkpoint {name} of session {session_id} are not all here, or are damaged",
-                        kind=Kind.NOT_STORED,
-                    ) from failure
+                if beginning is not None:
+                    session.worker.check_has_no_state(judged)
+                    work = partial(session.begin_again, beginning.step, judged, beginning.lineage)
+                else:
+                    states = await self._states(session, name, judged)
+                    work = partial(session.restore, name.step, states, judged, request.fence.session_term)
                 try:
                     async with session.changing(request.fence):
-                        await session.restore(name.step, states, judged, request.fence.session_term)
+                        await work()
                 except BaseException:
                     self._sessions.remove(session)  # A half-loaded session is of no use.
                     await session.end()
                     raise
             await self._fencing.check_kept(session)
             digests = await self._threads.compute_lane(session_id).aside(session.blocks.frozen_digests)
-            _log.info("session restored", session=session_id, checkpoint=str(name), term=session.attachment.term)
+            source = f"step {beginning.step}, with nothing" if beginning is not None else str(name)
+            _log.info("session restored", session=session_id, checkpoint=source, term=session.attachment.term)
             return pb.RestoreWorkerResponse(frozen_digests=digests, tickets=session.issue_tickets())
+
+    async def _states(
+        self, session: Session, name: CheckpointName, judged: ActivePlacement
+    ) -> Mapping[int, BlockTensors]:
+        """Load what a worker needs of a checkpoint. Raises StatusError where it is not here."""
+        needed = session.worker.needed_of_checkpoint(judged.placement)
+        try:
+            return await self._store.load(session.id, name, needed)
+        except StorageError as failure:
+            _log.warning("checkpoint not restored", session=session.id, checkpoint=str(name), reason=str(failure))
+            raise StatusError(
+                grpc.StatusCode.NOT_FOUND,
+                f"blocks {needed} of checkpoint {name} of session {session.id} are not all here, or are damaged",
+                kind=Kind.NOT_STORED,
+            ) from failure
 
     @contextmanager
     def _place(self, session_id: str) -> Iterator[None]:

@@ -138,6 +138,11 @@ class Session:
         await self._end_links()
         await self.worker.restore(step, states, judged, lineage)
 
+    async def begin_again(self, step: int, judged: ActivePlacement, lineage: int) -> None:
+        """Begin again with nothing under a judged placement. See `SessionWorker.begin_again`. Called inside `changing`."""
+        await self._end_links()
+        await self.worker.begin_again(step, judged, lineage, self.attachment.term)
+
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).
 

@@ -105,7 +105,8 @@ class _Replay:
                     )
 
     def _order(self, stretch: Stretch, worker: str, steps: range) -> Iterator[int]:
-        told: Mapping[int, list[int]] = stretch.orders.get(worker, {})
+        # Without staleness every order comes to the same bits, and of a worker that has begun again the order is not known.
+        told: Mapping[int, list[int]] = stretch.orders.get(worker, {}) if self._placement.staleness else {}
         for step in steps:
             yield from segments_of(told.get(step, ()), self._session.working[worker])
 

@@ -84,12 +84,25 @@ class TrainerWorker:
 
     async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
         """Restore as `WorkerCalls` says. Its frozen parameters are then equal to ours."""
+        return await self._restore(plan, checkpoint=_message(name))
+
+    async def begin_again(self, step: int) -> Sequence[pb.Ticket]:
+        """Have a worker without a state begin again with nothing at this step, under the placement in force.
+
+        Its frozen parameters are then equal to ours, and others come from their owners. Returns its tickets.
+        """
+        return await self._restore(self._state.plan, beginning=pb.Beginning(step=step, lineage=self._state.lineage))
+
+    async def _restore(
+        self, plan: PlacementPlan, checkpoint: pb.CheckpointName | None = None, beginning: pb.Beginning | None = None
+    ) -> Sequence[pb.Ticket]:
         answer = await self.client.restore_worker(
             pb.RestoreWorkerRequest(
                 session_id=self.session_id,
                 fence=self._state.fence,
-                checkpoint=_message(name),
+                checkpoint=checkpoint,
                 placement=placement_message(plan.placement),
+                beginning=beginning,
             )
         )
         await self._compare_frozen(answer.frozen_digests)

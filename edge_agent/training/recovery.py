@@ -14,6 +14,7 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
+from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import Joined, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
@@ -68,7 +69,7 @@ class Restored:
 class Recovery:
     """The recovery of one session. Used on the event loop."""
 
-    def __init__(self, session: OpenSession, device: WorkerCalls) -> None:
+    def __init__(self, session: OpenSession, device: DeviceWorker) -> None:
         self._session = session
         self._device = device
         self._goes_back = False
@@ -91,7 +92,10 @@ class Recovery:
             before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
         members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
         joined = await join(session, members.needed, wanted)
-        if not self._goes_back and all(self._goes_on(joined.positions.get(name)) for name in members.needed):
+        behind = [name for name in members.needed if not self._goes_on(joined.positions.get(name))]
+        if not self._goes_back and all(map(self._may_begin_again, behind)):
+            for name in behind:
+                await self._begin_again(joined, name)
             await clear_others(session, joined.positions, wanted)
             return Rejoined({name: position.tickets for name, position in joined.positions.items()})
         self._goes_back = True
@@ -104,6 +108,22 @@ class Recovery:
         state = self._session.state
         in_force = True, state.lineage, state.placement.version
         return at is not None and (at.is_whole, at.lineage, at.placement_version) == in_force
+
+    def _may_begin_again(self, name: str) -> bool:
+        """Tell whether a trainer that has lost all may begin again in mid-step.
+
+        In a recorded run it may only without staleness: with it, the order in which it has computed decides the bits.
+        """
+        plan, config = self._session.state.plan.training, self._session.experiment.config
+        is_repeatable = plan.placement.staleness == 0 or not config.output.record
+        return name in plan.stateless and is_repeatable and self._device.may_be_repeated
+
+    async def _begin_again(self, joined: Joined, name: str) -> None:
+        trainer, step = self._session.members[name], self._device.repeated_step
+        position = joined.positions.get(name) or await trainer.reopen()
+        joined.positions[name] = position._replace(tickets=await trainer.begin_again(step))
+        self._device.repeat(name)
+        _log.info("a worker without a state begins again; nobody goes back", worker=name, step=step)
 
     async def _restore_newest(self, joined: Joined) -> Restored:
         session, device = self._session, self._device

@@ -119,6 +119,9 @@ class StepScheduler:
         """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._steps: dict[int, StepInFlight] = {}
+        self._first = window.first
+        if window.done < window.first:
+            self._await_weights(window.done, placement.batch_size, Order.of(rest))
         self._last_segment: int | None = None
         """Segment that was computed last, of any step."""
 
@@ -195,7 +198,7 @@ class StepScheduler:
 
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
-        ends_step = len(state.done) + 1 == len(self._segments)
+        ends_step = state.step >= self._first and len(state.done) + 1 == len(self._segments)
         return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
 
     def finish(self, work: Work) -> BatchLoss | None:
@@ -214,10 +217,18 @@ class StepScheduler:
             self._window.answer(work.step)
         if work.segment in self._clearing and self._clearing <= state.done:
             self._window.clear(work.step)
-        if not work.ends_step:
+        if len(state.done) < len(self._segments):
             return None
         self._end(work.step)
         return state.loss
+
+    def _await_weights(self, step: int, samples: int, order: Order) -> None:
+        """Have the weights of a step still to come, which another life of this worker has done; nobody hears of its end."""
+        pulls = set(order.pulls)
+        done = set(range(len(self._segments))) - pulls
+        first = [number for number in order.pulls if done.issuperset(self._segments[number].after)]
+        tensors = StepTensors(self._window.plan.model)
+        self._steps[step] = StepInFlight(step, samples, True, first, tensors, done)
 
     def _end(self, step: int) -> None:
         del self._steps[step]
@@ -246,7 +257,7 @@ class StepScheduler:
 
     def _are_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
         """Tell whether the weights of now are those that a forward of a step may use, or newer ones."""
-        before = step - self._window.ahead - 1
+        before = max(step - self._window.ahead - 1, self._first - 1)
         if before == self._window.done:
             return self._steps[before].done.issuperset(behind)
         return before < self._window.done

@@ -20,7 +20,7 @@ class ArrivalWindow:
         self._placement = window.plan.placement
         coming = [one.crossing for one in window.plan.program(window.worker) if isinstance(one, Receive)]
         self._coming = {(one.sender, one.cargo, one.index): one for one in coming}
-        self._next_steps = dict.fromkeys(coming, window.done)
+        self._next_steps = {one: window.first_of(one) for one in coming}
         self._samples: dict[int, int] = {}
         """Samples of the whole batch, by step of which something has come and that is not known to be done."""
 

@@ -77,15 +77,25 @@ class Order(NamedTuple):
 
 def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, ...], ...]:
     last: dict[_Lane, int] = {}
-    made: dict[int, int] = {}
+    made: dict[int | None, int] = {}
     """The last segment that computes with a block."""
     found: list[tuple[int, ...]] = []
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
-        own = (made[one.block] for one in segment if isinstance(one, Sum) and one.block in made)
+        own = [made[block] for block in map(_exchanged, segment) if block in made]
         found.append(tuple({*([last[lane]] if lane in last else []), *own}))
         last[lane] = number
         made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
     return tuple(found)
+
+
+def _exchanged(operation: Operation) -> int | None:
+    """The shared block whose parts are added, or whose new weights come: this worker has made its own part of it before."""
+    match operation:
+        case Sum(block, _):
+            return block
+        case Receive(crossing) if crossing.cargo is Cargo.WEIGHTS:
+            return crossing.index
+    return None
 
 
 def _behind(whole: tuple[Program, ...], lanes: list[_Lane], computed: int | None) -> tuple[tuple[int, ...], ...]:

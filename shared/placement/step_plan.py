@@ -8,6 +8,7 @@ from shared.placement.facts import ModelFacts
 from shared.placement.programs import Program, programs_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import Waiting, segments
+from shared.placement.stateless import stateless_workers
 from shared.placement.tiles import Cargo, Placement
 
 
@@ -45,6 +46,8 @@ class StepPlan:
         self.most_under_way = self.ahead + 1 + weights_come
         """The most steps that any worker has under way: one more, where new weights come while the next step is computed."""
         self._parents = report_parents(first_worker(placement), self.links)
+        self.stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
+        """The workers that may begin again in mid-step with nothing, while all others go on; see `stateless_workers`."""
         to_hear = self.unaware | {first_worker(placement)}
         self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}
 
@@ -55,6 +58,10 @@ class StepPlan:
     def between(self, sender: str, receiver: str) -> tuple[Crossing, ...]:
         """Return the crossings from one worker to another in a step."""
         return tuple(self._between.get((sender, receiver), ()))
+
+    def takes_weights(self, worker: str) -> bool:
+        """Tell whether new weights of shared blocks come to a worker in every step."""
+        return any(one.cargo is Cargo.WEIGHTS and one.receiver == worker for one in self.crossings)
 
     def peers(self, worker: str) -> list[str]:
         """The workers to which a worker has a link."""

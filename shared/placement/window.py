@@ -6,7 +6,9 @@ count rises by one step at a time and belongs to one thread; any thread may read
 moment ago, and a bound that holds for it holds now.
 """
 
+from shared.placement.derived import Crossing
 from shared.placement.step_plan import StepPlan
+from shared.placement.tiles import Cargo
 
 MOST_UNREPORTED = 1024
 """Largest number of steps that may begin beyond the oldest of which not every report is heard: many more than wait for a
@@ -19,10 +21,16 @@ class Window:
     The thread that computes calls `begin`, `answer`, `clear` and `end`, and the event loop calls `tell`, `hear` and `move_to`.
     """
 
-    def __init__(self, plan: StepPlan, worker: str, first_step: int = 0) -> None:
-        """first_step: the first step of all workers under this placement."""
+    def __init__(self, plan: StepPlan, worker: str, first_step: int = 0, life: int = 0) -> None:
+        """first_step: the first step of all workers under this placement, or of this one in a life after its first.
+
+        life: session term in which this worker has begun again with nothing; 0 where it never did. If weights come to it,
+        those of the step before are then the first.
+        """
         self.plan = plan
         self.worker = worker
+        self.first = first_step
+        """First step that is done here."""
         self.ahead = plan.ahead
         """Number of steps that may have begun beyond the oldest under way: K, wherever anything can be stale."""
         self.begun = first_step
@@ -31,7 +39,8 @@ class Window:
         """First step for which others may wait for this worker."""
         self.cleared = first_step
         """First step in whose place no other may begin here."""
-        self.done = first_step
+        self.life = life
+        self.done = first_step - (life > 0 and plan.takes_weights(worker))
         """First step that this worker has not done."""
         self.told = first_step
         """First step that the event loop does not know to be done here: a moment behind `done`."""
@@ -41,6 +50,8 @@ class Window:
         self._reported = first_step if self._others else None
         """First step that not every one of them has reported; None where none reports."""
         self._waits_for_reports = worker in plan.unaware
+        self._stateless = tuple(name for name in self._others if name in plan.stateless)
+        """Others that may begin again; see `may_begin`."""
         sources = {source.worker for source in plan.placement.sources}
         self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1
         """Number of steps that another worker may have done and that have not begun here; None where none begins here."""
@@ -49,13 +60,24 @@ class Window:
 
     def may_begin(self, step: int) -> bool:
         """Tell whether `step`, which is the next, may begin now where samples enter."""
+        most = self.plan.most_under_way
         is_followed = self._reported is None or step - self._reported < MOST_UNREPORTED
-        return is_followed and step - self._oldest <= self.ahead and step - self.done < self.plan.most_under_way
+        # So the steps that a worker without a state may have to do again are those of which its peers keep what it needs.
+        may_be_repeated = all(step - self._others[name] < most for name in self._stateless)
+        return is_followed and may_be_repeated and step - self._oldest <= self.ahead and step - self.done < most
+
+    @property
+    def repeated(self) -> int:
+        """Return the oldest step that a worker without a state may not have done. Where samples enter."""
+        return max(self.first, self.begun - self.plan.most_under_way)
 
     @property
     def latest(self) -> int:
         """Return the latest step of which anything may come to this worker."""
-        return self.answered + self.ahead
+        latest = self.answered + self.ahead
+        if self.life:  # others may be as far ahead of one that has lost all as `repeated` says
+            latest = max(latest, max(self.done, self.first) + self.plan.most_under_way - 1)
+        return latest
 
     def may_be_done_elsewhere(self, step: int) -> bool:
         """Tell whether another worker can have done `step`, as far as this one knows by its own samples."""
@@ -64,6 +86,10 @@ class Window:
     def next_of(self, worker: str) -> int:
         """Return the first step that a worker whose reports come here has not reported as done."""
         return self._others[worker]
+
+    def first_of(self, crossing: Crossing) -> int:
+        """Return the first step of something that comes to this worker. Asked with nothing under way."""
+        return self.done if crossing.cargo is Cargo.WEIGHTS else self.first
 
     # The steps under way.
 
@@ -134,7 +160,12 @@ class Window:
         self._others[worker] = step + 1
         self._reported = min(self._others.values())
 
+    def unhear(self, worker: str, step: int) -> None:
+        """Wait for the reports of a worker from this step on once more, because it has begun again with it."""
+        self._others[worker] = min(step, self._others[worker])
+        self._reported = min(self._others.values())
+
     def move_to(self, step: int) -> None:
         """Go on with `step`, with nothing under way: the others have done all before it without this worker."""
         assert not self.under_way, "nothing is under way"
-        self.done = self.cleared = self.answered = self.begun = self.told = step
+        self.first = self.done = self.cleared = self.answered = self.begun = self.told = step

@@ -63,8 +63,12 @@ class CrossingWire:
         return (0,)
 
     def key(self, crossing: Crossing, step: int, slot: int) -> TensorKey:
-        """Return the key of a tensor in the stream."""
-        return TensorKey(step, ROLES[crossing.cargo], crossing.index, slot)
+        """Return the key of a tensor in the stream. Weights bear the step that they are for: there is none before the first."""
+        return TensorKey(step + (crossing.cargo is Cargo.WEIGHTS), ROLES[crossing.cargo], crossing.index, slot)
+
+    def step(self, crossing: Crossing, step: int) -> int:
+        """Return the step of a crossing, from that of its key or of a position."""
+        return step - (crossing.cargo is Cargo.WEIGHTS)
 
     def codec(self, crossing: Crossing, slot: int) -> str:
         """The codec of one tensor: some go raw, see `Chain.coded_slots`."""

@@ -55,12 +55,15 @@ class LinkEnd:
         self._emit = emit
         plan, worker = window.plan, window.worker
         leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
-        self._outbox = Outbox(leaving, window.done, _own_feature(plan.program(worker), peer))
+        most_ahead = plan.most_under_way if window.life else 0
+        self._outbox = Outbox(leaving, window.first, _own_feature(plan.program(worker), peer), most_ahead)
+        self._kept_steps = plan.most_under_way if peer in plan.stateless else 0
+        """Steps that the peer has done and for which it may need everything again."""
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
         self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
         """Samples and announcement that were agreed to last, by crossing and slot."""
-        self._received = dict.fromkeys(coming, window.done)
+        self._received = {crossing: window.first_of(crossing) for crossing in coming}
         """Step that is whole next, by crossing that comes here."""
         self._announced: dict[Crossing, tuple[int, int, int]] = {}
         """Step, samples and count of slots that are announced, where some are missing, by crossing."""
@@ -69,6 +72,8 @@ class LinkEnd:
         """The reports on their way to the peer."""
         self._more_to_send = self.reports.due
         self._dones_received = 0
+        self._peer_life = 0
+        """As in `LinkPosition`, of the peer."""
         self._stream: LinkStream | None = None
         self._is_ending = False
         self._peer_has_ended = False
@@ -89,6 +94,10 @@ class LinkEnd:
         """Number of items for the peer that are not on their way."""
         return self._outbox.waiting
 
+    def keep_first(self, outgoing: Outgoing) -> None:
+        """Keep the weights with which a placement has come into force, which the peer needs if it loses all."""
+        self._outbox.keep_first(outgoing)
+
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
         self._outbox.put(outgoing)
@@ -100,10 +109,12 @@ class LinkEnd:
         return LinkPosition(
             placement_version=self._wire.placement.version,
             awaited=[
-                Awaited(role=ROLES[crossing.cargo], block=crossing.index, next_step=step)
+                Awaited(role=key.role, block=key.block, next_step=key.step)
                 for crossing, step in self._received.items()
+                for key in [self._wire.key(crossing, step, 0)]
             ],
             dones_received=self._dones_received,
+            life=self._window.life,
         )
 
     def resume(self, peer: LinkPosition) -> None:
@@ -116,10 +127,17 @@ class LinkEnd:
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
         awaited = {(one.role, one.block): one.next_step for one in peer.awaited} if is_as_many else {}
+        if peer.life != self._peer_life and self.peer in self._window.plan.stateless:
+            self._peer_life = peer.life
+            self.reports.begin_again()
+        if peer.life != self._peer_life:
+            raise ProtocolError(
+                f"worker {self.peer!r} says that it has begun again, which it cannot under this placement"
+            )
         if not is_as_many or awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
         for key, step in awaited.items():
-            self._outbox.resume(leaving[key], step)
+            self._outbox.resume(leaving[key], self._wire.step(leaving[key], step))
         self.reports.resume(peer.dones_received)
         self._peer_has_ended = False
         self._announced.clear()
@@ -176,7 +194,7 @@ class LinkEnd:
         """
         key, samples = key_of(frame), frame.batch_samples
         crossing = self._crossing(key)
-        step, whole, count = self._announced.get(crossing, (key.step, samples, 0))
+        step, whole, count = self._announced.get(crossing, (self._wire.step(crossing, key.step), samples, 0))
         if samples != whole:
             raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
         slots = self._slots_of[crossing]
@@ -188,12 +206,14 @@ class LinkEnd:
         else:
             self._announced.pop(crossing, None)
         # A peer at this step has long had the tensors of the workers that are furthest behind.
-        self._outbox.forget_before(key.step + 1 - self._window.plan.most_under_way)
+        self._outbox.forget_before(step + 1 - self._window.plan.most_under_way)
 
     def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
         """Agree to a tensor, at once if it looks as the one before it."""
         looks = frame.batch_samples, frame.tensor
-        is_next = (key.step, key.slot) == (step, slot) and frame.placement_version == self._wire.placement.version
+        is_next = (
+            key == self._wire.key(crossing, step, slot) and frame.placement_version == self._wire.placement.version
+        )
         if not is_next or self._agreed.get((crossing, slot)) != looks:
             check_announcement(frame, self._wire.expected(crossing, step, slot, frame.batch_samples))
             self._agreed[crossing, slot] = looks
@@ -233,14 +253,17 @@ class LinkEnd:
                 item.encoded = await self._coder.encode(item)
                 item.load = ()
                 self._emit(Encoded(item.step, started, time.monotonic()))
+            if self._outbox.is_there(item):
+                continue  # Encoded all the same, because its error gradient may have to be corrected.
             for slot, encoded in item.encoded.items():
                 key = self._wire.key(item.crossing, item.step, slot)
                 tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
                 if encoded is not None:
                     payload_bytes += len(encoded.payload)
                     raw += encoded.raw_bytes
-        self._emit(Sent(self.peer, payload_bytes, raw))
-        await stream.send(*tensors, message=self.reports.take())
+        if tensors:
+            self._emit(Sent(self.peer, payload_bytes, raw))
+            await stream.send(*tensors, message=self.reports.take())
         for item in items:
             self._outbox.note_sent(item)
 
@@ -251,7 +274,7 @@ class LinkEnd:
                 self._relay.hear(done, self.peer)
                 self._dones_received += 1
                 if done.worker == self.peer:
-                    self._outbox.forget_before(done.step + 1)
+                    self._outbox.forget_before(done.step + 1 - self._kept_steps)
             if message.HasField("stopping"):
                 self._relay.hear_stopping(message.stopping.worker, self.peer)
             message.ClearField("dones")
@@ -265,7 +288,7 @@ class LinkEnd:
 
     async def _take(self, tensor: WireTensor) -> None:
         crossing = self._crossing(tensor.key)
-        step, samples = tensor.key.step, tensor.batch_samples
+        step, samples = self._wire.step(crossing, tensor.key.step), tensor.batch_samples
         encoded = from_wire(tensor)
         self._emit(Received(self.peer, tensor, raw_bytes(encoded)))
         slots = self._slots.setdefault((crossing, step), {})

@@ -29,16 +29,26 @@ class Item:
 class Outbox:
     """The items of all crossings that leave by one link."""
 
-    def __init__(self, crossings: tuple[Crossing, ...], first_step: int, labelled: Crossing | None = None) -> None:
-        """labelled: the feature with which small labels of its step go; None where they go by themselves."""
+    def __init__(
+        self, crossings: tuple[Crossing, ...], first_step: int, labelled: Crossing | None = None, most_ahead: int = 0
+    ) -> None:
+        """labelled: the feature with which small labels of its step go; None where they go by themselves.
+
+        most_ahead: how many steps the peer may have beyond those that this worker has made, where it begins again; else 0.
+        """
         self._labelled = labelled
+        self._most_ahead = most_ahead
         self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in crossings}
         self._urgencies: dict[Crossing, tuple[int, int, int]] = {}
         """The crossings of which something waits, each with the urgency of its first item."""
         self._ready: list[tuple[tuple[int, int, int], Crossing]] = []
         """The same, the most urgent first: a link may have thousands, and few that wait."""
+        self._there: dict[Crossing, int] = {}
+        """First step that the peer lacks, by crossing, where this worker makes again what it may have."""
+        self._keeps_first = False
+        """True if the peer may need the weights with which a step begins."""
         self._forgotten = first_step
-        """Everything before this step is forgotten."""
+        """Everything before this step is forgotten, but for the weights with which it begins."""
 
     @property
     def crossings(self) -> tuple[Crossing, ...]:
@@ -49,6 +59,12 @@ class Outbox:
     def waiting(self) -> int:
         """Count the items that have not been handed to the link."""
         return sum(items.waiting for items in self._items.values())
+
+    def keep_first(self, outgoing: Outgoing) -> None:
+        """Keep a load that the peer has, and lacks if it loses all: the weights with which a placement came into force."""
+        self._keeps_first = True
+        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
+        self._items[outgoing.crossing].keep(outgoing.step, item)
 
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
@@ -84,6 +100,10 @@ class Outbox:
             if before != now:
                 insort(self._ready, (now, crossing), key=_urgency_of)
 
+    def is_there(self, item: Item) -> bool:
+        """Tell whether the peer has had this item of the life of this worker that is over."""
+        return item.step < self._there.get(item.crossing, item.step)
+
     def note_sent(self, item: Item) -> None:
         """All of an item has been handed to the link."""
         self._items[item.crossing].sent_step = item.step + 1
@@ -95,21 +115,25 @@ class Outbox:
         Raises ProtocolError for a step that it cannot wait for: it has not come, or was told to be done.
         """
         items = self._items[crossing]
-        if not items.covers(step):
+        is_ahead = items.next_step < step <= items.next_step + self._most_ahead
+        if not is_ahead and not items.covers(step):
             first, what = next(iter(items.steps), items.next_step), f"{crossing.cargo} {crossing.index}"
             raise ProtocolError(
                 f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {items.next_step} can be sent"
             )
+        if self._most_ahead:
+            self._there[crossing], step = step, min(step, items.sent_step)
         items.sent_step = step
         self._look_at(crossing)
 
     def forget_before(self, before: int) -> None:
-        """The peer has all that belongs to the steps before this one."""
+        """The peer has all that belongs to the steps before this one, and needs none of it again."""
         if before <= self._forgotten:
             return
         self._forgotten = before
-        for items in self._items.values():
-            items.forget_before(before)
+        for crossing, items in self._items.items():
+            # The weights that the step before has made are those with which this one begins.
+            items.forget_before(before - (crossing.cargo is Cargo.WEIGHTS and self._keeps_first))
 
 
 def _urgency_of(ready: tuple[tuple[int, int, int], Crossing]) -> tuple[int, int, int]:

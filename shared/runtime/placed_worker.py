@@ -53,11 +53,11 @@ class PlacedWorker:
         """Begin to compute. Called once, on the event loop."""
         self.run.start()
 
-    async def place(self, plan: PlacementPlan, first_step: int) -> None:
-        """Continue under another placement from this step on. Work under way is dropped."""
+    async def place(self, plan: PlacementPlan, first_step: int, life: int = 0) -> None:
+        """Continue under another placement from this step on. Work under way is dropped. life: see `Window`."""
         await self.run.stop()
         compute, emit = self._setup.threads.compute, self._setup.emit
-        self.run = await compute.aside(self._made, plan.training, emit, first_step)
+        self.run = await compute.aside(self._made, plan.training, emit, first_step, life)
         self._plan = plan
         self.run.start()
 
@@ -66,6 +66,15 @@ class PlacedWorker:
         if self._setup.step_log is not None:
             self._setup.step_log.rolled_back(first_step)
         await self.place(plan, first_step)
+
+    async def begin_again(self, plan: PlacementPlan, first_step: int, life: int) -> None:
+        """Go on with nothing, as a worker without a state, under the placement in force; see `Window`.
+
+        Weights that change come from their owners.
+        """
+        if self._setup.step_log is not None:
+            self._setup.step_log.rolled_back(first_step)
+        await self.place(plan, first_step, life)
 
     async def stop(self) -> None:
         """Compute no more."""
@@ -77,9 +86,10 @@ class PlacedWorker:
         run.start()
         return run
 
-    def _made(self, plan: StepPlan, emit: Emit, first_step: int) -> PlacementExecutor:
+    def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
         wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels)
         step_log = setup.step_log if plan.training else None
-        return PlacementExecutor(Window(plan, setup.worker, first_step), wire, blocks, setup.threads, emit, step_log)
+        window = Window(plan, setup.worker, first_step, life)
+        return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log)

@@ -13,7 +13,7 @@ from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.step_scheduler import Outgoing, StepScheduler
-from shared.placement import ArrivalWindow, Backward, Window
+from shared.placement import ArrivalWindow, Backward, Cargo, Window
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
@@ -80,6 +80,11 @@ class PlacementExecutor:
         self._relay = relay = ReportRelay(window, emit, changed)
         self.links = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
         """By the worker at the other end."""
+        for peer in plan.stateless.intersection(self.links):
+            for one in plan.between(worker, peer):
+                if one.cargo is Cargo.WEIGHTS:
+                    weights, whole = blocks.weights(one.index), plan.placement.batch_size
+                    self.links[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
         self._costs: dict[int, _Cost] = {}
         self._order = ComputedOrder(steps.segment_count)
         self._task: asyncio.Task[None] | None = None
@@ -112,6 +117,10 @@ class PlacementExecutor:
         if step > self.window.done:
             self._record.pass_over(self.window.done, step)
             self.window.move_to(step)
+
+    def repeat(self, worker: str) -> None:
+        """Wait for a worker that has lost all to do the steps again that it may not have done; see `Window.repeated`."""
+        self.window.unhear(worker, self.window.repeated)
 
     def start(self) -> None:
         """Begin to compute all work that is ready, until `stop`."""
@@ -181,7 +190,8 @@ class PlacementExecutor:
                 self._end_step(news.step, None, 0)
             return
         self._loads.note_used(news.step, news.segment)
-        self._order.note(news.segment)
+        if news.step >= self.window.first:
+            self._order.note(news.segment)
         seconds = news.ended_seconds - news.started_seconds
         self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
         self._emit(events.Computed(news.step, news.segment, news.what, news.started_seconds, news.ended_seconds))

@@ -22,7 +22,8 @@ class ReportRelay:
         self._changed = changed
         self._heard = ReportsHeard(window)
         # Reports wait for other messages, unless some worker begins a batch only when it has heard of the others.
-        self.queues = {peer: Reports(may_wait=not plan.unaware) for peer in plan.peers(worker)}
+        may_wait = not plan.unaware and worker not in plan.stateless
+        self.queues = {peer: Reports(may_wait=may_wait, follows=window.life > 0) for peer in plan.peers(worker)}
         """The reports that go to each peer."""
         self._told = {peer: plan.reports_heard(peer).get(worker, frozenset()) for peer in self.queues}
         """By peer, the workers whose reports this one brings there."""

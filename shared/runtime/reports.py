@@ -18,8 +18,11 @@ under way here, the second if something is, which will have to be sent."""
 class Reports:
     """The queue to one peer: `MOST_KEPT` reports at most, and workers that are about to stop. Used on the event loop."""
 
-    def __init__(self, *, may_wait: bool) -> None:
-        """may_wait: True if no worker begins a batch only when it has heard of the others."""
+    def __init__(self, *, may_wait: bool, follows: bool = False) -> None:
+        """may_wait: True if no worker begins a batch only when it has heard of the others.
+
+        follows: True if the reports follow on those of a life of this worker that is over, of which the peer knows the number.
+        """
         self.due = asyncio.Event()
         """Event that is set when a report must go, even alone. The sender clears it."""
         self._kept: ResendBuffer[StepDone] = ResendBuffer(limit=MOST_KEPT)
@@ -28,6 +31,7 @@ class Reports:
         self._stopping_sent = 0
         """Number of these that the peer has been told of on this stream."""
         self._may_wait = may_wait
+        self._follows = follows
         self._is_hurried = False
         self._soon = Reminder(DELAY_SECONDS, self.hurry)
         self._late = Reminder(MORE_COMES_SECONDS, self.hurry)
@@ -77,12 +81,20 @@ class Reports:
             self._late.end()
         return taken
 
+    def begin_again(self) -> None:
+        """The peer has lost all: it hears the reports from here on, and counts them from 0."""
+        self._kept = ResendBuffer(limit=MOST_KEPT)
+
     def covers(self, received: int) -> bool:
         """Tell whether a peer that has received this number of reports can be brought to all there are."""
-        return self._kept.covers(received)
+        return self._follows or self._kept.covers(received)
 
     def resume(self, received: int) -> None:
         """A stream begins, whose other end has received so many."""
+        if self._follows:
+            before, self._kept, self._follows = self._kept, ResendBuffer(received, MOST_KEPT), False
+            for number in before.steps:
+                self._kept.keep(self._kept.next_step, before[number])
         self._kept.sent_step = received
         self._stopping_sent = 0
         self._kept.forget_before(received)

@@ -22,6 +22,8 @@ class ReportsHeard:
         self._shown = dict.fromkeys(window.plan.peers(window.worker), window.told)
         """First step that a peer has not shown to be done. Its reports may come by another peer, too."""
         plan = window.plan
+        self._repeating = dict.fromkeys(plan.stateless, window.told)
+        """First step that was not reported in any life of a worker, by each that may begin again."""
         self._heard = plan.reports_heard(window.worker)
         """By peer, the workers whose reports come from there."""
         placement = plan.placement
@@ -38,14 +40,18 @@ class ReportsHeard:
     def take(self, done: StepDone, peer: str) -> bool:
         """Count a report.
 
-        Returns whether it is one that is passed on; others show how far the peer is, and nothing else. Raises ProtocolError,
-        and counts nothing, for one that cannot be.
+        Returns whether it is one that is passed on; others show how far the peer is, and nothing else, or come once more
+        from a worker that has begun again. Raises ProtocolError, and counts nothing, for one that cannot be.
         """
         passed_on = self.speaks_for(peer, done.worker)
         if not passed_on and done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         expected = self._window.next_of(done.worker) if passed_on else self._shown[peer]
-        if done.step != expected:
+        begins_again = not self._window.plan.stateless.isdisjoint((peer, self._window.worker))
+        if begins_again and done.step < expected:
+            return False
+        may_lack = begins_again and not passed_on and done.step <= self._window.latest + self._most_in_a_row
+        if done.step != expected and not may_lack:
             raise ProtocolError(
                 f"{peer!r} says that {done.worker!r} has done step {done.step}; of it, step {expected} is next"
             )
@@ -54,6 +60,9 @@ class ReportsHeard:
         if passed_on:
             self._check(done, peer)
             self._window.hear(done.worker, done.step)
+            passed_on = done.step >= self._repeating.get(done.worker, done.step)
+            if passed_on and done.worker in self._repeating:
+                self._repeating[done.worker] = done.step + 1
         else:
             self._shown[peer] = done.step + 1
         return passed_on

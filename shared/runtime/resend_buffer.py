@@ -32,7 +32,7 @@ class ResendBuffer(Generic[T]):
     @property
     def waiting(self) -> int:
         """Count the items that are not sent."""
-        return self.next_step - self.sent_step
+        return max(self.next_step - self.sent_step, 0)
 
     def keep(self, step: int, item: T) -> None:
         """Keep an item of a step that is later than all kept ones."""

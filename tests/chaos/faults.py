@@ -23,6 +23,8 @@ class Fault(enum.Enum):
 
     KILL_AGENT = "kill -9 of the agent"
     KILL_TRAINER = "kill -9 of the trainer"
+    KILL_STATELESS = "kill -9 without a state"
+    """A trainer that owns no changing block is killed: nobody goes back."""
     KILL_IN_MIGRATION = "kill -9 in a migration"
     KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
     LOST_DISK = "lost disk"
@@ -80,6 +82,14 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.sessions.session_store:SessionStore.keep_record",
         "shared.transport.stream.duplex:Duplex.write",
     ),
+    ("stateless", Fault.KILL_STATELESS): (
+        "shared.execution.blocks:PlacedBlocks.forward",
+        "shared.execution.blocks:PlacedBlocks.backward",
+        "shared.execution.blocks:PlacedBlocks.take_weights",
+        "cloud_trainer.sessions.session:Session.join",
+        "cloud_trainer.sessions.session:Session.begin_again",
+        "shared.transport.stream.duplex:Duplex.write",
+    ),
     ("trainer", Fault.KILL_IN_MIGRATION): (
         "cloud_trainer.sessions.blocks:SessionBlocks.take",
         "cloud_trainer.sessions.session:Session.commit",
@@ -128,7 +138,8 @@ def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Plan
     planned = []
     for _ in range(count):
         kinds = [fault for of, fault in POINTS if of == side]
-        kinds += [Fault.KILL_IN_MIGRATION] * (2 if trainers > 1 else 0)  # few of its points are reached often
+        if trainers > 1 and side != "stateless":
+            kinds += [Fault.KILL_IN_MIGRATION] * 2  # few of its points are reached often
         fault = dice.choice(kinds)
         point = dice.choice([at for at in POINTS[side, fault] if trainers > 1 or at not in BETWEEN_TRAINERS])
         planned.append(Planned(side, fault, point, dice.randint(1, MOST_CALLS.get(fault, 12))))

@@ -87,6 +87,13 @@ def document(kind: str, dice: random.Random, trainers: Sequence[str]) -> Documen
     return _document(trainers, [_tile(worker, *blocks) for worker, each in ranges.items() for blocks in each], {})
 
 
+def with_a_stateless(owner: str, stateless: str) -> Document:
+    """A trainer shares the first blocks with the device, and another one updates them and runs the rest."""
+    tiles = [_tile("edge", 0, DIVIDED_BLOCKS, 0, DIVIDED_AT), _tile(stateless, 0, DIVIDED_BLOCKS, DIVIDED_AT)]
+    tiles.append(_tile(owner, DIVIDED_BLOCKS, BLOCKS))
+    return _document((owner, stateless), tiles, {str(block): owner for block in range(DIVIDED_BLOCKS)})
+
+
 def _divided(dice: random.Random, trainers: Sequence[str]) -> Document:
     """Two workers share the first blocks, any worker updates each of these, and any two run the blocks above."""
     workers = ("edge", *trainers)

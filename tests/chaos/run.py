@@ -23,13 +23,15 @@ from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes
+from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes, with_a_stateless
 from tests.support.forked import Forked
 from tests.support.plain import plain_state
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
 STEPS, CHANGES_AT = 80, (7, 20, 33, 46, 60)
+STATELESS, STATELESS_EVERY = "far", 5
+"""The trainer that alone is killed in every run whose seed is a multiple of this."""
 DIVIDED_SHARE = 0.4
 """Share of the runs in which workers share blocks."""
 CHECKPOINT_STEPS = 8
@@ -63,6 +65,8 @@ class Outcome:
     trainers: int
     divided: bool
     """True if workers share blocks."""
+    stateless: bool = False
+    """True if no worker is killed but one that has no state."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
@@ -138,6 +142,8 @@ async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: 
     """Run with about so many faults, drawn from `seed`."""
     dice = random.Random(seed)
     trainers, divided = ("near", "far", "spare")[: dice.randint(1, 3)], dice.random() < DIVIDED_SHARE
+    if stateless := seed % STATELESS_EVERY == 0:
+        trainers, divided = ("near", STATELESS), True
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
         async with AsyncExitStack() as relays:
@@ -146,7 +152,13 @@ async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: 
                 for name, port in places.items()
             }
             return await _disturbed_run(
-                dice, Outcome(seed, staleness, len(trainers), divided), folder, expected, faults, places, links
+                dice,
+                Outcome(seed, staleness, len(trainers), divided, stateless),
+                folder,
+                expected,
+                faults,
+                places,
+                links,
             )
 
 
@@ -162,18 +174,21 @@ async def _disturbed_run(
     """ports: of the trainers, by name. relays: the way to each, for the agent and for the other one."""
     began, names = time.monotonic(), list(ports)
     on_link = dice.randint(0, faults // 2)
-    on_agent = (faults - on_link + 1) // 2
-    placement = draw(dice, names, divided=outcome.divided)
-    changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
+    on_agent = 0 if outcome.stateless else (faults - on_link + 1) // 2
+    if outcome.stateless:
+        placement, changes = with_a_stateless(*names), {}
+    else:
+        placement = draw(dice, names, divided=outcome.divided)
+        changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
     addresses = {name: relay.address for name, relay in relays.items()}
     agent_flags = _agent_flags(folder, outcome.staleness, placement, addresses)
     agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
-    on_trainers = [dice.choice(names) for _ in range(faults - on_link - on_agent)]
+    on_trainers = [STATELESS if outcome.stateless else dice.choice(names) for _ in range(faults - on_link - on_agent)]
     trainers = [
         _Side(
             sides.trainer,
             [_trainer_flags(folder, name, port), name],
-            plan(dice, "trainer", on_trainers.count(name), len(names)),
+            plan(dice, "stateless" if outcome.stateless else "trainer", on_trainers.count(name), len(names)),
             folder,
             name,
         )
@@ -186,7 +201,8 @@ async def _disturbed_run(
     tasks.append(
         asyncio.create_task(_disturb(list(relays.values()), dice, on_link, outcome, folder / "agent.log")),
     )
-    tasks.append(asyncio.create_task(_lose_disks(trainers, dice, outcome, folder / "agent.log")))
+    if not outcome.stateless:
+        tasks.append(asyncio.create_task(_lose_disks(trainers, dice, outcome, folder / "agent.log")))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             while await agent.ended() != 0:
@@ -257,6 +273,8 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
         return f"exactly once: {wrong} ({folder})"
     if excess := exceeds(outcome.worst, outcome.staleness):
         return f"bounded: {excess} ({folder})"
+    if outcome.stateless and "went back to a checkpoint" in (folder / "agent.log").read_text():
+        return f"a worker went back, though only one without a state was killed ({folder})"
     result = load_file(folder / "result" / "model.safetensors")
     if outcome.staleness == 0:
         state = expected.divided if outcome.divided else expected.whole

@@ -21,6 +21,13 @@ async def test_a_few_faults_lose_nothing(tmp_path):
 
 
 @pytest.mark.slow
+async def test_a_worker_without_a_state_is_killed_again_and_again_and_nobody_goes_back(tmp_path):
+    (outcome,) = await chaos(1, 5 * SEED, tmp_path)
+    assert outcome.stateless
+    assert not outcome.loss
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_faults_of_every_kind_lose_nothing_under_any_placement(tmp_path, capsys):
     outcomes = await chaos(FAULTS, SEED, tmp_path)

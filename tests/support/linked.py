@@ -153,22 +153,27 @@ class LinkedSession:
         self._heard = Heard()
         self.events: dict[str, Ends] = {}
         """By worker."""
-        plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
-        how = method(backward)
+        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
+        self._told, self._how = told, method(backward)
+        self._threads = {
+            worker: Threads(InlineWorker(seconds) if computing is None else computing(worker), InlineWorker(seconds))
+            for worker in placement.workers
+        }
         self.workers: dict[str, PlacementExecutor] = {}
         self.blocks: dict[str, WatchedBlocks] = {}
         for worker in placement.workers:
             if not held_blocks(placement, worker) and not any(one.worker == worker for one in placement.sources):
                 continue
-            chain = self.chains[worker]
-            held = HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
-            self.blocks[worker] = blocks = WatchedBlocks(held, plan, worker, how)
-            wire = CrossingWire(placement, chain, lambda _labels: None)
-            compute = InlineWorker(seconds) if computing is None else computing(worker)
-            threads = Threads(compute, InlineWorker(seconds))
-            self.events[worker] = events = Ends() if self.workers else self._heard
-            self.workers[worker] = PlacementExecutor(Window(plan, worker), wire, blocks, threads, events.emit)
+            self.events[worker] = Ends() if self.workers else self._heard
+            self.make(worker, self.chains[worker], Window(plan, worker))
         self._links = plan.links
+
+    def make(self, worker: str, chain: Chain, window: Window) -> None:
+        """Make the run of a worker, of a chain of its own."""
+        held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker))
+        self.blocks[worker] = blocks = WatchedBlocks(held, self.plan, worker, self._how)
+        wire, emit = CrossingWire(self.placement, chain, lambda _labels: None), self.events[worker].emit
+        self.workers[worker] = PlacementExecutor(window, wire, blocks, self._threads[worker], emit)
 
     @property
     def streams(self) -> int:

@@ -42,16 +42,38 @@ class Linking:
         self._wires = wires
         self._chunk_bytes = chunk_bytes
         self.streams = 0
+        self.counted: Callable[[], None] = lambda: None
+        """Called before each packet."""
+        self.dialled: Callable[[PlacementExecutor, PlacementExecutor], None] = lambda _near, _far: None
+        """Called before each stream with its two ends."""
+        self._mended: dict[str, asyncio.Event] = {}
+        self._lost: dict[Link, asyncio.Event] = {}
 
     def keep_all(
         self, runs: Mapping[str, PlacementExecutor], linked: Iterable[Link]
     ) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that keep the links between these runs up, for as long as they are awaited."""
-        return [self._keep(runs[link.dialer], runs[link.listener]) for link in linked]
+        return [self._keep(runs, link) for link in linked]
 
-    async def _keep(self, near: PlacementExecutor, far: PlacementExecutor) -> None:
+    def cut(self, worker: str) -> None:
+        """Lose all streams of a worker, and have none until `mend`."""
+        self._mended[worker] = asyncio.Event()
+        for link, lost in self._lost.items():
+            if worker in link:
+                lost.set()
+
+    def mend(self, worker: str) -> None:
+        """Have streams to a worker again."""
+        self._mended.pop(worker).set()
+
+    async def _keep(self, runs: Mapping[str, PlacementExecutor], link: Link) -> None:
         while True:
-            lost = asyncio.Event()
+            for worker in link:
+                while (mended := self._mended.get(worker)) is not None:
+                    await mended.wait()
+            near, far = runs[link.dialer], runs[link.listener]
+            self.dialled(near, far)
+            self._lost[link] = lost = asyncio.Event()
             here, there = self._channels(near.worker, far.worker)
             left = next(self._losses, None)
             self.streams += 1
@@ -74,6 +96,7 @@ class Linking:
     ) -> LinkStream:
         async def survive(work):
             nonlocal left
+            self.counted()
             if left is not None:
                 left -= 1
                 if left < 0:

@@ -19,13 +19,13 @@ import structlog
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from edge_agent.sessions.worker_calls import WorkerCalls
 from edge_agent.training.links import Links
 from edge_agent.training.recovery import Recovery
 from shared.checkpoint import LocalFiles
@@ -226,7 +226,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
 
 
 async def _train(session: OpenSession, run: _Run) -> None:
-    recovery = Recovery(session, cast(WorkerCalls, None))
+    recovery = Recovery(session, cast(DeviceWorker, None))
     while True:
         await session.retry.run(partial(recovery.rejoin, is_whole=True))
         with suppress(SessionLostError):

@@ -104,10 +104,12 @@ class PlacementJudge:
         """Count the batches that may be in flight here. Labels are added later."""
         wire = CrossingWire(plan.placement, self.chain, lambda _labels: None)
         mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
-        each = sum(self._crossing_bytes(wire, one) for one in mine)
+        each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:
             each += self._waiting_bytes(plan.placement)
-        return Batches(plan.ahead + 1, each)
+        # To a worker that has lost all comes at once what its peers have kept for it.
+        in_flight = plan.most_under_way if self.worker in plan.stateless else plan.ahead + 1
+        return Batches(in_flight, each)
 
     def check_replica(self, block: int) -> None:
         """Refuse to keep replicas of a block whose weights could tell raw samples in the course of time. Raises ConfigError."""
@@ -169,13 +171,16 @@ class PlacementJudge:
                 tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
 
-    def _crossing_bytes(self, wire: CrossingWire, one: Crossing) -> int:
+    def _crossing_bytes(self, wire: CrossingWire, one: Crossing, *, kept: bool) -> int:
         """Count the bytes of a crossing at its worst: as it travels, and as it was decoded. Tensors of a shared block lie in
-        one place, but may be there for two steps, because the next step begins while the last weights come."""
+        one place, but may be there for two steps, because the next step begins while the last weights come.
+
+        kept: the receiver may begin again, so that weights of the step before are there, too.
+        """
         if one.cargo is Cargo.LABEL:
             return 0  # counted when they are announced
         if one.cargo in SHARED:
-            return 2 * sum(entry.spec.bytes for entry in wire.entries(one))
+            return (2 + (kept and one.cargo is Cargo.WEIGHTS)) * sum(entry.spec.bytes for entry in wire.entries(one))
         total = 0
         for slot in wire.slots(one):
             spec = self.chain.features[one.index][slot]

@@ -1,6 +1,6 @@
 """The worker of this trainer in a session: its blocks, and its steps under the placement in force."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import grpc
@@ -187,6 +187,32 @@ class SessionWorker:
         self.lineage, self.is_blank = lineage, False
         await self._placed.go_back(judged.plan, step)
         self._put_into_force(judged)
+
+    def check_has_no_state(self, judged: ActivePlacement) -> None:
+        """Refuse to begin again with nothing where a judged placement has this worker own what changes. Raises StatusError."""
+        if self.name not in judged.plan.training.stateless:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {self.name!r} cannot begin again with nothing: under placement {judged.placement.version} it owns "
+                "blocks that change, or other workers report by it",
+            )
+
+    async def begin_again(self, step: int, judged: ActivePlacement, lineage: int, life: int) -> None:
+        """Begin again with nothing at this step, of the lineage that all others have, while no link is up.
+
+        life: session term in which it does. Raises an IsthmusError if there is no room for the blocks.
+        """
+        await self._placed.stop()
+        await self._threads.compute.aside(self._drop_state, held_blocks(judged.placement, self.name))
+        self.lineage, self.is_blank = lineage, False
+        await self._placed.begin_again(judged.plan, step, life)
+        self._put_into_force(judged)
+
+    def _drop_state(self, blocks: Sequence[int]) -> None:
+        """Hold these blocks, without what a step that failed half-way has left in them. Computes."""
+        self.blocks.forget_arrived()
+        self.blocks.held.hold(blocks, {})
+        self.blocks.held.take_gradients(blocks)
 
     async def evaluation(self) -> PlacementExecutor:
         """Return steps that evaluate with the present weights; see `PlacedWorker.evaluation`."""

@@ -42,13 +42,22 @@ def restore(session, step):
     )
 
 
+def begin_again(session, step):
+    return "RestoreWorker", pb.RestoreWorkerRequest(
+        session_id=session,
+        fence=FENCE,
+        beginning=pb.Beginning(step=step),
+        placement=placed(version=1, **WITHOUT_BLOCKS),
+    )
+
+
 async def answered(peer, call):
     method, request = call
     return await peer.unary(method, request.SerializeToString())
 
 
 @pytest.mark.parametrize("step", [MOST_STEPS + 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1])
-@pytest.mark.parametrize("call", [checkpoint, prepare, restore])
+@pytest.mark.parametrize("call", [checkpoint, prepare, restore, begin_again])
 async def test_a_step_that_no_run_can_have_is_refused_and_changes_nothing(trainer, call, step):
     address, logs = trainer
     async with RawPeer(address, timeout_seconds=20) as peer:
@@ -85,4 +94,17 @@ async def test_a_session_is_joined_with_no_term_that_it_cannot_come_to(trainer):
         for term in (MOST_TERMS + 1, 2**64 - 1):
             assert (await peer.unary("JoinSession", joining(session, term))).code in REFUSED
         await peer.join(session, MOST_TERMS)
+        await peer.close_session(session)
+
+
+@pytest.mark.parametrize("changes", [WITHOUT_BLOCKS, {}], ids=["without blocks", "an owner"])
+async def test_only_a_worker_with_blocks_of_others_begins_again_with_nothing(trainer, changes):
+    address, _ = trainer
+    async with RawPeer(address, timeout_seconds=20) as peer:
+        session = await peer.open_and_join(**changes)
+        call, request = begin_again(session, 3)
+        request.placement.CopyFrom(placed(version=1, **changes))
+        end = await answered(peer, (call, request))
+        assert end.code is grpc.StatusCode.FAILED_PRECONDITION, end
+        assert await peer.next_step(session) == 0
         await peer.close_session(session)

@@ -181,10 +181,16 @@ class LinkPosition(_message.Message):
     PLACEMENT_VERSION_FIELD_NUMBER: _builtins.int
     AWAITED_FIELD_NUMBER: _builtins.int
     DONES_RECEIVED_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
     placement_version: _builtins.int
     """The version of the placement that it holds."""
     dones_received: _builtins.int
     """How many `dones` it has received since the placement came into force."""
+    life: _builtins.int
+    """The session term in which this worker last began again with nothing; 0 where it never did. In another one than before, it knows
+    nothing of what was sent to it: it waits for earlier steps, and its `dones` are counted from 0 again. Its own follow on those that
+    the other end says it has received.
+    """
     @_builtins.property
     def awaited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Awaited]:
         """Of everything that comes to it on this link in a step: the step that it waits for."""
@@ -195,10 +201,11 @@ class LinkPosition(_message.Message):
         placement_version: _builtins.int = ...,
         awaited: _abc.Iterable[Global___Awaited] | None = ...,
         dones_received: _builtins.int = ...,
+        life: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "dones_received", b"dones_received", "placement_version", b"placement_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "dones_received", b"dones_received", "life", b"life", "placement_version", b"placement_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,7 +225,7 @@ class Awaited(_message.Message):
     block: _builtins.int
     """As in `Frame`."""
     next_step: _builtins.int
-    """What came of all steps before this one is whole."""
+    """What came of all steps before this one is whole. Counted as in `Frame`."""
     def __init__(
         self,
         *,

@@ -191,7 +191,9 @@ class Frame(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     WANTS_ACK_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block."""
+    """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block. Weights belong to the step after
+    the one that made them; those with which a placement came into force, to its first step.
+    """
     role: Global___Role.ValueType
     """What the tensor is."""
     block: _builtins.int

@@ -413,6 +413,7 @@ class RestoreWorkerRequest(_message.Message):
     FENCE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    BEGINNING_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     @_builtins.property
@@ -427,6 +428,10 @@ class RestoreWorkerRequest(_message.Message):
     def placement(self) -> Global___Placement:
         """What is in force from now on."""
 
+    @_builtins.property
+    def beginning(self) -> Global___Beginning:
+        """In place of a checkpoint: the worker begins again with nothing."""
+
     def __init__(
         self,
         *,
@@ -434,14 +439,41 @@ class RestoreWorkerRequest(_message.Message):
         fence: Global___Fence | None = ...,
         checkpoint: Global___CheckpointName | None = ...,
         placement: Global___Placement | None = ...,
+        beginning: Global___Beginning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beginning", b"beginning", "checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beginning", b"beginning", "checkpoint", b"checkpoint", "fence", b"fence", "placement", b"placement", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RestoreWorkerRequest: _TypeAlias = RestoreWorkerRequest  # noqa: Y015
+
+@_typing.final
+class Beginning(_message.Message):
+    """The point at which a worker begins again that owns no block which changes, while all others go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The first step that it may not have done. Weights and buffers of that step come from the owners, by links."""
+    lineage: _builtins.int
+    """The lineage of the state that the others have."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        lineage: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Beginning: _TypeAlias = Beginning  # noqa: Y015
 
 @_typing.final
 class RestoreWorkerResponse(_message.Message):

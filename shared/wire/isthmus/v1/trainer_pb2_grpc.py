@@ -202,8 +202,10 @@ class TrainerServiceServicer:
         """Goes back to a checkpoint under a placement, which begins a new lineage named by the caller's term. The placement may be
         another one than that of the checkpoint: each block that this worker is to hold comes from its own part, or from a replica
         that it keeps.
-        NOT_FOUND: a block of that checkpoint is not here, or is damaged. ABORTED: another agent has joined since. Otherwise as
-        OpenSession.
+        With a beginning in place of a checkpoint it goes back to nothing: a worker that owns no block which changes begins again in
+        mid-step, and its peers send again what it lacks.
+        NOT_FOUND: a block of that checkpoint is not here, or is damaged. ABORTED: another agent has joined since. FAILED_PRECONDITION: a
+        beginning for a worker that owns a block which changes. Otherwise as OpenSession.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

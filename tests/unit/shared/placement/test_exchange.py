@@ -88,11 +88,11 @@ def test_the_exchange_of_two_workers_by_hand():
     ]
 
 
-def test_a_forward_waits_for_the_weights_of_its_own_blocks_and_a_sum_for_the_part_of_its_own_worker():
+def test_a_forward_waits_for_the_weights_of_its_own_blocks_and_the_exchange_for_the_part_of_its_own_worker():
     edge, near = (Order.of(segments_of(HALVES, FACTS, worker)) for worker in ("edge", "near"))
     assert edge.behind == ((4, 5), (4, 6), (4, 7), (), (), (), (), ())
     assert near.behind == ((4, 7), (4, 6), (4, 5), (), (), (), (), ())
-    assert [set(after) for after in edge.after] == [set(), {0}, {1}, {2}, {3}, set(), {5}, {6}]
+    assert [set(after) for after in edge.after] == [set(), {0}, {1}, {2}, {3}, {4}, {5, 3}, {6, 2}]
     assert [set(after) for after in near.after] == [set(), {0}, {1}, {2}, {3}, {2}, {5, 3}, {6, 4}]
 
 

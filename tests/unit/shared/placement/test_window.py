@@ -166,3 +166,46 @@ def test_steps_are_counted_one_after_the_other():
             early(FIRST)
     with pytest.raises(AssertionError, match=f"step {FIRST} of 'far' is next"):
         window.hear("far", FIRST + 1)
+
+
+SHARED = replace(
+    CHAIN,
+    tiles=(Tile(AGENT, 0, 2, Rows(0, 4)), Tile("near", 0, 2, Rows(4, 8)), Tile("far", 2, 3, WHOLE)),
+    owners={0: "far", 1: "far"},
+)
+"""The near worker owns nothing."""
+
+
+@pytest.mark.parametrize("staleness", range(3))
+def test_no_batch_begins_further_ahead_of_a_worker_without_a_state_than_its_peers_keep_for_it(staleness):
+    window = window_of(SHARED, staleness)
+    most = window.plan.most_under_way
+    assert window.plan.stateless == {"near"}
+    for step in range(FIRST, FIRST + most):
+        assert window.may_begin(step)
+        window.begin(step)
+        window.end(step)
+    assert not window.may_begin(window.begun)
+    window.hear("far", FIRST)
+    assert not window.may_begin(window.begun)
+    window.hear("near", FIRST)
+    assert window.may_begin(window.begun)
+    assert window.repeated == FIRST
+    window.begin(window.begun)
+    assert window.repeated == FIRST + 1
+
+
+@pytest.mark.parametrize("staleness", range(3))
+def test_a_worker_that_has_lost_all_takes_the_weights_of_the_step_before_and_all_that_may_have_begun_since(staleness):
+    window = Window(StepPlan(replace(SHARED, staleness=staleness), FACTS), "near", FIRST, life=1)
+    assert (window.done, window.begun, window.told) == (FIRST - 1, FIRST, FIRST)
+    assert window.latest == FIRST + window.plan.most_under_way - 1
+
+
+def test_who_owns_what_changes_or_passes_reports_on_has_a_state():
+    assert StepPlan(CHAIN, FACTS).stateless == frozenset()
+    frozen = ModelFacts((*FACTS.blocks[:1], BlockFacts("b1", trainable=False), FACTS.blocks[2]))
+    assert StepPlan(CHAIN, frozen).stateless == {"near"}
+    assert StepPlan(SHARED, FACTS, training=False).stateless == frozenset()
+    divided = replace(SHARED, sources=(Source(AGENT, Rows(0, 4)), Source("near", Rows(4, 8))))
+    assert StepPlan(divided, FACTS).stateless == frozenset(), "samples enter at it"

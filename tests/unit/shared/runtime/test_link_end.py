@@ -119,6 +119,7 @@ async def test_the_reason_of_a_refusal_is_read_before_a_position_can_be_written(
         (LinkPosition(placement_version=2), "waits for something else"),
         (LinkPosition(placement_version=2, dones_received=1), "waits for something else"),
         (LinkPosition(placement_version=2, awaited=[*AWAITED, AWAITED[0]]), "waits for something else"),
+        (LinkPosition(placement_version=2, awaited=AWAITED, life=1), "has begun again, which it cannot"),
     ],
 )
 def test_an_impossible_position_is_refused(position, says):

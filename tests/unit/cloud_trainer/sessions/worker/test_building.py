@@ -166,6 +166,20 @@ def test_a_shared_block_counts_with_its_gradient_and_its_weights():
     assert judge.judged(placement).uses.trained.each_bytes == 2 * feature_bytes() + shared
 
 
+def test_the_weights_that_are_kept_for_a_worker_without_a_state_count_once_more():
+    tiles = (Tile(AGENT, 0, 2, Rows(0, 4)), Tile("near", 0, 2, Rows(4, 8)), Tile("gpu", 2, 4, WHOLE))
+    placement = Placement(
+        0, BLOCKS, BATCH, (AGENT, "near", "gpu"), tiles, (Source(AGENT, WHOLE),), owners={0: "gpu", 1: "gpu"}
+    )
+    judge = built(document_of(placement), limits=with_limits(accept_inputs=True)).judge
+    blocks = judge.chain.blocks[:2]
+    weights = sum(value.nbytes for block in blocks for value in block.named_parameters().values())
+    shared = 2 * 2 * 2 * weights + weights  # as above, and what the near worker needs if it loses all
+    assert judge.judged(placement).uses.trained.each_bytes == 2 * feature_bytes() + shared
+    near = built(document_of(placement), worker="near", limits=with_limits(accept_inputs=True)).judge
+    assert near.judged(placement).uses.trained.in_flight == 2, "what was kept comes at once"
+
+
 def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
     middle = document_of(
         Placement(

@@ -1,0 +1,99 @@
+"""A trainer that owns no changing block is killed in mid-step: it begins again, nobody else goes back, and the end is the same.
+
+Trainers and agent are processes of their own.
+"""
+
+import json
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.chaos.faults import Fault, Planned
+from tests.support.killed_chain import STEPS, Chain
+from tests.support.placement_kinds import ACCEPTS_INPUTS, SHARED, permitted
+from tests.support.plain import assert_same_bits
+from tests.support.plain_tiles import plain_tiles_state
+from tests.support.running import edge_config, run_agent
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+KIND = "three tiers"
+POINTS = [
+    ("shared.execution.blocks:PlacedBlocks.forward", 7),
+    pytest.param("shared.execution.blocks:PlacedBlocks.backward", 8, marks=pytest.mark.slow),
+    pytest.param("shared.execution.blocks:PlacedBlocks.take_weights", 9, marks=pytest.mark.slow),
+    pytest.param("shared.transport.stream.duplex:Duplex.write", 30, marks=pytest.mark.slow),
+]
+"""Points at which the far trainer is killed, each with the number of the call."""
+
+
+class Tiers(Chain):
+    """Three tiers, of which the far one shares blocks that the near one owns."""
+
+    def __init__(self, folder, *faults):
+        """faults: of the far trainer."""
+        super().__init__(folder, None, {"edge": "", "near": "", "far": ""}, replicas=0)
+        self._faults = faults
+
+    def __enter__(self):
+        super().__enter__()
+        for name, faults in {"near": (), "far": self._faults}.items():
+            self.kill(name)
+            self.start(name, *faults, settings=[ACCEPTS_INPUTS])
+        return self
+
+    def back(self):
+        """Wait until the far trainer is dead, and start it again."""
+        self.wait_until_dead("far")
+        self.start("far", settings=[ACCEPTS_INPUTS])
+
+    def document(self, placed=None):  # noqa: ARG002 - it is that of its kind
+        """See `Chain`."""
+        return SHARED[KIND]
+
+    def flags(self):
+        """See `Chain`."""
+        return [*super().flags(), "data.batch_size=64", *permitted(KIND, "cnn"), "output.record=true"]
+
+
+@pytest.fixture(scope="module")
+def expected(one_thread, tmp_path_factory):  # noqa: ARG001 - what it does is what is needed of it
+    with Tiers(tmp_path_factory.mktemp("expected")) as tiers:
+        return plain_tiles_state(edge_config(*tiers.flags()[:-1]))
+
+
+@pytest.mark.parametrize(("point", "call"), POINTS)
+def test_a_killed_trainer_without_a_state_begins_again_and_nobody_goes_back(point, call, tmp_path, expected):
+    with Tiers(tmp_path, Planned("trainer", Fault.KILL_TRAINER, point, call)) as tiers:
+        process, said = tiers.agent()
+        tiers.back()
+        assert said.first_event("a worker without a state begins again; nobody goes back")["worker"] == "far"
+        process.wait(240)
+        assert process.returncode == 0, said
+        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
+        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
+        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+        again = run_agent("replay", str(tiers.output))
+        assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("output.record=false", "a worker without a state begins again; nobody goes back"),
+        ("output.record=true", "went back to a checkpoint"),
+    ],
+)
+def test_with_staleness_it_begins_again_unless_its_order_is_to_be_recorded(more, says, tmp_path):
+    with Tiers(
+        tmp_path, Planned("trainer", Fault.KILL_TRAINER, "shared.execution.blocks:PlacedBlocks.forward", 40)
+    ) as tiers:
+        process, said = tiers.agent("deployment.staleness=2", more)
+        tiers.back()
+        said.first_event(says)
+        process.wait(240)
+        assert process.returncode == 0, said
+        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
+        if more == "output.record=true":
+            again = run_agent("replay", str(tiers.output))
+            assert again.returncode == 0, again.stderr
