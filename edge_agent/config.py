@@ -29,7 +29,7 @@ from shared.config import (
 )
 from shared.errors import ConfigError
 from shared.planner_names import DEFAULT_BITS
-from shared.registry import LOSSES, OptimizerConfig, bit_widths
+from shared.registry import LOSSES, OptimizerConfig, Precision, bit_widths
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
@@ -109,6 +109,9 @@ class TrainingConfig(Section):
     """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
     Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
     begins with empty state. Left out, the weights are drawn from the seed."""
+    precision: Precision = "fp32"
+    """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" computes in
+    bfloat16 where torch's autocast finds it safe, so most features have half the bytes. Weights and updates do not change."""
     loss: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
     ] = "cross_entropy"

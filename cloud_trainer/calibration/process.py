@@ -31,6 +31,7 @@ from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
+from shared.training.precision import computing
 from shared.transport.rpc.status import status_of
 
 _NICENESS = 10
@@ -93,16 +94,17 @@ def train(order: CopyOrder, report: TextIO) -> None:
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
-    chain = build_checked_chain(
-        order.factory,
-        kwargs,
-        recipe.seed,
-        example.example(),
-        learning=recipe.learning,
-        allowed=order.allowed,
-        limits=limits.of_a_build,
-        check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),
-    )
+    with computing(recipe.precision):
+        chain = build_checked_chain(
+            order.factory,
+            kwargs,
+            recipe.seed,
+            example.example(),
+            learning=recipe.learning,
+            allowed=order.allowed,
+            limits=limits.of_a_build,
+            check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),
+        )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
     in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + example.bytes)
     limits.check_memory(held * (estimate or state_bytes(chain.module, optimizer_size)) + in_flight)

@@ -23,6 +23,7 @@ from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
 from shared.training.optimizers import optimizer_bytes
+from shared.training.precision import computing
 from shared.training.recipe import Recipe
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
@@ -85,17 +86,18 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             estimate = training_bytes(module, example, optimizer_size)
             limits.check_memory(estimate)
 
-    chain = build_checked_chain(
-        factory,
-        kwargs,
-        recipe.seed,
-        example.example(),
-        learning=recipe.learning,
-        allowed=allowed,
-        inputs_may_cross=limits.accept_inputs,
-        limits=build_limits,
-        check=check_built,
-    )
+    with computing(recipe.precision):
+        chain = build_checked_chain(
+            factory,
+            kwargs,
+            recipe.seed,
+            example.example(),
+            learning=recipe.learning,
+            allowed=allowed,
+            inputs_may_cross=limits.accept_inputs,
+            limits=build_limits,
+            check=check_built,
+        )
     assert estimate is not None
     block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
     memory = SessionMemory(limits, estimate, block_bytes)

@@ -40,6 +40,7 @@ from shared.runtime.block_entries import entries_of
 from shared.tensor_wire import slot_codec
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
+from shared.training.precision import computing
 
 _UNCODED = "raw"
 
@@ -158,7 +159,8 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         inputs = _of_rows(chain.features[stage.first], stage.rows)
         read = model.read_slots(stage.first, stage.stop)
         answered = frozenset(slot for slot in read if model.value(stage.first, slot).returns)
-        kept = activation_bytes(_Stack(blocks), inputs, answered)
+        with computing(workload.recipe.precision):
+            kept = activation_bytes(_Stack(blocks), inputs, answered)
         activations += kept
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs

@@ -3,7 +3,6 @@
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from shared.model.operations import block_operations
 from shared.placement import held_blocks
 
 _log = structlog.get_logger(__name__)
@@ -21,7 +20,7 @@ def warn_of_small_share(experiment: Experiment) -> None:
     edge, *_ = workers = experiment.placement.workers
     for worker in workers:
         held = held_blocks(experiment.placement, worker)
-        if _is_small(parameters, held) and _is_small(block_operations(chain), held):
+        if _is_small(parameters, held) and _is_small(experiment.block_operations(), held):
             _log.warning(
                 "deployment.cut is left out, and the cut in the middle leaves a worker less than a hundredth of the model; "
                 "edge-agent model --explain says why the blocks are no smaller, and deployment.cut or blocks() cuts elsewhere",

@@ -11,9 +11,11 @@ from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
+from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
 from shared.training.optimizers import Grouping
+from shared.training.precision import computing
 from shared.training.recipe import Recipe
 
 
@@ -35,6 +37,7 @@ class Workload:
             schedule=training.schedule,
             loss=training.loss,
             seed=training.seed,
+            precision=training.precision,
             frozen=config.model.frozen,
             learns=config.model.learns,
             steps_per_epoch=self.loader.steps_per_epoch,
@@ -59,7 +62,8 @@ class Workload:
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
-        self.chain = with_measured(self.chain, first.inputs)
+        with computing(training.precision):
+            self.chain = with_measured(self.chain, first.inputs)
         check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
 
     def built_again(self) -> Chain:
@@ -68,14 +72,20 @@ class Workload:
 
     def _built(self, example: Tensor) -> Chain:
         model = self.config.model
-        return build_checked_chain(
-            model.factory,
-            model.kwargs,
-            self.config.training.seed,
-            example,
-            learning=self.recipe.learning,
-            inputs_may_cross=bool(self.config.privacy.inputs_to),
-        )
+        with computing(self.recipe.precision):
+            return build_checked_chain(
+                model.factory,
+                model.kwargs,
+                self.config.training.seed,
+                example,
+                learning=self.recipe.learning,
+                inputs_may_cross=bool(self.config.privacy.inputs_to),
+            )
+
+    def block_operations(self) -> list[float]:
+        """Count the operations of a forward of each block; see `shared.model.operations`. Computes."""
+        with computing(self.recipe.precision):
+            return block_operations(self.chain)
 
     def close(self) -> None:
         """End the processes that read samples."""

@@ -23,7 +23,6 @@ from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_sessi
 from shared.client.config import TrainerAddressConfig
 from shared.errors import ConfigError, PlanError, RefusedError
 from shared.events import Emit, ignore
-from shared.model.operations import block_operations
 from shared.placement import AGENT
 from shared.prediction import (
     REFERENCES,
@@ -76,7 +75,7 @@ async def measure_table(
     prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(Experiment, config)
     try:
-        flops = await asyncio.to_thread(block_operations, experiment.chain)
+        flops = await asyncio.to_thread(experiment.block_operations)
         runs = _runs_with_room(experiment, settings)
         reference = _reference(runs, flops, known)
         if settings.representative:

@@ -3,7 +3,8 @@
 Called from the compute thread, operation by operation, in an order that `steps` sees to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from shared.training import block_state
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.policies import BackwardPolicy, policy_of_stage
+from shared.training.precision import computing
 from shared.training.stage import Stage
 
 
@@ -85,7 +87,7 @@ class PlacedBlocks:
         (stage, _, input_gradient), labels = self._stages[tile], widened(labels)
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
-        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+        with self._computing_loss(outputs, labels):
             computed = self._head.compute(outputs, labels, share)
         at_inputs = stage.backward_from(graph, computed.root)
         self._notice(at_inputs, input_gradient)
@@ -98,7 +100,7 @@ class PlacedBlocks:
     def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = widened(labels)
-        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+        with self._computing_loss(outputs, labels):
             return self._head.gradient(outputs, labels, share)
 
     def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
@@ -108,8 +110,15 @@ class PlacedBlocks:
     def evaluate_loss(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss alone."""
         labels = widened(labels)
-        with translate_loss_failures(self.held.recipe.loss, outputs, labels):
+        with self._computing_loss(outputs, labels):
             return self._head.evaluate(outputs, labels)
+
+    @contextmanager
+    def _computing_loss(self, outputs: Features, labels: Tensor) -> Iterator[None]:
+        """Compute the loss in the recipe's precision, and name it where it fails."""
+        recipe = self.held.recipe
+        with translate_loss_failures(recipe.loss, outputs, labels), computing(recipe.precision, self.held.device):
+            yield
 
     def part(self, block: int, gradient: BlockGradients) -> BlockPart:
         """This worker's part of a shared block."""

@@ -1,4 +1,5 @@
-"""The names that a configuration, a recipe or a peer may use: codecs, losses, optimizers and backward policies.
+"""The names that a configuration, a recipe or a peer may use: codecs, losses, optimizers, precisions and
+backward policies.
 
 This folder knows the facts of each that need no run, and the place of its code, as `package.module:name`. So a
 configuration is judged, and a plan is made, without torch.
@@ -18,6 +19,7 @@ from shared.registry.codecs import (
 from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
 from shared.registry.policies import POLICIES
+from shared.registry.precisions import Precision
 
 __all__ = [
     "CODECS",
@@ -30,6 +32,7 @@ __all__ = [
     "OptimizerConfig",
     "OptimizerSettings",
     "OptimizerSpec",
+    "Precision",
     "bit_widths",
     "codec_bits",
     "codec_family",

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import Learning
-from shared.registry import OptimizerConfig
+from shared.registry import OptimizerConfig, Precision
 
 _SCHEDULE_KEYS = {
     "constant": set[str](),
@@ -60,6 +60,8 @@ class Recipe(Section):
     """Name of the loss that training minimises."""
     seed: int
     """Decides the first weights and dropout."""
+    precision: Precision = "fp32"
+    """Precision of forward passes and of the loss."""
     frozen: tuple[str, ...] = ()
     """Names of the parameters that do not learn; see `Learning`."""
     learns: tuple[str, ...] = ()

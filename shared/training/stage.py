@@ -17,6 +17,7 @@ from shared.model.features import Gradients, Slots, call_module
 from shared.model.random_state import random_state
 from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
+from shared.training.precision import computing
 from shared.training.recipe import Recipe
 
 
@@ -53,6 +54,7 @@ class Stage:
         # Made once, because a step that is short would feel it.
         self._block_failures = foreign_code(lambda cause: block_failure("", cause, self.blocks[self._running]))
         self._backward_failures = failures_of("the backward of", *self.blocks)
+        self._computing = partial(computing, held.recipe.precision, held.device)
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +123,7 @@ class Stage:
     def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
         features = self._writable(features)
         self._set_mode(training=True)
-        with self._block_failures:
+        with self._block_failures, self._computing():
             for position, block in enumerate(self.blocks):
                 self._running = position
                 values = None if weights is None else weights[block.index]
@@ -166,7 +168,7 @@ class Stage:
     def evaluate(self, inputs: Slots) -> Slots:
         """Forward in evaluation mode without a graph; nothing changes."""
         self._set_mode(training=False)
-        with torch.no_grad(), self._block_failures:
+        with torch.no_grad(), self._block_failures, self._computing():
             features = self._writable(self._placed(inputs))
             for position, block in enumerate(self.blocks):
                 self._running = position

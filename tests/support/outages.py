@@ -196,7 +196,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         record = SessionRecord.model_construct(session_id="s", shared=None, trainer_sessions={"trainer": "s"})
         state = SessionState(
             StoredSession(record, files, 1),
-            cast(Experiment, SimpleNamespace()),
+            cast(Experiment, SimpleNamespace(chain=SimpleNamespace(blocks=()))),
             cast(AgentThreads, SimpleNamespace(disk=InlineWorker())),
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )

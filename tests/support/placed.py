@@ -17,9 +17,11 @@ from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.random_state import random_state
 from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
+from shared.registry import Precision
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead
+from shared.training.precision import computing
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
 GROUPS = (
@@ -58,16 +60,18 @@ def built(name: str) -> nn.Sequential:
         return MODELS[name]()
 
 
-def chain_of(module: nn.Module) -> Chain:
-    return build_chain(module, torch.zeros(8, INPUTS))
+def chain_of(module: nn.Module, precision: Precision = "fp32") -> Chain:
+    with computing(precision):
+        return build_chain(module, torch.zeros(8, INPUTS))
 
 
-def recipe(optimizer: str, clip_norm: float | None = None) -> Recipe:
+def recipe(optimizer: str, clip_norm: float | None = None, precision: Precision = "fp32") -> Recipe:
     return Recipe(
         optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, groups=GROUPS),
         schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=2),
         loss="cross_entropy",
         seed=7,
+        precision=precision,
         steps_per_epoch=10,
         total_steps=30,
     )

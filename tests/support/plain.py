@@ -83,6 +83,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         schedule=training.schedule,
         loss=training.loss,
         seed=training.seed,
+        precision=training.precision,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
@@ -109,12 +110,16 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Tensor
     random = any(block.draws_random for block in blocks)
     clipped = [list(block.named_parameters().values()) for block in blocks]
     for step, inputs, labels in batches:
-        output = (
-            plain_forward([block.module for block in blocks], recipe.seed, step, inputs) if random else module(inputs)
-        )
-        if recipe.loss == "token_cross_entropy":
-            output, labels = output.view(-1, output.shape[-1]), labels.view(-1)
-        nn.functional.cross_entropy(output, labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
+            output = (
+                plain_forward([block.module for block in blocks], recipe.seed, step, inputs)
+                if random
+                else module(inputs)
+            )
+            if recipe.loss == "token_cross_entropy":
+                output, labels = output.view(-1, output.shape[-1]), labels.view(-1)
+            loss = nn.functional.cross_entropy(output, labels)
+        loss.backward()
         plain_update(clipped, optimizer, recipe, step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 

@@ -72,7 +72,7 @@ class PlainTiles:
                     part = _Part(rows, module, _taken(features, rows))
                     # Random numbers of a part follow from its first sample in a whole batch.
                     begin = [tile.rows.begin] if tile.rows.begin else []
-                    with random_state(self._recipe.seed, step, index, *begin):
+                    with random_state(self._recipe.seed, step, index, *begin), self._computing():
                         part.outputs = module(part.inputs.clone())
                     parts.append(part)
             copies.append(parts)
@@ -95,11 +95,17 @@ class PlainTiles:
         total, gradients = 0.0, []
         for rows, output in outputs:
             leaf = output.requires_grad_()
-            loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (rows.count / len(labels))
+            with self._computing():
+                loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (
+                    rows.count / len(labels)
+                )
             (gradient,) = torch.autograd.grad(loss, leaf)
             total += float(loss.detach())
             gradients.append((rows, gradient))
         return total, gradients
+
+    def _computing(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self._recipe.precision == "bf16")
 
     def _join(self, index: int, parts: Sequence[tuple[Rows, nn.Module]]) -> None:
         whole = self.blocks[index]

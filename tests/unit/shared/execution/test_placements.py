@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,3 +100,19 @@ def test_only_blocks_that_a_worker_lacks_move(data):
             owns.add((receiver, block))
     assert {(worker, block) for worker in after.workers for block in held_blocks(after, worker)} <= has
     assert {(after.owner(block), block) for block in range(after.blocks)} <= owns
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(cases(), st.sampled_from(["sgd", "adamw"]), st.sampled_from([None, 0.5]))
+def test_bfloat16_is_that_of_one_process_under_autocast(case, optimizer, clip_norm):
+    name, placement = case
+    told, module = recipe(optimizer, clip_norm, "bf16"), built(name)
+    chains = {worker: chain_of(copy.deepcopy(module), "bf16") for worker in placement.workers}
+    assert {spec.dtype for feature in chains["edge"].features[1:] for spec in feature} >= {torch.bfloat16}
+    plain, simulated = PlainTiles(list(module), placement, told), in_process(chains, placement, told)
+    batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
+    losses = simulated.train(0, STEPS, iter(batches))
+    expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
+    assert [loss.loss for loss in losses] == pytest.approx(expected, rel=1e-6)
+    assert_same_bits(dict(module.state_dict()), state_of(chains, placement))
+    assert all(value.dtype is torch.float32 for value in module.state_dict().values() if value.is_floating_point())

@@ -174,6 +174,7 @@ RECIPES = {
         "optimizer.name": "string",
         "optimizer.nesterov": "boolean",
         "optimizer.weight_decay": "number",
+        "precision": "string",
         "schedule.every": "string",
         "schedule.floor": "number",
         "schedule.gamma": "number",
