@@ -112,6 +112,9 @@ class TrainingConfig(Section):
     precision: Precision = "fp32"
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" computes in
     bfloat16 where torch's autocast finds it safe, so most features have half the bytes. Weights and updates do not change."""
+    checkpoint_activations: bool = False
+    """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
+    computing, with the same results."""
     loss: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
     ] = "cross_entropy"

@@ -3,7 +3,7 @@
 Counted from the shapes of the workload's tensors; nothing is measured and no trainer is contacted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -159,9 +159,8 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         inputs = _of_rows(chain.features[stage.first], stage.rows)
         read = model.read_slots(stage.first, stage.stop)
         answered = frozenset(slot for slot in read if model.value(stage.first, slot).returns)
-        with computing(workload.recipe.precision):
-            kept = activation_bytes(_Stack(blocks), inputs, answered)
-        activations += kept
+        kept, again = _kept_of_forward(workload, blocks, inputs, answered)
+        activations += kept + again
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
@@ -173,6 +172,22 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         activations=activations,
         waiting=placement.staleness * waiting,
     )
+
+
+def _kept_of_forward(
+    workload: Workload, blocks: Sequence[Block], inputs: FeatureSpecs, answered: frozenset[int]
+) -> tuple[int, int]:
+    """Count the bytes that a forward of blocks keeps for its backward, and those that the backward computes again at once."""
+    with computing(workload.recipe.precision):
+        if not workload.recipe.checkpoint_activations:
+            return activation_bytes(_Stack(blocks), inputs, answered), 0
+        entering, each, rows = 0, [], Rows(0, inputs[0].shape[0])
+        for block in blocks:
+            specs = _of_rows(workload.chain.features[block.index], rows)
+            entering += specs_bytes(specs)
+            floats = frozenset(slot for slot, spec in enumerate(specs) if spec.differentiable)
+            each.append(activation_bytes(_Stack([block]), specs, floats))
+        return entering, max(each)
 
 
 def _kept(workload: Workload, placement: Placement, model: ModelFacts, worker: str) -> set[int]:

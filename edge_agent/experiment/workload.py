@@ -38,6 +38,7 @@ class Workload:
             loss=training.loss,
             seed=training.seed,
             precision=training.precision,
+            checkpoint_activations=training.checkpoint_activations,
             frozen=config.model.frozen,
             learns=config.model.learns,
             steps_per_epoch=self.loader.steps_per_epoch,

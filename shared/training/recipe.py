@@ -62,6 +62,8 @@ class Recipe(Section):
     """Decides the first weights and dropout."""
     precision: Precision = "fp32"
     """Precision of forward passes and of the loss."""
+    checkpoint_activations: bool = False
+    """A backward computes the forward of each block again, in place of keeping what it has computed."""
     frozen: tuple[str, ...] = ()
     """Names of the parameters that do not learn; see `Learning`."""
     learns: tuple[str, ...] = ()

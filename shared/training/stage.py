@@ -13,8 +13,9 @@ from torch.autograd.graph import _engine_run_backward
 
 from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
-from shared.model.features import Gradients, Slots, call_module
+from shared.model.features import Features, Gradients, Slots, call_module
 from shared.model.random_state import random_state
+from shared.training.activations import run_again_later
 from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
 from shared.training.precision import computing
@@ -127,12 +128,20 @@ class Stage:
             for position, block in enumerate(self.blocks):
                 self._running = position
                 values = None if weights is None else weights[block.index]
-                if block.draws_random:
-                    with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
-                        features = call_module(block.module, features, values)
-                else:
-                    features = call_module(block.module, features, values)
+                run = partial(self._run_block, block, step, values)
+                features = run_again_later(block, run, features) if self._checkpoints() else run(*features)
         return features
+
+    def _run_block(
+        self, block: Block, step: int, values: dict[str, Tensor] | None, *features: Tensor | None
+    ) -> Features:
+        if not block.draws_random:
+            return call_module(block.module, features, values)
+        with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
+            return call_module(block.module, features, values)
+
+    def _checkpoints(self) -> bool:
+        return self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
 
     def _placed(self, features: Slots) -> Slots:
         return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)

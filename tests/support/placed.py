@@ -65,13 +65,20 @@ def chain_of(module: nn.Module, precision: Precision = "fp32") -> Chain:
         return build_chain(module, torch.zeros(8, INPUTS))
 
 
-def recipe(optimizer: str, clip_norm: float | None = None, precision: Precision = "fp32") -> Recipe:
+def recipe(
+    optimizer: str,
+    clip_norm: float | None = None,
+    precision: Precision = "fp32",
+    *,
+    checkpoint_activations: bool = False,
+) -> Recipe:
     return Recipe(
         optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, groups=GROUPS),
         schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=2),
         loss="cross_entropy",
         seed=7,
         precision=precision,
+        checkpoint_activations=checkpoint_activations,
         steps_per_epoch=10,
         total_steps=30,
     )

@@ -228,3 +228,17 @@ def test_a_keeper_of_replicas_has_their_weights_and_is_told_what_they_tell():
     permitted = reported(*placed, 'privacy.gradients_to=["far"]')
     assert [of(permitted, worker)[1].weights for worker in ("edge", "far")] == [(), (0, 1, 2, 3)]
     assert of(permitted, "far")[1].gradients_tell == ("inputs",)
+
+
+def test_with_checkpoints_of_activations_the_inputs_of_blocks_wait_and_one_block_is_computed_again():
+    stash = (
+        *CHAIN[:2],
+        "placement.near=1:3",
+        "placement.far=3:",
+        "deployment.staleness=2",
+        "deployment.backward=stash",
+    )
+    kept, again = (of(reported(*stash, f"training.checkpoint_activations={on}"), "near")[0] for on in ("false", "true"))
+    features = workload(*stash).chain.features
+    assert again.waiting == 2 * (features[1][0].bytes + features[2][0].bytes + again.gradients)
+    assert again.waiting - 2 * again.gradients < 2 * again.activations < 2 * kept.activations

@@ -34,13 +34,13 @@ def cases(draw):
 
 
 @settings(max_examples=examples(50), deadline=None)
-@given(cases(), st.sampled_from(sorted(OPTIMIZERS)), st.sampled_from([None, 0.5]), st.data())
-def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optimizer, clip_norm, data):
+@given(cases(), st.sampled_from(sorted(OPTIMIZERS)), st.sampled_from([None, 0.5]), st.booleans(), st.data())
+def test_any_placement_computes_what_one_process_with_its_tiles_does(case, optimizer, clip_norm, checkpoints, data):
     name, placement = case
     samples = [placement.batch_size] * STEPS
     if name == "dropping":  # A part of one sample has no statistics.
         samples[-1] = data.draw(st.integers(1, placement.batch_size))
-    told = recipe(optimizer, clip_norm)
+    told = recipe(optimizer, clip_norm, checkpoint_activations=checkpoints)
     module = built(name)
     chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     plain = PlainTiles(list(module), placement, told)

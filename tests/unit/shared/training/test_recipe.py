@@ -157,7 +157,8 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    9: {
+    10: {
+        "checkpoint_activations": "boolean",
         "frozen": "array",
         "learns": "array",
         "loss": "string",
