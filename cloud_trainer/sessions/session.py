@@ -74,7 +74,8 @@ class Session:
 
     def check_arriving(self, block: int) -> int:
         """Return `block` if its state may be uploaded now. Raises ProtocolError or StatusError otherwise."""
-        if self.attachment.begun and self.worker.updates(self.blocks.check_there(block)):
+        self.blocks.check_there(block)
+        if self.attachment.begun and self.worker.updates(block):
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"block {block} cannot be replaced now: once session {self.id} trains, only blocks can be brought that "

@@ -248,7 +248,7 @@ async def test_who_never_reads(expected, admitted):
             await peer.close_session(session)
 
 
-@pytest.mark.parametrize("role", [Role.ROLE_FEATURE, Role.ROLE_LABEL, Role.ROLE_BLOCK])
+@pytest.mark.parametrize("role", [Role.ROLE_FEATURE, Role.ROLE_LABEL, Role.ROLE_BLOCK, Role.ROLE_FROZEN])
 @pytest.mark.parametrize("what", ["training", "evaluation", "UploadBlock"])
 async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):
     async with running_trainer() as server, RawPeer(server.address) as peer:
@@ -257,7 +257,7 @@ async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):
         if role is Role.ROLE_FEATURE:
             header = TensorHeader(codec="fp32", dtype=1, shape=[8, TERABYTE // 32], strides=[TERABYTE // 32, 1])
             header.encoded_bytes = TERABYTE
-        block = {Role.ROLE_FEATURE: CUT, Role.ROLE_LABEL: BLOCKS, Role.ROLE_BLOCK: 1}[role]
+        block = {Role.ROLE_FEATURE: CUT, Role.ROLE_LABEL: BLOCKS}.get(role, 1)
         frame = Frame(role=role, block=block, tensor=header)
         async with resident_bytes_grow_less_than(128 * MIB):
             if what == "UploadBlock":
