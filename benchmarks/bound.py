@@ -124,7 +124,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
         began = time.perf_counter()
-        features = policy.forward(batch.step, (batch.inputs,))
+        features = policy.forward(batch.step, batch.features)
         forwarded = time.perf_counter()
         graph = cloud.forward(batch.step, features, input_gradient=True)
         gradients = cloud.backward(graph, head.gradient(features_of(graph.outputs), batch.labels)[1])

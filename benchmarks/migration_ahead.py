@@ -58,7 +58,7 @@ def states(settings: tuple[str, ...]) -> dict[int, list[Tensor]]:
     head = LossHead(experiment.recipe.loss, None)
     found: dict[int, list[Tensor]] = {}
     for batch in experiment.loader.iterate(0, steps):
-        graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
+        graph = stage.forward(batch.step, batch.features, input_gradient=False)
         _, gradients = head.gradient(features_of(graph.outputs), batch.labels)
         stage.backward(graph, gradients)
         stage.update(batch.step)

@@ -146,7 +146,7 @@ def workers_alone(shape: Shape, chosen: list[str], staleness: int, steps: int = 
     head = LossHead("cross_entropy", None)
     seconds: dict[str, list[float]] = {worker: [0.0] * steps for worker in shape.workers}
     for batch in experiment.loader.iterate(0, steps):
-        features: Slots = (batch.inputs,)
+        features: Slots = batch.features
         moments = [time.perf_counter()]
         for policy in policies:
             features = policy.forward(batch.step, features)

@@ -127,12 +127,12 @@ def model(
         from shared.model.build import build_checked_chain, parse_kwargs
         from shared.model.report import describe_chain
         from shared.model.report import explain as seams_of
-        from shared.model.spec import parse_example
+        from shared.model.spec import parse_examples
         from shared.training.optimizers import optimizer_bytes
 
     loaded = load_config(EdgeConfig, config, overrides or [])
     if factory is not None and example is not None:
-        chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_example(example))
+        chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_examples(example))
     elif factory is None and example is None and kwargs == "{}":
         chain = Workload(loaded).chain
     else:

@@ -143,7 +143,7 @@ def trained_alone(config: EdgeConfig, on_begun: Callable[[], object]) -> Trainin
     head = LossHead(experiment.recipe.loss, None)
     ends = []
     for batch in experiment.loader.iterate(0, experiment.steps):
-        graph = stage.forward(batch.step, (batch.inputs,), input_gradient=False)
+        graph = stage.forward(batch.step, batch.features, input_gradient=False)
         _, gradients = head.gradient(features_of(graph.outputs), batch.labels)
         stage.backward(graph, gradients)
         stage.update(batch.step)

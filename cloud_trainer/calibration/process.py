@@ -25,6 +25,7 @@ from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs
 from shared.model.features import specs_bytes
 from shared.model.footprint import estimate_training_bytes, state_bytes
+from shared.model.inputs import InputSpecs
 from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.device import prepare_process
@@ -90,7 +91,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, example, optimizer_size, allowed=order.allowed, limits=limits.of_a_build
+        order.factory, kwargs, InputSpecs((example,)), optimizer_size, allowed=order.allowed, limits=limits.of_a_build
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))

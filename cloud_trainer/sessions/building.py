@@ -18,6 +18,7 @@ from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.chain import Chain
 from shared.model.footprint import estimate_training_bytes, state_bytes, training_bytes
+from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
@@ -28,9 +29,13 @@ from shared.training.recipe import Recipe
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.framing import MAX_DIMENSIONS
+from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _MAX_RECIPE_CHARACTERS = 64 * 1024
+MOST_INPUTS = 32
+"""Most tensors that a model takes."""
+_MOST_NAME_CHARACTERS = 64
 MAX_REQUEST_BYTES = 256 * 1024
 """Largest size of all that opens a session: its recipe, its model's arguments and the names of a thousand blocks. All
 of it stays in memory as long as the session."""
@@ -72,7 +77,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     """
     recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
-    example = _example_of(request, limits)
+    example = inputs_of(request, limits)
     kwargs = parse_kwargs(request.model.kwargs_json)
     optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
     factory, build_limits = request.model.factory, limits.of_a_build
@@ -132,12 +137,32 @@ def _recipe_of(request: OpenSessionRequest) -> Recipe:
         raise ConfigError(f"the recipe: {first_complaint(cause, 'as a whole')}") from cause
 
 
-def _example_of(request: OpenSessionRequest, limits: Limits) -> TensorSpec:
-    """Read the shape and type of a batch. Raises ProtocolError."""
-    dimensions = len(request.example.shape)
+def inputs_of(request: OpenSessionRequest, limits: Limits) -> InputSpecs:
+    """Read the shapes and types of a batch. Raises ProtocolError."""
+    names = tuple(request.input_names)
+    if not 1 <= len(request.inputs) <= MOST_INPUTS:
+        raise ProtocolError(f"the batch has {len(request.inputs)} inputs; it must have 1 to {MOST_INPUTS}")
+    if names and (
+        len(names) != len(request.inputs) or list(names) != sorted({*names}) or not all(map(_is_name, names))
+    ):
+        raise ProtocolError(
+            f"{len(names)} names of {len(request.inputs)} inputs came; each input has one, in the alphabet's order"
+        )
+    specs = tuple(_spec_of(header, limits) for header in request.inputs)
+    if len({spec.shape[0] for spec in specs}) > 1:
+        raise ProtocolError("the inputs of the batch differ in their first dimension, the number of samples")
+    return InputSpecs(specs, names)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _MOST_NAME_CHARACTERS and text.isidentifier()
+
+
+def _spec_of(header: TensorHeader, limits: Limits) -> TensorSpec:
+    dimensions = len(header.shape)
     if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise ProtocolError(f"the example batch has {dimensions} dimensions; it must have 1 to {MAX_DIMENSIONS}")
-    example = TensorSpec(tuple(request.example.shape), torch_dtype(request.example.dtype))
+    example = TensorSpec(tuple(header.shape), torch_dtype(header.dtype))
     if not 0 < example.bytes <= limits.tensor_bytes:
         raise ProtocolError(
             f"the example batch {example.shape} has {example.bytes} bytes; it must have 1 to {limits.tensor_bytes}"

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from shared.errors import DataError
+from shared.model.features import Features
+from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import derive_seed
 
 AT_ONCE_BYTES = 1 << 20
@@ -37,11 +39,16 @@ class Batch:
     """The samples of one step."""
 
     step: int
-    inputs: Tensor
-    """[B, ...]: the samples' inputs, stacked."""
+    inputs: Inputs
+    """[B, ...]: the samples' inputs, stacked, each as the data set gives them."""
     labels: Tensor
     """[B, ...]: the samples' labels, stacked. Integers are int64 here; `Prefetcher` narrows them to the smallest
     type that holds them."""
+
+    @property
+    def features(self) -> Features:
+        """The inputs in their order."""
+        return features_of_inputs(self.inputs)
 
 
 class BatchLoader:

@@ -122,7 +122,7 @@ class Prefetcher:
             try:
                 batch = next(self._source, None)
                 if batch is not None:
-                    self._ready.append(Samples(len(batch.labels), (batch.inputs,), narrowed(batch.labels)))
+                    self._ready.append(Samples(len(batch.labels), batch.features, narrowed(batch.labels)))
                     return
             except Exception as failure:
                 self._loop.call_soon_threadsafe(self._fail, failure)

@@ -22,9 +22,12 @@ from torch.utils.data import TensorDataset as TorchTensorDataset
 
 from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
+from shared.model.inputs import Inputs, as_inputs, features_of_inputs, names_of_inputs
 from shared.model.random_state import derive_seed, random_state
 
 T = TypeVar("T")
+Stacked = tuple[Inputs, Tensor]
+"""Inputs and labels of a batch."""
 
 
 class Dataset(Protocol):
@@ -33,7 +36,7 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """(input, label): a tensor or array, and a number, tensor or array."""
+        """(input, label): a tensor or array, a tuple of these, or these by name; and a number, tensor or array."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,9 @@ class SampleReader:
         self._batches = _RequestedBatches(dataset)
         self._workers = workers
         self._requests = _Requests()
-        self._loader: DataLoader[tuple[Tensor, Tensor] | str] | None = None
+        self._loader: DataLoader[Stacked | str] | None = None
 
-    def read(self, requests: Iterable[BatchRequest]) -> Generator[tuple[Tensor, Tensor]]:
+    def read(self, requests: Iterable[BatchRequest]) -> Generator[Stacked]:
         """Inputs and labels of each request in turn, stacked along a new first dimension. Integer labels are int64.
 
         The requests of an earlier call are dropped. Raises DataError, naming the sample, for one that cannot be read or that
@@ -90,7 +93,7 @@ class SampleReader:
         """End the worker processes; they end as soon as no batch is being read."""
         self._loader = None
 
-    def _running_loader(self) -> "DataLoader[tuple[Tensor, Tensor] | str]":
+    def _running_loader(self) -> "DataLoader[Stacked | str]":
         if self._loader is None:
             self._loader = DataLoader(
                 self._batches,
@@ -115,7 +118,7 @@ class _Requests:
         return iter(self.current)
 
 
-class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
+class _RequestedBatches(TorchDataset[Stacked | str]):
     """The dataset of the loader: its index is a request and its item a whole batch."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -128,14 +131,14 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
         """See `SampleReader.copied_bytes`."""
         return math.inf if self._tensors is None else samples * sum(tensor[0].nbytes for tensor in self._tensors)
 
-    def __getitem__(self, request: BatchRequest) -> tuple[Tensor, Tensor] | str:
+    def __getitem__(self, request: BatchRequest) -> Stacked | str:
         """The batch or, since an exception would leave a worker process as a traceback, the sentence of a DataError."""
         try:
             return self.read(request)
         except DataError as error:
             return str(error)
 
-    def read(self, request: BatchRequest) -> tuple[Tensor, Tensor]:
+    def read(self, request: BatchRequest) -> Stacked:
         """Inputs and labels, stacked. Raises DataError, naming the sample."""
         if self._tensors is not None:
             rows = torch.tensor(request.indices)
@@ -156,19 +159,41 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
                 give_way()  # a block that drops out must not wait for a whole batch to be read
         return _stacked_at_once(samples) or self._stacked(samples, request.indices)
 
-    def _stacked(self, samples: list[Any], indices: list[int]) -> tuple[Tensor, Tensor]:
+    def _stacked(self, samples: list[Any], indices: list[int]) -> Stacked:
         inputs, labels = zip(*map(self._sample, samples, indices), strict=True)
-        return self._stack(inputs, indices, "input"), self._stack(labels, indices, "label")
+        first = inputs[0]
+        for given, index in zip(inputs, indices, strict=True):
+            if _keys(given) != _keys(first):
+                raise DataError(
+                    f"the input of sample {index} of {self.name} has {_named(given)}, that of sample {indices[0]} "
+                    f"{_named(first)}; those of one batch must be alike"
+                )
+        return self._stack_inputs(inputs, indices), self._stack(labels, indices, "label")
 
-    def _sample(self, sample: Any, index: int) -> tuple[Tensor, Tensor]:
+    def _stack_inputs(self, inputs: tuple[Inputs, ...], indices: list[int]) -> Inputs:
+        columns = list(zip(*map(features_of_inputs, inputs), strict=True))
+        parts = [f"input {part}" for part in _keys(inputs[0])] or ["input"]
+        stacked = tuple(self._stack(column, indices, part) for part, column in zip(parts, columns, strict=True))
+        return stacked if isinstance(inputs[0], tuple) else as_inputs(stacked, names_of_inputs(inputs[0]))
+
+    def _sample(self, sample: Any, index: int) -> tuple[Inputs, Tensor]:
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(f"sample {index} of {self.name} is {_kind(sample)}; it must be a pair of input and label")
         return self._input(sample[0], index), self._label(sample[1], index)
 
-    def _input(self, value: Any, index: int) -> Tensor:
+    def _input(self, value: Any, index: int) -> Inputs:
+        if isinstance(value, dict) and value and all(isinstance(name, str) for name in value):
+            return {name: self._part(one, index, f" {name!r}") for name, one in value.items()}
+        if isinstance(value, tuple) and value:
+            return tuple(self._part(one, index, f" {place}") for place, one in enumerate(value))
+        return self._part(value, index)
+
+    def _part(self, value: Any, index: int, part: str = "") -> Tensor:
+        if part and isinstance(value, int | float | np.number):
+            return torch.tensor(value)
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"the input of sample {index} of {self.name} is {_kind(value)}; it must be a tensor or an array"
+                f"the input{part} of sample {index} of {self.name} is {_kind(value)}; it must be a tensor or an array"
             )
         return self._tensor(value, index)
 
@@ -201,6 +226,17 @@ class _RequestedBatches(TorchDataset[tuple[Tensor, Tensor] | str]):
                     f"{_layout(first)}; those of one batch must be alike"
                 )
         return torch.stack(tensors)
+
+
+def _keys(inputs: Inputs) -> tuple[str, ...]:
+    """Names of the parts of an input: its keys, or its places; none where it is one tensor."""
+    if isinstance(inputs, Tensor):
+        return ()
+    return names_of_inputs(inputs) or tuple(map(str, range(len(inputs))))
+
+
+def _named(inputs: Inputs) -> str:
+    return f"the parts {', '.join(keys)}" if (keys := _keys(inputs)) else "one tensor"
 
 
 def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:

@@ -24,7 +24,11 @@ def labels_are_inputs(batch: Batch) -> bool:
 
     Those of an autoencoder do, scaled or not, and those of a model of texts, which are the tokens one place further.
     """
-    inputs, labels = (numbers.reshape(len(batch.inputs), -1).double() for numbers in (batch.inputs, batch.labels))
+    return any(_gives(batch.labels, inputs) for inputs in batch.features)
+
+
+def _gives(labels_B: Tensor, inputs_B: Tensor) -> bool:
+    inputs, labels = (numbers.reshape(len(inputs_B), -1).double() for numbers in (inputs_B, labels_B))
     if len(inputs) < _ENOUGH_SAMPLES:
         return torch.equal(inputs, labels)
     inputs, labels = _standardised(inputs), _standardised(labels)

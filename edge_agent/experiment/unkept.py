@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from edge_agent.experiment.workload import Workload
 from shared.model.build import build_model
+from shared.model.inputs import by_place, features_of_inputs
 from shared.model.random_state import random_state
 from shared.model.snapshot import same_bits, unchanged
 
@@ -54,7 +55,8 @@ def unkept(workload: Workload) -> Unkept:
     with unchanged(module), torch.no_grad(), random_state("unkept"):
         module.train()
         before = _numbers(module)
-        module(workload.example.example().to(device))
+        inputs = (tensor.to(device) for tensor in features_of_inputs(workload.example.example()))
+        by_place(module, workload.example.names)(*inputs)
         trained, counted = _unsaved(module), _numbers(module)
     drawn = buffers
     if buffers:

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from torch import Tensor
-
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
@@ -11,6 +9,7 @@ from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
+from shared.model.inputs import Inputs, InputSpecs
 from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
@@ -50,9 +49,9 @@ class Workload:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size))
         self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
         """The keys of the data sets whose labels may go only where raw samples may."""
-        self.batch_size = len(first.inputs)
+        self.batch_size = len(first.labels)
         """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
-        self.example = TensorSpec.of(first.inputs)
+        self.example = InputSpecs.of(first.inputs)
         self.labels = TensorSpec.of(narrowed(first.labels))
         """Labels as they travel, for the first batch."""
         # A trainer takes no batch that is larger than the example.
@@ -71,7 +70,7 @@ class Workload:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
         return replace(self._built(self.example.example()), readable=self.chain.readable)
 
-    def _built(self, example: Tensor) -> Chain:
+    def _built(self, example: Inputs) -> Chain:
         model = self.config.model
         with computing(self.recipe.precision):
             return build_checked_chain(

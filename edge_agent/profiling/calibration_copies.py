@@ -24,6 +24,7 @@ from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.copy_training import Copy, Timing, steps_of
 from shared.execution.split import Scheme
+from shared.model.inputs import Inputs
 from shared.registry import codec_of_bits
 from shared.tensor_wire import wire_dtype
 from shared.training.recipe import Recipe
@@ -101,7 +102,7 @@ class DeviceCopies:
         scheme = scheme_of(self._config, candidate)
         return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device)
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
         data = self._config.data
         for batch in evaluation_batches(self._judged, data.batch_size, data.workers):
             yield batch.inputs, batch.labels
@@ -135,10 +136,15 @@ class TrainerCopies:
     ) -> pb.TrainCopyRequest:
         experiment = self._experiment
         config, scheme = experiment.config, scheme_of(experiment.config, candidate)
+        if experiment.example.names or len(experiment.example.specs) > 1:
+            raise ConfigError(
+                "copies at a trainer take one tensor as their input; let the calibration run on this device"
+            )
+        (example,) = experiment.example.specs
         return pb.TrainCopyRequest(
             protocol_version=PROTOCOL_VERSION,
             model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
-            example=TensorHeader(shape=experiment.example.shape, dtype=wire_dtype(experiment.example.dtype)),
+            example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
             recipe_json=recipe.model_dump_json(),
             cut=candidate.cut,
             staleness=candidate.staleness,
@@ -171,7 +177,7 @@ def recipe_of_length(recipe: Recipe, steps: int | None, share: float) -> Recipe:
     return recipe.model_copy(update={**length, "schedule": recipe.schedule.model_copy(update=warm_up)})
 
 
-def _tensors(loader: BatchLoader, first_step: int, stop_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _tensors(loader: BatchLoader, first_step: int, stop_step: int) -> Iterator[tuple[Inputs, Tensor]]:
     for batch in loader.iterate(first_step, stop_step):
         yield batch.inputs, batch.labels
 

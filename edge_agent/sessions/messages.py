@@ -31,11 +31,12 @@ def placement_message(placement: Placement) -> pb.Placement:
 
 def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
     """Build the request that opens a session on a trainer, as this worker of a placement."""
-    config, chain, example = experiment.config, experiment.chain, experiment.example
+    config, chain, inputs = experiment.config, experiment.chain, experiment.example
     return pb.OpenSessionRequest(
         protocol_version=PROTOCOL_VERSION,
         model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
-        example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
+        inputs=[TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in inputs.specs],
+        input_names=inputs.names,
         recipe_json=experiment.recipe.model_dump_json(),
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],

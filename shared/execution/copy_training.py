@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from shared.codec import seed_stochastic_rounding
 from shared.errors import ConfigError
+from shared.execution.in_process_session import Batch
 from shared.execution.split import Scheme, split_session
 from shared.model.chain import Chain
 from shared.model.random_state import derive_seed
@@ -21,7 +21,7 @@ from shared.training.recipe import Recipe
 
 WARM_UP_STEPS = 2
 TIMED_STEPS = 6
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[Batch]
 """Inputs and labels."""
 
 
@@ -76,9 +76,7 @@ class Copy:
         losses = [self._session.evaluate(inputs, labels) for inputs, labels in batches]
         return sum(loss.correct or 0 for loss in losses), sum(loss.samples for loss in losses)
 
-    def timed(
-        self, batches: Callable[[int, int], Batches], judged: Iterator[tuple[Tensor, Tensor]]
-    ) -> tuple[float, float]:
+    def timed(self, batches: Callable[[int, int], Batches], judged: Iterator[Batch]) -> tuple[float, float]:
         """Mean seconds of a step, and of a batch that is judged, reading included.
 
         batches: those of the steps from one to another.

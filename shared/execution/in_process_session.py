@@ -18,13 +18,14 @@ from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
 from shared.execution.step_scheduler import Load, Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
+from shared.model.inputs import Inputs, features_of_inputs
 from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 """Inputs and labels."""
 
 
@@ -144,7 +145,7 @@ class InProcessSession:
         losses, self._losses = self._losses, {}
         return losses
 
-    def evaluate(self, inputs: Tensor, labels: Tensor) -> BatchLoss:
+    def evaluate(self, inputs: Inputs, labels: Tensor) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
         _move(self._judging, 0)
         under_way = deque(self._enter(self._judges, 0, inputs, labels))
@@ -175,11 +176,12 @@ class InProcessSession:
         for one in self._enter(self._steps, step, *batch):
             self._deliver(one)
 
-    def _enter(self, steps: Mapping[str, StepScheduler], step: int, inputs: Tensor, labels: Tensor) -> list[Outgoing]:
+    def _enter(self, steps: Mapping[str, StepScheduler], step: int, inputs: Inputs, labels: Tensor) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
         for worker, whole in self._sources.items():
             rows, samples = whole.scaled(len(labels), self._placement.batch_size), len(labels)
-            outgoing += steps[worker].begin(step, samples, (rows_of(inputs, rows),), rows_of(labels, rows))
+            own = tuple(rows_of(tensor, rows) for tensor in features_of_inputs(inputs))
+            outgoing += steps[worker].begin(step, samples, own, rows_of(labels, rows))
         return outgoing
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:

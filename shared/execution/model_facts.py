@@ -4,7 +4,7 @@ from torch import nn
 
 from shared.model.chain import Block, Chain
 from shared.model.spec import CROSSING_DTYPES
-from shared.model.wiring import Value
+from shared.model.values.wiring import Value
 from shared.placement import BlockFacts, ModelFacts, ValueFacts
 
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
@@ -27,7 +27,7 @@ def _value_facts(chain: Chain, value: Value) -> ValueFacts:
         value.feature,
         value.readers,
         returns=chain.learns(value),
-        raw=not chain.has_parameters(value),
+        raw=value.shows or not chain.has_parameters(value),
         unsent_type="" if dtype in CROSSING_DTYPES else str(dtype).removeprefix("torch."),
     )
 

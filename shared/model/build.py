@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code, place_of
 from shared.model.budget import BuildLimits, bounded_build
 from shared.model.chain import Chain, build_chain
+from shared.model.inputs import Inputs
 from shared.model.learning import Learning
 from shared.model.random_state import random_state
 
@@ -51,7 +52,7 @@ def build_checked_chain(
     factory: str,
     kwargs: Mapping[str, Any],
     seed: int,
-    example: Tensor,
+    example: Inputs,
     *,
     learning: Learning = _ALL,
     allowed: Allowed | None = None,

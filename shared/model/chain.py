@@ -17,18 +17,20 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
 from shared.model.examples import shorter
-from shared.model.features import FeatureSpecs
+from shared.model.features import Features, FeatureSpecs
+from shared.model.inputs import Inputs, by_place, features_of_inputs, names_of_inputs
 from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.seams import find_seams
 from shared.model.segmentation import find_pieces
-from shared.model.segments import Joined, SegmentModule, build_modules
+from shared.model.segments import Joined, build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
-from shared.model.tied import check_tied, uses_of_inputs
+from shared.model.tied import check_tied
 from shared.model.tracing import trace
-from shared.model.verify import Observed, Verification
-from shared.model.wiring import Value, Values, Wiring, connect
+from shared.model.values.connecting import made_slots, shown_of, torn_blocks, uses_of, wiring_of
+from shared.model.values.wiring import Value, Values, connect
+from shared.model.verify import Verification
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +107,8 @@ class Chain:
     """Permission for raw samples to leave the edge."""
     behaviours: tuple[Behaviour, ...]
     """Fingerprint of each block: numbers that the same chain on another machine has too."""
+    input_names: tuple[str, ...] = ()
+    """Names of the parameters that take the inputs, in the order of `features[0]`; none where places do."""
 
     @property
     def first_boundary(self) -> int:
@@ -115,7 +119,7 @@ class Chain:
 
     def is_raw(self, value: Value) -> bool:
         """Tell whether a value counts as raw samples: inputs alone have made it, or they can be read off it."""
-        return value.feature <= len(self.readable) or not self.has_parameters(value)
+        return value.feature <= len(self.readable) or value.shows or not self.has_parameters(value)
 
     @property
     def why_raw(self) -> tuple[str, ...]:
@@ -170,7 +174,7 @@ class Chain:
 
     def has_parameters(self, value: Value) -> bool:
         """Tell whether any parameter had a part in making a value. Without, inputs alone have made it."""
-        return bool(value.parameters) or any(self.has_parameters(self.values.all[source]) for source in value.sources)
+        return self.values.has_parameters(value)
 
     def read_slots(self, first: int, stop: int) -> tuple[int, ...]:
         """The slots of `features[first]` that blocks [first, stop) compute with."""
@@ -202,7 +206,7 @@ class Chain:
         )
 
 
-def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = False) -> Chain:
+def build_chain(module: nn.Module, example: Inputs, *, inputs_may_cross: bool = False) -> Chain:
     """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
     Verified are, bit for bit: outputs and buffers in train mode and in eval mode, with other batch sizes and contents, and with
@@ -216,16 +220,17 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
     for name, parameter in module.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise ModelError(f"parameter {name!r} has no shape yet; let the factory run the module once on an example")
+    names, inputs = names_of_inputs(example), features_of_inputs(example)
     with unchanged(module):
         mode = module.training
-        verification = Verification(module, example)
-        named_modules = declared_blocks(module) or _traced_blocks(module, example, verification)
+        verification = Verification(module, inputs, names)
+        named_modules = _declared(module, names) or _traced_blocks(module, inputs, names, verification)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
     assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
     with unchanged(module):
         observed = verification.check(named_modules)
-        if never := observed.not_batch_first | _torn(named_modules, observed):
+        if never := observed.not_batch_first | torn_blocks(named_modules, observed):
             named_modules = _joined(module, named_modules, never)
             observed = verification.check(named_modules)
         states = assign_state(module, named_modules)
@@ -237,11 +242,12 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
             for block, inputs, draws in zip(modules, observed.features, observed.draws_random, strict=False)
         )
         values = connect(
-            [_wiring(block, states[index], observed, index) for index, block in enumerate(modules)],
+            [wiring_of(block, states[index], observed, index) for index, block in enumerate(modules)],
             len(observed.features[0]),
         )
-        values = values.used(_uses(modules, values, observed))
+        values = values.used(uses_of(modules, values, observed))
         readable = readable_shares(modules, made_up_trials(observed.features[0], persistent), made_slots(values))
+        values = values.showing(shown_of(modules, values, observed.features, len(readable), persistent))
         for block in modules:
             block.train(mode)
     blocks = tuple(
@@ -255,67 +261,18 @@ def build_chain(module: nn.Module, example: Tensor, *, inputs_may_cross: bool = 
         )
         for index, (name, block) in enumerate(named_modules)
     )
-    return Chain(module, blocks, observed.features, values, readable, inputs_may_cross, behaviours)
+    return Chain(module, blocks, observed.features, values, readable, inputs_may_cross, behaviours, names)
 
 
-def with_measured(chain: Chain, batch: Tensor) -> Chain:
+def with_measured(chain: Chain, batch: Inputs) -> Chain:
     """Return the chain, with the readable shares also measured on a batch of inputs with the present weights."""
     modules = [block.module for block in chain.blocks]
     with unchanged(chain.module):
-        measured = readable_shares(modules, measured_trials(batch), made_slots(chain.values))
+        measured = readable_shares(modules, measured_trials(features_of_inputs(batch)), made_slots(chain.values))
         for block in modules:
             block.train(chain.module.training)
     shares = itertools.zip_longest(chain.readable, measured, fillvalue=0.0)
     return replace(chain, readable=tuple(max(pair) for pair in shares))
-
-
-def made_slots(values: Values) -> list[tuple[int, ...]]:
-    """By block, the slots of its outputs that it has made."""
-    return [
-        tuple(slot for slot, value in enumerate(feature) if values.all[value].feature == index + 1)
-        for index, feature in enumerate(values.features[1:])
-    ]
-
-
-def _wiring(block: nn.Module, state: BlockState, observed: Observed, index: int) -> Wiring:
-    if isinstance(block, SegmentModule | Joined) and block.wiring is not None:
-        return block.wiring
-    names = [entry.name for entry in (*state.entries, *(tied.entry for tied in state.tied)) if entry.is_parameter]
-    return Wiring.opaque(frozenset(names), len(observed.features[index]), observed.passed[index])
-
-
-def _uses(modules: Sequence[nn.Module], values: Values, observed: Observed) -> dict[tuple[int, int], int]:
-    """By value and block, how often the block uses the value, for values of floats that several blocks use."""
-    found: dict[tuple[int, int], int] = {}
-    for block, feature in enumerate(values.features[:-1]):
-        several = {
-            slot: value
-            for slot, value in enumerate(feature)
-            if len(values.all[value].readers) > 1
-            and block in values.all[value].readers
-            and observed.features[block][slot].differentiable
-        }
-        if several:
-            modules[block].train()
-            uses = uses_of_inputs(modules[block], observed.features[block], several)
-            found |= {(value, block): max(uses[slot], 1) for slot, value in several.items()}
-    return found
-
-
-def _torn(named_modules: Sequence[tuple[str, nn.Module]], observed: Observed) -> frozenset[int]:
-    """The blocks to join with those before them, because a tensor that passes one by is written to there under another name."""
-    found = set[int]()
-    began: list[int] = [0] * len(observed.features[0])
-    """By slot, the block in front of which its tensor was first."""
-    for index, (_, block) in enumerate(named_modules):
-        if not isinstance(block, SegmentModule):
-            return frozenset()  # what a declared block hands on is all that there is
-        before, began = began, []
-        for one, passed in zip(block.wiring.outputs, observed.passed[index], strict=True):
-            if isinstance(one, int) and passed is None:
-                found.update(range(max(before[one], 1), index + 1))
-            began.append(before[one] if isinstance(one, int) else index + 1)
-    return frozenset(found)
 
 
 def _joined(
@@ -367,9 +324,19 @@ def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
     return names
 
 
-def _traced_blocks(module: nn.Module, example: Tensor, verification: Verification) -> list[tuple[str, nn.Module]]:
+def _declared(module: nn.Module, names: tuple[str, ...]) -> list[tuple[str, nn.Module]] | None:
+    """The blocks that the module declares, of which the first takes the inputs by their places."""
+    if (declared := declared_blocks(module)) is None:
+        return None
+    (first, block), *others = declared
+    return [(first, by_place(block, names)), *others]
+
+
+def _traced_blocks(
+    module: nn.Module, example: Features, names: tuple[str, ...], verification: Verification
+) -> list[tuple[str, nn.Module]]:
     """The blocks that a trace finds, with their names. Where they are to take other lengths, this will be verified."""
-    traced = trace(module, example)
+    traced = trace(module, example, names)
     if traced.takes_shorter and (short := shorter(example)) is not None:
         verification.add_length(short)
     segments = find_pieces(traced)

@@ -20,9 +20,9 @@ from shared.foreign import described, foreign_code
 from shared.model.budget import BuildLimits
 from shared.model.build import build_model
 from shared.model.features import Features, FeatureSpecs
+from shared.model.inputs import InputSpecs, by_place
 from shared.model.random_state import random_state
 from shared.model.snapshot import unchanged
-from shared.model.spec import TensorSpec
 
 # A factory that loads weights does so on the meta device too, to no effect, which torch says for each of them.
 warnings.filterwarnings("ignore", message="for .*: copying from a non-meta parameter")
@@ -37,7 +37,7 @@ _FEW_SAMPLES = 2
 def estimate_training_bytes(
     factory: str,
     kwargs: Mapping[str, Any],
-    example: TensorSpec,
+    example: InputSpecs,
     optimizer_bytes: OptimizerBytes,
     *,
     allowed: Allowed | None = None,
@@ -53,19 +53,20 @@ def estimate_training_bytes(
     try:
         with torch.device("meta"):
             module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits)
-            inputs = torch.empty(example.shape, dtype=example.dtype)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
-        return state_bytes(module, optimizer_bytes) + _activation_bytes(module, (inputs,))
+        return state_bytes(module, optimizer_bytes) + _activation_bytes(
+            by_place(module, example.names), example.on_meta()
+        )
     except (NotAllowedError, TooLargeError):
         raise
     except ModelError:  # the user's own code, on a device that it was not written for
         return None
 
 
-def training_bytes(module: nn.Module, example: TensorSpec, optimizer_bytes: OptimizerBytes) -> int:
+def training_bytes(module: nn.Module, example: InputSpecs, optimizer_bytes: OptimizerBytes) -> int:
     """The same for a module that is there. Raises ModelError where its forward fails."""
-    return state_bytes(module, optimizer_bytes) + activation_bytes(module, (example,))
+    return state_bytes(module, optimizer_bytes) + activation_bytes(by_place(module, example.names), example.specs)
 
 
 def activation_bytes(module: nn.Module, inputs: FeatureSpecs, answered: Collection[int] = ()) -> int:

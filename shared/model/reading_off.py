@@ -11,7 +11,7 @@ halves. A number of a feature that always follows one half and not the other tel
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ def made_up_trials(inputs: FeatureSpecs, persistent: frozenset[int]) -> list[Tri
     return _trials(samples, others, run)
 
 
-def measured_trials(batch: Tensor) -> list[Trial]:
+def measured_trials(batch: Features) -> list[Trial]:
     """Trials with samples and the weights that the blocks have now, in eval mode and in train mode."""
 
     def run_in(training: bool) -> Callable[[nn.Module, Features], Features]:
@@ -109,15 +109,50 @@ def measured_trials(batch: Tensor) -> list[Trial]:
 
         return run
 
-    samples = batch[:_TRAINED_SAMPLES]
-    others = samples.clone()
-    for place in range(1, len(batch)):  # a number of another sample at the same place, where there is one that differs
-        others = torch.where(others == samples, batch[place : place + 1], others)
+    samples = tuple(tensor[:_TRAINED_SAMPLES] for tensor in batch)
+    others = tuple(map(_differing, samples, batch))
     # Measured numbers are changed a little only: exchanging them shows the same as made-up weights.
     return [
-        _trials((samples[:1],), (others[:1],), run_in(training=False))[-1],
-        _trials((samples,), (others,), run_in(training=True))[-1],
+        _trials(_first(samples), _first(others), run_in(training=False))[-1],
+        _trials(samples, others, run_in(training=True))[-1],
     ]
+
+
+def showing_blocks(
+    blocks: Sequence[nn.Module],
+    made: Sequence[Collection[int]],
+    inputs: FeatureSpecs,
+    raw: Collection[int],
+    persistent: frozenset[int],
+) -> int:
+    """Count the blocks, from the first on, behind which a notable share of some inputs of the first one can be read off.
+
+    raw: the slots of these. made, persistent: as for `readable_shares` and `behaviour_of`.
+    """
+    changing = (
+        replace(
+            trial,
+            changed=tuple(
+                other if slot in raw else one
+                for slot, (one, other) in enumerate(zip(trial.samples, trial.changed, strict=True))
+            ),
+        )
+        for trial in made_up_trials(inputs, persistent)
+    )
+    with torch.no_grad():
+        return max(len(_shares(blocks, made, trial)) for trial in changing)
+
+
+def _differing(samples: Tensor, batch: Tensor) -> Tensor:
+    """By number, that of another sample at the same place, where there is one that differs."""
+    others = samples.clone()
+    for place in range(1, len(batch)):
+        others = torch.where(others == samples, batch[place : place + 1], others)
+    return others
+
+
+def _first(samples: Features) -> Features:
+    return tuple(tensor[:1] for tensor in samples)
 
 
 def _run(block: nn.Module, features: Features, values: dict[str, Tensor]) -> Features:

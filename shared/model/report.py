@@ -66,9 +66,8 @@ def explain(chain: Chain) -> list[Seam]:
         seams = [seam for _, block in declared for seam in _inside(block, module)]
         names = [name for name, _ in declared]
     else:
-        (inputs,) = chain.features[0]
         with unchanged(module):
-            traced = trace(module, inputs.example())
+            traced = trace(module, tuple(spec.example() for spec in chain.features[0]), chain.input_names)
         seams = find_seams(traced)
         names = [piece.name for piece in find_pieces(traced)]
     return [*seams, *_joined(names, {block.name for block in chain.blocks})]

@@ -36,7 +36,9 @@ def find_seams(trace: TracedForward) -> list[Seam]:
     """Every two layers with weights that follow one another in one piece of a trace, in order."""
     positions = positions_of(trace)
     starts = {piece.start for piece in find_pieces(trace)}
-    layers = [(place, found) for place in range(1, len(trace.nodes) - 1) if (found := _weights(trace, place))]
+    layers = [
+        (place, found) for place in range(len(trace.inputs), len(trace.nodes) - 1) if (found := _weights(trace, place))
+    ]
     obstacles = _Obstacles(trace, positions)
     seams = []
     for index, (place, name) in enumerate(layers):
@@ -141,7 +143,7 @@ def _named_state(trace: TracedForward) -> list[tuple[str, Tensor]]:
 def _described(trace: TracedForward, node: fx.Node) -> str:
     """A value by where it comes from: the module that makes it, or an operation and the module that does it."""
     if node.op == "placeholder":
-        return "the input"
+        return "the input" if len(trace.inputs) == 1 else f"input {trace.input_name(node)}"
     if node.op == "call_module":
         return repr(str(node.target))
     inside = trace.calls[node].path

@@ -42,18 +42,18 @@ class Segment:
 def find_pieces(trace: TracedForward) -> list[Segment]:
     """Divide a trace into as many pieces as may be: a single one if it cannot be divided."""
     positions = positions_of(trace)
-    end = len(trace.nodes) - 1
+    first, end = len(trace.inputs), len(trace.nodes) - 1
     crossing = crossing_tensors(trace, positions)
     for call in whole_calls(trace, positions):
         for position in range(call.start + 1, call.stop):
             crossing.pop(position, None)
     inner_starts = set(_starts(trace, crossing, end))
-    for first, last in state_spans(trace, positions):
-        inner_starts -= set(range(first + 1, last + 1))
-    crossing |= {1: (trace.nodes[0],), end: tuple(trace.nodes[end].all_input_nodes)}
+    for begin, last in state_spans(trace, positions):
+        inner_starts -= set(range(begin + 1, last + 1))
+    crossing |= {first: trace.inputs, end: tuple(trace.nodes[end].all_input_nodes)}
     return [
         Segment(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
-        for start, stop in pairwise([1, *sorted(inner_starts), end])
+        for start, stop in pairwise([first, *sorted(inner_starts), end])
     ]
 
 
@@ -63,10 +63,10 @@ def _starts(trace: TracedForward, crossing: dict[int, tuple[fx.Node, ...]], end:
     Where tensors pass by, it begins where the fewest new numbers are, so that nothing is joined to a tensor that has passed by
     before it has to be; of several such positions, and where nothing passes by, at the last.
     """
-    places = sorted(crossing)
+    places = sorted(place for place in crossing if place > len(trace.inputs))
     weighted = [
         index
-        for index, (start, stop) in enumerate(pairwise([1, *places, end]))
+        for index, (start, stop) in enumerate(pairwise([len(trace.inputs), *places, end]))
         if first_weights(trace, start, stop) is not None
     ]
     before: tuple[fx.Node, ...] = ()

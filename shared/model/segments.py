@@ -14,7 +14,7 @@ from torch.fx.node import map_aggregate
 from shared.model.features import Slots, call_module
 from shared.model.segmentation import Segment
 from shared.model.tracing import Device, Mode, TracedForward
-from shared.model.wiring import Made, Wiring
+from shared.model.values.wiring import Made, Wiring
 
 _Value = TypeVar("_Value")
 

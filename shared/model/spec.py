@@ -27,7 +27,7 @@ _NUMBERS = (
     torch.int8,
     torch.uint8,
 )
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _NUMBERS}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*_NUMBERS, torch.bool)}
 CROSSING_DTYPES = frozenset({*_NUMBERS, torch.bool})
 """Element types of tensors that pass between workers: the contract has a name for each of these."""
 _EXAMPLE = re.compile(r"(?P<shape>[1-9]\d*(x[1-9]\d*)*)(:(?P<dtype>[a-z]+\d*)(<(?P<high>[1-9]\d*))?)?", re.ASCII)
@@ -70,8 +70,27 @@ class TensorSpec:
         return torch.randint(high, shape, generator=generator, dtype=self.dtype)
 
 
+def parse_examples(text: str) -> Tensor | dict[str, Tensor]:
+    """The example inputs that a command line names: one, as `32x3x32x32`, or by name, as `ids=8x64:int64<1000,mask=8x64:bool`.
+
+    Raises ModelError when the text is none of these.
+    """
+    if "=" not in text:
+        return parse_example(text)
+    found: dict[str, Tensor] = {}
+    for part in text.split(","):
+        name, _, shape = part.partition("=")
+        if not name.isidentifier() or name in found:
+            raise ModelError(
+                f"{text!r} are no example inputs; write each with the name of a parameter of forward(), once, as "
+                "ids=8x64:int64<1000,mask=8x64:bool"
+            )
+        found[name] = parse_example(shape)
+    return found
+
+
 def parse_example(text: str) -> Tensor:
-    """The example input that a command line names: `32x3x32x32`, `8x16:float64`, or `8x64:int64<1000`.
+    """One of them: `32x3x32x32`, `8x16:float64`, `8x64:int64<1000` or `8x64:bool`.
 
     The shape includes the batch; without a type it is float32; `<N` bounds integers to [0, N), for embeddings.
     Raises ModelError when the text is none of these.
@@ -85,9 +104,9 @@ def parse_example(text: str) -> Tensor:
     if dtype is None:
         raise ModelError(f"example input {text!r}: {match['dtype']!r} is not one of the types {', '.join(_DTYPES)}")
     high = int(match["high"] or _ANY_VOCABULARY)
-    if match["high"] and dtype.is_floating_point:
+    if match["high"] and (dtype.is_floating_point or dtype is torch.bool):
         raise ModelError(f"example input {text!r}: only integers are bounded with <; leave out <{high}")
-    if not dtype.is_floating_point and high - 1 > torch.iinfo(dtype).max:
+    if not (dtype.is_floating_point or dtype is torch.bool) and high - 1 > torch.iinfo(dtype).max:
         raise ModelError(f"example input {text!r}: {match['dtype']} holds at most {torch.iinfo(dtype).max}")
     spec = TensorSpec(tuple(int(size) for size in match["shape"].split("x")), dtype)
     try:

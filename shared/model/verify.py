@@ -15,9 +15,10 @@ from shared.errors import ModelError
 from shared.foreign import described, foreign_code
 from shared.model.examples import other_batch_sizes, with_batch
 from shared.model.features import Features, FeatureSpecs, call_module, specs_of
+from shared.model.inputs import by_place
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
-from shared.model.walk import Walk
+from shared.model.values.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,18 @@ class Verification:
     """The behaviour of a module on an example in both modes, and with other batch sizes and contents, and the comparison of
     blocks with it."""
 
-    def __init__(self, module: nn.Module, example: Tensor) -> None:
-        """Run the module. Raises ModelError when it fails, or does not make one tensor of one."""
-        if example.dim() == 0 or len(example) == 0:
+    def __init__(self, module: nn.Module, example: Features, names: tuple[str, ...] = ()) -> None:
+        """Run the module, which takes the example by these names or by places. Raises ModelError when it fails, or does not
+        make one tensor."""
+        if any(tensor.dim() == 0 or len(tensor) == 0 for tensor in example):
             raise ModelError("the example input is empty or a single number; it must be a batch, such as 32x3x32x32")
+        if len({len(tensor) for tensor in example}) > 1:
+            sizes = ", ".join(str(len(tensor)) for tensor in example)
+            raise ModelError(
+                f"the example inputs are of {sizes} samples; all must have the batch first, and be of as many"
+            )
         self._name = type(module).__name__
-        self._module = module
+        self._module = by_place(module, names)
         self._buffers = BufferValues(module)
         self._passes: list[_Pass] = []
         self._expected: list[_Result] = []
@@ -52,9 +59,10 @@ class Verification:
         for size in other_batch_sizes(example):
             self._add(_Pass(f"in eval mode with a batch of {size}", False, with_batch(example, size)))
 
-    def add_length(self, inputs: Tensor) -> None:
+    def add_length(self, inputs: Features) -> None:
         """Compare on inputs of another length too."""
-        self._add(_Pass(f"in eval mode with a length of {inputs.shape[1]}", False, inputs))
+        length = next(tensor.shape[1] for tensor in inputs if tensor.dim() > 1)
+        self._add(_Pass(f"in eval mode with a length of {length}", False, inputs))
 
     def _add(self, case: "_Pass") -> None:
         self._passes.append(case)
@@ -70,7 +78,7 @@ class Verification:
             results.append(result)
         inner = range(1, len(blocks))
         crossing = [
-            (case.inputs.shape[:1], result.observed.features)
+            (case.inputs[0].shape[:1], result.observed.features)
             for case, result in zip(self._passes, results, strict=True)
         ]
         never = frozenset(
@@ -93,7 +101,7 @@ class Verification:
         )
 
     def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
-        features: Features = (case.inputs.clone(),)
+        features: Features = tuple(tensor.clone() for tensor in case.inputs)
         specs, walk, draws = [specs_of(features)], Walk(features), []
         self._buffers.restore()
         with torch.no_grad(), random_state("verify"):
@@ -122,7 +130,7 @@ class Verification:
 class _Pass:
     label: str
     training: bool
-    inputs: Tensor
+    inputs: Features
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from shared.execution.model_facts import facts_of
 from shared.execution.step_scheduler import Outgoing, StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
+from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
 from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import Precision
@@ -165,7 +166,7 @@ class LooseSession:
         told: Recipe,
         backward: str,
         dice: random.Random,
-        example: Tensor | None = None,
+        example: Inputs | None = None,
     ) -> None:
         """example: a batch of inputs, where the module does not take those of `batch_of`."""
         example = torch.zeros(8, INPUTS) if example is None else example
@@ -223,11 +224,12 @@ class LooseSession:
         oldest = min(under_way)
         return begun[worker] - oldest <= self._placement.staleness
 
-    def _begin(self, worker: str, step: int, inputs: Tensor, labels: Tensor) -> None:
+    def _begin(self, worker: str, step: int, inputs: Inputs, labels: Tensor) -> None:
         whole = next(source.rows for source in self._placement.sources if source.worker == worker)
         rows = whole.scaled(len(labels), self._placement.batch_size)
         mine = slice(rows.begin, rows.end)
-        self._post(self._steps[worker].begin(step, len(labels), (inputs[mine].clone(),), labels[mine].clone()))
+        own = tuple(tensor[mine].clone() for tensor in features_of_inputs(inputs))
+        self._post(self._steps[worker].begin(step, len(labels), own, labels[mine].clone()))
 
     def _work(self, worker: str) -> None:
         steps = self._steps[worker]

@@ -18,6 +18,7 @@ from edge_agent.data.named import load_dataset
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
 from shared.model.chain import Chain, build_chain
+from shared.model.inputs import Inputs, by_place, features_of_inputs
 from shared.model.random_state import random_state
 from shared.registry import OptimizerConfig, is_lossy
 from shared.training.recipe import Recipe
@@ -100,7 +101,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     )
 
 
-def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Tensor, Tensor]]) -> dict[str, Tensor]:
+def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs, Tensor]]) -> dict[str, Tensor]:
     """Train the module of a chain in place, as a user writes it; returns its state dict.
 
     batches: the step, the inputs and the labels of each. Blocks are there to clip by, and to draw random numbers by.
@@ -110,11 +111,12 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Tensor
     random = any(block.draws_random for block in blocks)
     clipped = [list(block.named_parameters().values()) for block in blocks]
     for step, inputs, labels in batches:
+        given = features_of_inputs(inputs)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
             output = (
-                plain_forward([block.module for block in blocks], recipe.seed, step, inputs)
+                plain_forward([block.module for block in blocks], recipe.seed, step, given)
                 if random
-                else module(inputs)
+                else by_place(module, chain.input_names)(*given)
             )
             if recipe.loss == "token_cross_entropy":
                 output, labels = output.view(-1, output.shape[-1]), labels.view(-1)

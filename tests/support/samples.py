@@ -184,3 +184,27 @@ class Mixtures(FlatDigits):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         vector, _ = super().__getitem__(index)
         return vector, vector @ self._mixing
+
+
+class Masked(Sequences):
+    """The sequences by name, with a mask of what counts."""
+
+    def __getitem__(self, index: int) -> tuple[dict[str, Tensor], int]:  # type: ignore[override]
+        tokens, label = super().__getitem__(index)
+        return {"input_ids": tokens, "attention_mask": tokens > 3}, label
+
+
+class Purchases(Sequences):
+    """A token and some more as two inputs."""
+
+    def __getitem__(self, index: int) -> tuple[tuple[int, Tensor], int]:  # type: ignore[override]
+        tokens, label = super().__getitem__(index)
+        return (int(tokens[0]), tokens[1:4]), label
+
+
+class OtherKeys(Masked):
+    """One of them with another key."""
+
+    def __getitem__(self, index: int) -> tuple[dict[str, Tensor], int]:  # type: ignore[override]
+        inputs, label = super().__getitem__(index)
+        return ({**inputs, "mask": inputs["input_ids"]} if index == 3 else inputs), label

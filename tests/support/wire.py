@@ -210,7 +210,7 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json="{}"),
-        "example": TensorHeader(shape=[BATCH, FEATURES], dtype=DataType.DATA_TYPE_FLOAT32),
+        "inputs": [TensorHeader(shape=[BATCH, FEATURES], dtype=DataType.DATA_TYPE_FLOAT32)],
         "recipe_json": recipe.model_dump_json(),
         "placement": placed(**{name: changes.pop(name) for name in _PLACED if name in changes}),
         "worker": TRAINER,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from cloud_trainer.sessions.building import open_model, step_log_of
+from cloud_trainer.sessions.building import inputs_of, open_model, step_log_of
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
@@ -51,7 +51,7 @@ def build_worker(
     if request.feedback not in list(FeedbackMode):
         raise ConfigError(f"feedback is {request.feedback[:40]!r}; it must be one of {', '.join(FeedbackMode)}")
     # An invalid placement, or one that takes too much, is refused before a model is built for it.
-    batch_size = request.example.shape[0] if request.example.shape else 0
+    batch_size = inputs_of(request, limits).batch_size
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)

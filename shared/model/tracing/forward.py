@@ -5,8 +5,9 @@ another batch, and on shorter samples where it takes them. Where the two modes d
 when the graph runs. Sizes that are the same in all runs are constants; the others stay questions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from shared.errors import ModelError
 from shared.model.examples import other_batch, shorter
+from shared.model.features import Features
 from shared.model.random_state import random_state
 from shared.model.tracing.comparison import follow_mode, same_graph
 from shared.model.tracing.leaves import Leaves, OpaqueError
@@ -21,14 +23,17 @@ from shared.model.tracing.record import Call, Record
 from shared.model.tracing.recorder import Recorder
 from shared.model.tracing.sizing import Sizing, simplify
 
+_Run = Callable[[Features, bool], Record]
+"""Records a run on inputs, in train mode or not."""
+
 
 @dataclass
 class TracedForward:
-    """The operations of a module on its one input, in order."""
+    """The operations of a module on its inputs, in order."""
 
     root: nn.Module
     nodes: list[fx.Node]
-    """The input first, the output last. A `Mode` stands for each flag that follows train() and eval(), a `Device` for each
+    """The inputs first, the output last. A `Mode` stands for each flag that follows train() and eval(), a `Device` for each
     device."""
     calls: dict[fx.Node, Call]
     """The innermost call that each node belongs to."""
@@ -38,7 +43,7 @@ class TracedForward:
     made: set[fx.Node]
     """Nodes whose values follow from sizes and constants alone, so that they can be computed wherever they are needed."""
     parameterless: set[fx.Node]
-    """Nodes whose values follow from the input, constants and buffers alone."""
+    """Nodes whose values follow from inputs, constants and buffers alone."""
     fixed: set[str]
     """Targets of the nodes that read a buffer which nothing writes to and no state dict holds."""
     constants: dict[str, Tensor]
@@ -47,7 +52,11 @@ class TracedForward:
     """The user's line that each node comes from, as file:line."""
     leaf_reasons: list[str]
     """Reasons why submodules could not be traced, each with its place, one sentence for each kind."""
-    takes_floats: bool
+    inputs: tuple[fx.Node, ...]
+    names: tuple[str, ...]
+    """Names of the inputs, where they have any."""
+    measured: frozenset[fx.Node]
+    """The inputs of floats."""
     takes_shorter: bool
     """True if the graph holds for shorter samples too."""
 
@@ -60,12 +69,17 @@ class TracedForward:
         return getattr(self.root.get_submodule(path), name)
 
     def carries_batch(self, tensor: fx.Node) -> bool:
-        """Tell whether the first dimension of a node's tensor is that of the input, whatever the batch size."""
-        return self.sizing.shapes[tensor][:1] == self.sizing.shapes[self.nodes[0]][:1]
+        """Tell whether the first dimension of a node's tensor is that of the inputs, whatever the batch size."""
+        return self.sizing.shapes[tensor][:1] == self.sizing.shapes[self.inputs[0]][:1]
+
+    def input_name(self, node: fx.Node) -> str:
+        """Name an input by its name, or by its place."""
+        place = self.inputs.index(node)
+        return repr(self.names[place]) if self.names else str(place)
 
     def is_learned(self, value: fx.Node) -> bool:
         """Tell whether parameters had a part in a value, or it is a measured input: not so with masks and positions."""
-        return value not in self.parameterless or (value is self.nodes[0] and self.takes_floats)
+        return value not in self.parameterless or value in self.measured
 
     def follows(self, value: fx.Node, tensors: Sequence[fx.Node]) -> bool:
         """Tell whether a value can be computed of the sizes of tensors, so that it need not be passed on beside them."""
@@ -76,8 +90,8 @@ class TracedForward:
         )
 
 
-def trace(root: nn.Module, example: Tensor) -> TracedForward:
-    """Trace `root`, which takes one tensor, as `example` is.
+def trace(root: nn.Module, example: Features, names: tuple[str, ...] = ()) -> TracedForward:
+    """Trace `root` on an example of its inputs, which it takes by these names, or by their places.
 
     The caller keeps buffers and modes. Raises ModelError, naming file and line, when the forward of `root` itself cannot be
     traced.
@@ -87,7 +101,7 @@ def trace(root: nn.Module, example: Tensor) -> TracedForward:
         try:
             # Random state lets one thread trace at a time; the caller may have switched gradients off.
             with random_state("trace"), torch.enable_grad():
-                return _trace(root, leaves, example)
+                return _trace(root, leaves, partial(_run, root, leaves, names), example, names)
         except OpaqueError as opaque:
             if not leaves.add(opaque, root):
                 name = type(root).__name__
@@ -97,16 +111,16 @@ def trace(root: nn.Module, example: Tensor) -> TracedForward:
                 ) from opaque.__cause__
 
 
-def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
-    trained = _run(root, leaves, example, training=True)
-    evaluated = _run(root, leaves, example, training=False)
+def _trace(root: nn.Module, leaves: Leaves, run: _Run, example: Features, names: tuple[str, ...]) -> TracedForward:
+    trained, evaluated = run(example, True), run(example, False)
     follow_mode(trained, evaluated)
-    records = [trained, _run(root, leaves, other_batch(example), training=False)]
+    records = [trained, run(other_batch(example), False)]
     same_graph(evaluated, records[1], "for another batch")
-    short = _run_shorter(root, leaves, example, evaluated)
+    short = _run_shorter(run, example, evaluated)
     if short is not None:
         records.append(short)
-    sizing = simplify(records)
+    sizing = simplify(records, len(example))
+    inputs = tuple(trained.graph.nodes)[: len(example)]
     return TracedForward(
         root=root,
         nodes=list(trained.graph.nodes),
@@ -119,14 +133,16 @@ def _trace(root: nn.Module, leaves: Leaves, example: Tensor) -> TracedForward:
         constants=trained.constants,
         lines=trained.lines,
         leaf_reasons=leaves.reasons,
-        takes_floats=example.is_floating_point(),
+        inputs=inputs,
+        names=names,
+        measured=frozenset(node for node, tensor in zip(inputs, example, strict=True) if tensor.is_floating_point()),
         takes_shorter=short is not None,
     )
 
 
-def _run(root: nn.Module, leaves: Leaves, example: Tensor, *, training: bool) -> Record:
+def _run(root: nn.Module, leaves: Leaves, names: tuple[str, ...], example: Features, training: bool) -> Record:
     root.train(training)
-    return Recorder(root, leaves).record(example)
+    return Recorder(root, leaves).record(example, names)
 
 
 def _used_by_submodules(root: nn.Module, record: Record) -> set[str]:
@@ -135,13 +151,13 @@ def _used_by_submodules(root: nn.Module, record: Record) -> set[str]:
     return {f"{path}.{name}" for path in leaves for name, _ in root.get_submodule(path).named_buffers()}
 
 
-def _run_shorter(root: nn.Module, leaves: Leaves, example: Tensor, evaluated: Record) -> Record | None:
+def _run_shorter(run: _Run, example: Features, evaluated: Record) -> Record | None:
     """The run on shorter samples; None where these are not taken, or the operations are others then."""
     short = shorter(example)
     if short is None:
         return None
     try:
-        record = _run(root, leaves, short, training=False)
+        record = run(short, False)
         same_graph(evaluated, record, "for another length")
     except OpaqueError:
         return None

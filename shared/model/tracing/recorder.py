@@ -19,6 +19,7 @@ from torch.autograd import Function
 from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 
 from shared import foreign
+from shared.model.features import Features
 from shared.model.random_state import generator_states
 from shared.model.snapshot import unchanged
 from shared.model.tracing.leaves import Leaves, OpaqueError, definition_line, is_torchs, opaque
@@ -53,15 +54,20 @@ class Recorder(TorchFunctionMode):
         self._contents_asked: list[tuple[Tensor, int]] = []
         self._call_module, self._apply = nn.Module.__call__, vars(Function)["apply"]
 
-    def record(self, example: Tensor) -> Record:
-        """Record the forward on the example. Raises OpaqueError."""
+    def record(self, example: Features, names: tuple[str, ...]) -> Record:
+        """Record the forward on the example. names: of the parameters that take it, if it is not by their places.
+
+        Raises OpaqueError.
+        """
         nodes, record = self._nodes, self._nodes.record
         with self._patched(), torch.enable_grad():
-            given = example.clone()
-            nodes.mark(given, nodes.add("placeholder", "input"))
+            given = tuple(tensor.clone() for tensor in example)
+            for slot, tensor in enumerate(given):
+                nodes.mark(tensor, nodes.add("placeholder", f"input_{slot}"))
+            args, kwargs = ((), dict(zip(names, given, strict=True))) if names else (given, {})
             with foreign.foreign_code(partial(opaque, self._root)):
                 with self:
-                    output = self._run(self._root, (given,), {})
+                    output = self._run(self._root, args, kwargs)
                 if any(tensor._version != version for tensor, version in self._contents_asked):
                     raise TraceError("forward() asks for the contents of a buffer that it writes to")
                 nodes.enter(record.graph.output(nodes.argument(output)))

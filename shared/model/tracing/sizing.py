@@ -27,9 +27,11 @@ class Sizing:
         return sizes.index(wanted) if wanted is not None and wanted in sizes else None
 
 
-def simplify(records: Sequence[Record]) -> Sizing:
+def simplify(records: Sequence[Record], inputs: int) -> Sizing:
     """Simplify the first of several records of the same operations: sizes that never change become constants, and those that
-    are sizes of the input one each. Nodes that nothing needs any more are left out.
+    are sizes of inputs one each. Nodes that nothing needs any more are left out.
+
+    inputs: how many nodes stand for inputs.
     """
     first = records[0]
     nodes = list(first.graph.nodes)
@@ -44,12 +46,13 @@ def simplify(records: Sequence[Record]) -> Sizing:
         for same in aligned
         if same[0] in first.shapes
     }
+    entering = {size for node in nodes[:inputs] for size in shapes[node]}
     first_of: dict[tuple[int | float, ...], fx.Node] = {}
     stand_ins: dict[fx.Node, fx.Node | int | float] = {}
     for node, values in numbers.items():
         if len(set(values)) == 1:
             stand_ins[node] = values[0]
-        elif values in shapes[nodes[0]] and (known := first_of.setdefault(values, node)) is not node:
+        elif values in entering and (known := first_of.setdefault(values, node)) is not node:
             stand_ins[node] = known
     for node in nodes:
         node.args = map_aggregate(node.args, lambda each: stand_ins.get(each, each))  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile import profile_model
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, ConfigError, ProtocolError, RefusedError
+from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
 from shared.planning import Rates, SearchSpace, greedy, load_profile
 from tests.support.running import edge_config, emit_to, running_trainer
@@ -107,7 +108,8 @@ async def test_what_the_operator_does_not_give_to_a_copy_is_refused_in_words(
         config = edge_config(*NETWORK, f"trainer.address={server.address}")
         experiment = Experiment(config)
         if flags:
-            experiment.example = TensorSpec((2000, *experiment.example.shape[1:]), experiment.example.dtype)
+            (spec,) = experiment.example.specs
+            experiment.example = InputSpecs((TensorSpec((2000, *spec.shape[1:]), spec.dtype),))
         async with TrainerClient(config.trainer, config.link) as client:
             with pytest.raises(error, match=says):
                 await TrainerCopies(experiment, client).train(candidate, 0, 1.0, 1.0)

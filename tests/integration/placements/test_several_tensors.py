@@ -24,6 +24,16 @@ SENTENCES = [
     "model.kwargs={vocabulary=50, classes=4}",
     'data.train={factory="tests.support.samples:Sequences"}',
 ]
+NAMED = [
+    'model.factory="tests.support.models.several:NamedEncoder"',
+    "model.kwargs={vocabulary=50, classes=4}",
+    'data.train={factory="tests.support.samples:Masked"}',
+]
+PURCHASES = [
+    'model.factory="tests.support.models.several:Recommender"',
+    "model.kwargs={vocabulary=50, classes=4}",
+    'data.train={factory="tests.support.samples:Purchases"}',
+]
 TRAINING = [
     'training.optimizer={name="sgd", learning_rate=0.05, momentum=0.9, clip_norm=1.0}',
     *(f"data.batch_size={BATCH_SIZE}", f"training.max_steps={STEPS}"),
@@ -31,6 +41,8 @@ TRAINING = [
 KINDS = {
     "skips and labels stay": (PICTURES, {"edge": ["0:2", "3:"], "near": ["2:3"]}),
     "skips pass by a trainer": (PICTURES, {"edge": ["0:1"], "near": ["1:3"], "far": ["3:"]}),
+    "inputs by name": (NAMED, {"edge": ["0:1"], "near": ["1:2"], "far": ["2:"]}),
+    "two inputs by their places": (PURCHASES, {"edge": ["0:4"], "near": ["4:"]}),
     "a mask for two trainers": (SENTENCES, {"edge": ["0:3"], "near": ["3:4"], "far": ["4:"]}),
 }
 

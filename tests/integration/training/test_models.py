@@ -140,7 +140,7 @@ async def test_a_move_behind_a_lookup_is_refused_on_both_sides():
 
             session = await peer.open(
                 model=pb.Model(factory="shared.model.zoo:bilstm", kwargs_json="{}"),
-                example=TensorHeader(shape=[8, 12], dtype=DataType.DATA_TYPE_INT64),
+                inputs=[TensorHeader(shape=[8, 12], dtype=DataType.DATA_TYPE_INT64)],
                 block_names=[block.name for block in chain.blocks],
                 placement=at(2, 0),
             )

@@ -109,3 +109,37 @@ class Biased(nn.Module):
         for layer in self.layers:
             x = layer(x).relu() * bias + bias.square()
         return self.head(x)
+
+
+class Recommender(nn.Module):
+    """Two inputs, each looked up in a table of its own, the second only in the middle."""
+
+    def __init__(self, vocabulary: int = VOCABULARY, classes: int = CLASSES) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(vocabulary, WIDTH), nn.Embedding(vocabulary, WIDTH)
+        self.user, self.item = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.both, self.head = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, classes)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        known = self.user(self.users(user)).relu()
+        found = self.item(self.items(item).mean(1)).relu()
+        return self.head(self.both(torch.cat((known, found), 1)).relu())
+
+
+class NamedEncoder(nn.Module):
+    """Tokens with a mask of their own, by name, and one input that may be left out."""
+
+    def __init__(self, vocabulary: int = VOCABULARY, classes: int = CLASSES) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, WIDTH)
+        self.layers = nn.ModuleList(EncoderLayer() for _ in range(2))
+        self.head = nn.Linear(WIDTH, classes)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, types: Tensor | None = None) -> Tensor:
+        x = self.tokens(input_ids)
+        if types is not None:
+            x = x + types
+        hidden = (~attention_mask)[:, None, None, :] * -1e4
+        for layer in self.layers:
+            x = layer(x, hidden)
+        return self.head((x * attention_mask.unsqueeze(-1)).mean(1))

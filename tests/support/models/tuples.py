@@ -12,7 +12,7 @@ from shared.model.features import call_module, specs_of
 from shared.model.random_state import random_state
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import assign_state
-from shared.model.wiring import Wiring, connect
+from shared.model.values.wiring import Wiring, connect
 
 WIDTH, CLASSES = 6, 3
 

@@ -84,7 +84,7 @@ def copy_request(**changes: Any) -> pb.TrainCopyRequest:
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": right.model,
-        "example": right.example,
+        "inputs": right.inputs,
         "recipe_json": right.recipe_json,
         "cut": CUT,
         "codec": "fp32",
@@ -174,17 +174,17 @@ CLAIMS = [
     Claim(
         "OpenSession",
         "an example of exabytes",
-        _opening(example=TensorHeader(shape=[LARGEST, LARGEST], dtype=DataType.DATA_TYPE_FLOAT64)),
+        _opening(inputs=[TensorHeader(shape=[LARGEST, LARGEST], dtype=DataType.DATA_TYPE_FLOAT64)]),
     ),
     Claim(
         "OpenSession",
         "an example of many dimensions",
-        _opening(example=TensorHeader(shape=[1] * 1_000_000, dtype=DataType.DATA_TYPE_FLOAT32)),
+        _opening(inputs=[TensorHeader(shape=[1] * 1_000_000, dtype=DataType.DATA_TYPE_FLOAT32)]),
     ),
     Claim(
         "OpenSession",
         "an example as large as may be",
-        _opening(example=TensorHeader(shape=[2**22, FEATURES + 1], dtype=DataType.DATA_TYPE_FLOAT32)),
+        _opening(inputs=[TensorHeader(shape=[2**22, FEATURES + 1], dtype=DataType.DATA_TYPE_FLOAT32)]),
     ),
     Claim("OpenSession", "the largest K", _opening(staleness=LARGEST)),
     Claim("OpenSession", "the last cut", _opening(cut=LARGEST)),

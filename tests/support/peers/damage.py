@@ -184,10 +184,10 @@ class Damage:
             ("recipe", {"recipe_json": draw.choice([self._text(), "[" * 100_000, '{"seed": 1e999}'])}),
             ("factory", {"model": pb.Model(factory=self._text())}),
             ("kwargs", {"model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json=self._kwargs())}),
-            ("example", {"example": _but(TensorHeader(), dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])}),
+            ("example", {"inputs": [_but(TensorHeader(), dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])]}),
             (
                 "example type",
-                {"example": _but(TensorHeader(shape=[BATCH, FEATURES]), dtype=draw.choice([0, 5, 8, 99]))},
+                {"inputs": [_but(TensorHeader(shape=[BATCH, FEATURES]), dtype=draw.choice([0, 5, 8, 99]))]},
             ),
         ]
         name, changes = draw.choice(hostile)

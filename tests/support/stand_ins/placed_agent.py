@@ -117,7 +117,7 @@ class PlacedAgent(TrainersBlocks):
         return pb.OpenSessionRequest(
             protocol_version=PROTOCOL_VERSION,
             model=pb.Model(factory=self._factory, kwargs_json="{}"),
-            example=TensorHeader(shape=shape, dtype=dtype),
+            inputs=[TensorHeader(shape=shape, dtype=dtype)],
             recipe_json=self.recipe.model_dump_json(),
             block_names=[block.name for block in self.chain.blocks],
             placement=message_of(self.placement),

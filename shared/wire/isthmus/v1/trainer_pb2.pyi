@@ -79,7 +79,6 @@ class OpenSessionRequest(_message.Message):
 
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
-    EXAMPLE_FIELD_NUMBER: _builtins.int
     RECIPE_JSON_FIELD_NUMBER: _builtins.int
     BLOCK_NAMES_FIELD_NUMBER: _builtins.int
     BLOCK_BEHAVIOURS_FIELD_NUMBER: _builtins.int
@@ -88,6 +87,8 @@ class OpenSessionRequest(_message.Message):
     BACKWARD_FIELD_NUMBER: _builtins.int
     FEEDBACK_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    INPUT_NAMES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -107,10 +108,6 @@ class OpenSessionRequest(_message.Message):
         """The model."""
 
     @_builtins.property
-    def example(self) -> _tensor_pb2.TensorHeader:
-        """One batch of input as the edge will feed it; codec and encoded_bytes are not used."""
-
-    @_builtins.property
     def block_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the edge's blocks, in order; the trainer's must be the same."""
 
@@ -122,12 +119,19 @@ class OpenSessionRequest(_message.Message):
     def placement(self) -> Global___Placement:
         """Which worker runs what."""
 
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]:
+        """One batch of the inputs as the edge will feed them, in their order; codec and encoded_bytes are not used."""
+
+    @_builtins.property
+    def input_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The parameters of the model's forward that take the inputs, in the same order. Left out, it takes them by their places."""
+
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         model: Global___Model | None = ...,
-        example: _tensor_pb2.TensorHeader | None = ...,
         recipe_json: _builtins.str = ...,
         block_names: _abc.Iterable[_builtins.str] | None = ...,
         block_behaviours: _abc.Iterable[Global___BlockBehaviour] | None = ...,
@@ -136,10 +140,12 @@ class OpenSessionRequest(_message.Message):
         backward: _builtins.str = ...,
         feedback: _builtins.str = ...,
         run_id: _builtins.str = ...,
+        inputs: _abc.Iterable[_tensor_pb2.TensorHeader] | None = ...,
+        input_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "model", b"model", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "example", b"example", "feedback", b"feedback", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

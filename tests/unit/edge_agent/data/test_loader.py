@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from edge_agent.data import BatchLoader, EvaluationLoader, Reading, TensorDataset, evaluation_batches
 from shared.errors import DataError
 from shared.model.random_state import random_state
+from tests.support.samples import Masked, OtherKeys, Purchases
 
 torch.set_num_threads(1)
 
@@ -340,3 +341,34 @@ def test_a_dataset_that_cannot_fill_a_step_is_refused():
         BatchLoader([], 1, 0, False, 0)
     with pytest.raises(DataError, match="generator is not a dataset; it must have __len__ and __getitem__"):
         list(evaluation_batches((x for x in [1]), 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_inputs_by_name_and_by_place_are_stacked_each(workers):
+    for dataset, parts in ((Masked(8, 5), {"input_ids", "attention_mask"}), (Purchases(8, 5), {0, 1})):
+        with closing(BatchLoader(dataset, 4, 0, drop_last=True, workers=workers)) as loader:
+            (batch,) = loader.iterate(0, 1)
+        inputs = batch.inputs if isinstance(batch.inputs, dict) else dict(enumerate(batch.inputs))
+        assert inputs.keys() == parts
+        assert [len(tensor) for tensor in batch.features] == [4, 4]
+        rows = [
+            int(torch.eq(batch.features[1], dataset_features(dataset, index)[1]).flatten(1).all(1).any())
+            for index in range(8)
+        ]
+        assert sum(rows) >= 4
+
+
+def dataset_features(dataset, index):
+    inputs, _ = dataset[index]
+    return tuple(
+        torch.as_tensor(each)
+        for each in ([inputs[key] for key in sorted(inputs)] if isinstance(inputs, dict) else inputs)
+    )
+
+
+def test_a_sample_with_other_keys_is_named():
+    with pytest.raises(
+        DataError,
+        match="input of sample 3 of OtherKeys has the parts attention_mask, input_ids, mask, that of sample 0",
+    ):
+        list(evaluation_batches(OtherKeys(8, 5), 4))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain, build_chain
+from shared.model.inputs import Inputs
 from shared.model.random_state import random_state
 from shared.placement import AGENT, Cargo, Placement, Rows, Source, StepPlan, Tile
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
@@ -27,7 +28,7 @@ from tests.support.plain import assert_same_bits, plain_loop
 pytestmark = pytest.mark.usefixtures("one_thread")
 BATCH, FEW, MANY = 4, 4, 30
 """Samples of a batch, and steps of a training."""
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Inputs, Tensor]
 State = dict[str, Tensor]
 
 
@@ -44,6 +45,17 @@ def texts() -> Batch:
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
+def purchases() -> Batch:
+    users, items = torch.randint(several.VOCABULARY, (BATCH,)), torch.randint(several.VOCABULARY, (BATCH, 3))
+    return (users, items), torch.randint(several.CLASSES, (BATCH,))
+
+
+def masked() -> Batch:
+    tokens, labels = sentences()
+    assert isinstance(tokens, Tensor)
+    return {"input_ids": tokens, "attention_mask": tokens != 0}, labels
+
+
 class Task(NamedTuple):
     """A model and its data."""
 
@@ -57,6 +69,8 @@ TASKS = {
     "encoder with a mask of padding": Task(several.PaddedEncoder, sentences),
     "tied weights and a causal mask": Task(several.CausalModel, texts, "token_cross_entropy"),
     "a tensor that all layers read": Task(several.Biased, sentences),
+    "two inputs by their places": Task(several.Recommender, purchases),
+    "inputs by name": Task(several.NamedEncoder, masked),
 }
 
 

@@ -17,6 +17,7 @@ from shared.errors import ModelError, NotAllowedError, TooLargeError
 from shared.model.budget import BuildLimits
 from shared.model.build import build_model, parse_kwargs
 from shared.model.footprint import activation_bytes, estimate_training_bytes, state_bytes, training_bytes
+from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.examples import examples
@@ -26,20 +27,24 @@ from tests.support.wire import RawPeer, open_request
 FLOAT = torch.float32
 
 
+def of(shape: tuple[int, ...]) -> InputSpecs:
+    return InputSpecs((TensorSpec(shape, FLOAT),))
+
+
 def moments(count):
     """Build an optimizer that keeps so many tensors of each parameter's shape."""
     return lambda parameters: count * sum(parameter.nbytes for parameter in parameters)
 
 
 def mlp(**kwargs):
-    return estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((8, 64), FLOAT), moments(2))
+    return estimate_training_bytes("shared.model.zoo:mlp", kwargs, of((8, 64)), moments(2))
 
 
 @settings(deadline=None, max_examples=examples(20))
 @given(hidden=st.integers(1, 100), depth=st.integers(2, 5), batch=st.integers(1, 64), states=st.integers(0, 3))
 def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     kwargs = {"hidden": hidden, "depth": depth}
-    estimate = estimate_training_bytes("shared.model.zoo:mlp", kwargs, TensorSpec((batch, 64), FLOAT), moments(states))
+    estimate = estimate_training_bytes("shared.model.zoo:mlp", kwargs, of((batch, 64)), moments(states))
     widths = [64, *[hidden] * (depth - 1), 10]
     weights = 4 * sum(before * after + after for before, after in pairwise(widths))
     # For its backward pass, a linear layer keeps its input. A ReLU keeps its output, the next layer's input.
@@ -56,7 +61,9 @@ def test_the_estimate_is_the_sum_of_its_parts(hidden, depth, batch, states):
     ],
 )
 def test_the_models_that_we_bring_can_be_estimated(factory, kwargs, example):
-    with_states, without = (estimate_training_bytes(factory, kwargs, example, moments(states)) for states in (2, 0))
+    with_states, without = (
+        estimate_training_bytes(factory, kwargs, InputSpecs((example,)), moments(states)) for states in (2, 0)
+    )
     assert 0 < without < with_states
 
 
@@ -82,7 +89,7 @@ def test_nothing_of_an_estimate_is_kept():
 
 
 def test_a_factory_that_looks_at_values_has_no_estimate():
-    example = TensorSpec((8, 64), FLOAT)
+    example = of((8, 64))
     assert (
         estimate_training_bytes("tests.unit.shared.model.test_footprint:looks_at_values", {}, example, moments(1))
         is None
@@ -92,9 +99,9 @@ def test_a_factory_that_looks_at_values_has_no_estimate():
 
 def test_a_factory_that_is_not_allowed_is_not_imported():
     with pytest.raises(NotAllowedError):
-        estimate_training_bytes("os:system", {}, TensorSpec((1,), FLOAT), moments(0), allowed=["shared"])
+        estimate_training_bytes("os:system", {}, of((1,)), moments(0), allowed=["shared"])
     with pytest.raises(ModelError):
-        estimate_training_bytes("no.such:thing", {}, TensorSpec((1,), FLOAT), moments(0))
+        estimate_training_bytes("no.such:thing", {}, of((1,)), moments(0))
 
 
 def looks_at_values():
@@ -158,7 +165,9 @@ def test_a_factory_is_ended_where_it_takes_too_many_modules_or_too_long(factory,
 def test_a_model_without_an_estimate_takes_no_memory_beyond_the_limit(factory):
     limits = BuildLimits(bytes=2**20, modules=50, seconds=60)
     example = TensorSpec((8, 1), FLOAT)
-    assert estimate_training_bytes(HERE + factory, {"width": 8}, example, moments(1), limits=limits) is None
+    assert (
+        estimate_training_bytes(HERE + factory, {"width": 8}, InputSpecs((example,)), moments(1), limits=limits) is None
+    )
     assert build_model(HERE + factory, {"width": 8}, 0, limits=limits) is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TooLargeError, match=r"more than 1048576 bytes of memory \(server.max_session_bytes\)"):
@@ -170,7 +179,7 @@ def test_a_model_without_an_estimate_takes_no_memory_beyond_the_limit(factory):
 def test_a_built_model_takes_the_estimated_memory(width):
     example = TensorSpec((8, 64), FLOAT)
     module = build_model("shared.model.zoo:mlp", {"hidden": width}, 0)
-    assert training_bytes(module, example, moments(2)) == mlp(hidden=width)
+    assert training_bytes(module, InputSpecs((example,)), moments(2)) == mlp(hidden=width)
 
 
 def test_a_forward_that_looks_at_values_is_measured_on_few_samples():
@@ -181,7 +190,9 @@ def test_a_forward_that_looks_at_values_is_measured_on_few_samples():
     module = nn.Sequential(Looking(64, 64), nn.Linear(64, 10))
     plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     example = TensorSpec((8, 64), FLOAT)
-    assert training_bytes(module, example, moments(2)) == training_bytes(plain, example, moments(2))
+    assert training_bytes(module, InputSpecs((example,)), moments(2)) == training_bytes(
+        plain, InputSpecs((example,)), moments(2)
+    )
 
 
 def test_networks_of_the_zoo_have_a_bounded_depth():
@@ -219,8 +230,9 @@ def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
     estimate = (
         "import torch\n"
         "from shared.model.footprint import estimate_training_bytes\n"
+        "from shared.model.inputs import InputSpecs\n"
         "from shared.model.spec import TensorSpec\n"
-        "example = TensorSpec((8, 64), torch.float32)\n"
+        "example = InputSpecs((TensorSpec((8, 64), torch.float32),))\n"
         f"print(estimate_training_bytes('{__name__}:loads_weights', {{}}, example, lambda parameters: 0))"
     )
     done = subprocess.run(

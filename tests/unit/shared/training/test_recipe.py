@@ -157,7 +157,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    10: {
+    11: {
         "checkpoint_activations": "boolean",
         "frozen": "array",
         "learns": "array",

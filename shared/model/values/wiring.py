@@ -4,7 +4,7 @@ A feature may hold a tensor that an earlier block has made and that the blocks b
 several boundaries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -72,6 +72,8 @@ class Value:
     """Names of the parameters that the making block puts into it."""
     sources: frozenset[int]
     """The values that it is made of, by their places among all."""
+    shows: bool = False
+    """True if raw samples can be read off it although parameters had a part in it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ class Values:
     features: tuple[tuple[int, ...], ...]
     """By feature, the value in each slot, as its place among all."""
 
+    def has_parameters(self, value: Value) -> bool:
+        """Tell whether any parameter had a part in making a value."""
+        return bool(value.parameters) or any(self.has_parameters(self.all[source]) for source in value.sources)
+
     def used(self, uses: Mapping[tuple[int, int], int]) -> "Values":
         """Return the same with each reader as often as it uses a value, by value and block where this is known."""
         counted = (
@@ -90,6 +96,11 @@ class Values:
             for place, value in enumerate(self.all)
         )
         return Values(tuple(counted), self.features)
+
+    def showing(self, shown: Collection[int]) -> "Values":
+        """Return the same where raw samples can be read off these values."""
+        marked = (replace(value, shows=True) if place in shown else value for place, value in enumerate(self.all))
+        return Values(tuple(marked), self.features)
 
 
 def connect(wirings: Sequence[Wiring], inputs: int) -> Values:
