@@ -9,7 +9,7 @@ from shared.planner_names import EXACTNESS_MARGIN
 from shared.planning.cost import Conditions, Simulated, conditions_of, loads_of
 from shared.planning.families import chain
 from shared.planning.families.question import Question
-from shared.planning.families.registry import FAMILIES
+from shared.planning.families.registry import families_of, nothing_of
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
 from shared.planning.profile_operations import coded
@@ -34,15 +34,19 @@ def best(question: Question, at: Conditions | None = None) -> Found:
     """
     at = at or conditions_of(question.profile)
     found: Found | None = None
-    for family in FAMILIES.values():
-        for bound, layout in family.bounded(question, at):
-            if found is not None and bound >= found.seconds_per_step:
-                break
-            seconds = step_seconds(question, layout, at)
-            if found is None or seconds < found.seconds_per_step:
-                found = Found(layout, seconds)
+    refusals: list[PlanError] = []
+    for family in families_of(question):
+        try:
+            for bound, layout in family.bounded(question, at):
+                if found is not None and bound >= found.seconds_per_step:
+                    break
+                seconds = step_seconds(question, layout, at)
+                if found is None or seconds < found.seconds_per_step:
+                    found = Found(layout, seconds)
+        except PlanError as nothing:
+            refusals.append(nothing)
     if found is None:
-        raise PlanError(f"no layout of {', '.join(question.profile.names)} can be chosen; no family has any")
+        raise nothing_of(question, refusals)
     return found
 
 

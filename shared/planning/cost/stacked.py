@@ -48,7 +48,7 @@ def stacked_loads(
         sent_bits: Floats = sizes * 8 * width / FLOAT32_BITS
         carried[near, far] = np.where(crosses, sent_bits, 0.0)
         carried[far, near] = np.where(crosses, gradient_bytes[cut] * 8, 0.0)
-        halves[near, far] = np.where(crosses, 2.0, 0.0)
+        halves[min(near, far), max(near, far)] = np.where(crosses, 2.0, 0.0)
         for place in (near, far):
             used[place].append(crosses)
     host: dict[int, Floats] = {}

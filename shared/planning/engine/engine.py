@@ -120,9 +120,9 @@ class Engine:
         return generated_pool(question, [best(question, self._at).layout], held)
 
     def knows(self, layout: Layout) -> bool:
-        """Tell whether a layout is of workers that each run the next blocks, and all of it was measured."""
+        """Tell whether a layout was measured, and its workers each run the next blocks, the first where the samples are."""
         places = [self._places[worker] for worker in layout.workers if worker in self._places]
-        is_chain = layout.is_stacked and len(places) == len(layout.workers) and places == sorted(places)
+        is_chain = layout.is_stacked and len(places) == len(layout.workers)
         return is_chain and not places[0] and bool(loads_of(self.question.profile, [layout]).measured()[0])
 
     def observe(self, seen: Observation) -> Decision | None:

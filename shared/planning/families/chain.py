@@ -29,6 +29,11 @@ MOST_LISTED = 2048
 """Layouts that are few enough to be weighed all the time."""
 
 
+def is_for(question: Question) -> bool:
+    """See `Family.is_for`."""
+    return not question.is_pair
+
+
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
     """Yield the layout of the fewest seconds a step.
 

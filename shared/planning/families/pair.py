@@ -75,19 +75,19 @@ def listed_pairs(profile: Profile, space: SearchSpace, staleness: Sequence[int])
     return Pairs(profile, cuts, bits, each_staleness, found.loads.take(measured))
 
 
+def is_for(question: Question) -> bool:
+    """See `Family.is_for`."""
+    return question.is_pair
+
+
 def listed(question: Question) -> tuple[list[Layout], Loads] | None:
-    """Return all layouts that can be the best, with their loads; None where the question is of another kind. PlanError as
-    `listed_pairs`."""
-    if not question.is_pair:
-        return None
+    """Return all layouts that can be the best, with their loads. PlanError as `listed_pairs`."""
     found = _best_pairs(question)
     return [found.layout(row) for row in range(len(found))], found.loads
 
 
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
     """Yield every layout with its seconds a step, rising; of equals by cut, then from many bits to few, then by K."""
-    if not question.is_pair:
-        return
     found = _best_pairs(question)
     seconds = found.loads.seconds(at)
     for row in np.lexsort((found.staleness, -found.bits, found.cuts, seconds)).tolist():

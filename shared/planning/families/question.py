@@ -63,7 +63,7 @@ class Question:
         """Tell whether a layout may be chosen, measured or not: workers that each run the next blocks on the whole batch."""
         names, space, workers = self.permitted, self.space, layout.workers
         places = [names.index(worker) for worker in workers if worker in names]
-        if not layout.is_stacked or len(places) < len(workers) or places[0] or places != sorted(places):
+        if not layout.is_stacked or len(places) < len(workers) or places[0]:
             return False
         if len(places) == 1 < len(names) and not space.allow_edge_only:
             return False

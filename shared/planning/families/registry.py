@@ -1,16 +1,20 @@
 """The families by name. A new family is a file of its own and its line here: `plan`, `simulate` and the engine then have it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from shared.planning.cost import Conditions, Loads
+from shared.errors import PlanError
+from shared.planning.cost import Conditions, Loads, joined
 from shared.planning.families import chain, pair, tiers
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout
 
 
 class Family(Protocol):
-    """Layouts of one kind: a module with these functions in it. Each has nothing where the question is of another kind."""
+    """Layouts of one kind: a module with these functions in it."""
+
+    def is_for(self, question: Question) -> bool:
+        """Tell whether the family has layouts for such a question. The other functions are called only then."""
 
     def listed(self, question: Question) -> tuple[list[Layout], Loads] | None:
         """Return all layouts that can be the best, with their loads; None where they are too many to be weighed all the time.
@@ -28,8 +32,32 @@ class Family(Protocol):
 FAMILIES: dict[str, Family] = {"pair": pair, "chain": chain, "tiers": tiers}
 
 
+def families_of(question: Question) -> list[Family]:
+    """Return the families that have layouts for a question."""
+    return [family for family in FAMILIES.values() if family.is_for(question)]
+
+
 def listed(question: Question) -> tuple[list[Layout], Loads] | None:
-    """Return all layouts that can be the best, of the family that the question is of; None where they are too many. PlanError
-    where nothing may be chosen."""
-    each = (family.listed(question) for family in FAMILIES.values())
-    return next((found for found in each if found is not None), None)
+    """Return all layouts that can be the best, of every family for the question; None where one of them has too many. PlanError
+    where none of them has any that may be chosen."""
+    found, refusals = list[tuple[list[Layout], Loads]](), list[PlanError]()
+    for family in families_of(question):
+        try:
+            each = family.listed(question)
+        except PlanError as nothing:
+            refusals.append(nothing)
+            continue
+        if each is None:
+            return None
+        found.append(each)
+    if not found:
+        raise nothing_of(question, refusals)
+    every = [layout for layouts, _ in found for layout in layouts]
+    first = sorted({layout: row for row, layout in reversed(list(enumerate(every)))}.values())
+    return [every[row] for row in first], joined([loads for _, loads in found]).take(first)
+
+
+def nothing_of(question: Question, refusals: Sequence[PlanError]) -> PlanError:
+    """Return the error where no family has anything to choose: the first refusal of one of them."""
+    names = ", ".join(question.profile.names)
+    return next(iter(refusals), PlanError(f"no layout of {names} can be chosen; no family has any"))

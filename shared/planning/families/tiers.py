@@ -47,6 +47,11 @@ class TierFound:
     """True if no division is better."""
 
 
+def is_for(question: Question) -> bool:
+    """See `Family.is_for`."""
+    return question.is_tiers
+
+
 def listed(question: Question) -> tuple[list[Layout], Loads] | None:  # noqa: ARG001 - they are always too many
     """Return None: divisions are too many to be weighed all the time."""
     return None
@@ -54,9 +59,8 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:  # noqa: AR
 
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
     """Yield the best. PlanError where nothing may be chosen."""
-    if question.is_tiers:
-        found = search(question, at)
-        yield found.seconds, found.layout
+    found = search(question, at)
+    yield found.seconds, found.layout
 
 
 def search(question: Question, at: Conditions) -> TierFound:

@@ -91,7 +91,9 @@ class _LayoutRun:
     def _moved(self, begin: float, before: Layout, decision: Decision) -> float:
         """Return the time at which the blocks of a change have moved, and all links are up again."""
         names = self._profile.names
-        trips = [self._links[hop].round_trip_seconds for hop in pairwise(decision.layout.workers)]
+        places = [names.index(worker) for worker in decision.layout.workers]
+        hops = [(names[min(pair)], names[max(pair)]) for pair in pairwise(places)]
+        trips = [self._links[hop].round_trip_seconds for hop in hops]
         end = begin
         for (sender, receiver), bits in bits_between(self._profile, before, decision.layout).items():
             near, far = sorted((sender, receiver))

@@ -12,11 +12,11 @@ from shared.planning import (
     Engine,
     LinkTrace,
     Question,
+    Rates,
     SearchSpace,
     Trace,
     best,
     conditions_of,
-    loads_of,
     parse_profile,
     profile_to_json,
     simulate_layouts,
@@ -78,19 +78,21 @@ def test_commands_have_the_planner(tmp_path, monkeypatch, command):
 
 def test_a_family_is_planned_simulated_and_gone_to_by_the_engine():
     document = chain_document(8, 3, seed=3)
-    for place, stage in enumerate(document["stages"]):
-        stage["name"] = f"mirror{place}"
+    early, late = [0.01] * 5 + [0.5] * 3, [0.5] * 5 + [0.01] * 3
+    for stage, costs in zip(document["stages"], ([0.05] * 8, late, early), strict=True):
+        ends = range(9)
+        stage["seconds"] = [[sum(costs[i:j]) if i < j else None for j in ends] for i in ends]
     profile = parse_profile(document, "chain")
-    middle = stacked(profile, (4,), 2, (32,), ("mirror0", "mirror2"))
+    edge, near, far = profile.names
+    turned = stacked(profile, (2, 5), 2, (32, 32), (edge, far, near))
     start = stacked(profile, (3, 5), 2, (32, 32))
     space = SearchSpace((32,), 2)
-    assert (
-        best(Question(profile, space)).seconds_per_step
-        <= loads_of(profile, [middle]).seconds(conditions_of(profile))[0]
-    )
-    links = [LinkTrace(Trace.constant(1e7), Trace.constant(1e7)) for _ in range(2)]
-    run = simulate_layouts(profile, links, start, 120.0, Engine(profile, space, start))
-    assert run.switches[0].layout == middle
+    fast = Rates(1e9, 1e9)
+    quick = conditions_of(profile, {(edge, near): fast, (edge, far): fast, (near, far): fast})
+    assert best(Question(profile, space), quick).layout == turned
+    links = [LinkTrace(Trace.constant(1e9), Trace.constant(1e9)) for _ in range(2)]
+    run = simulate_layouts(profile, links, start, 120.0, Engine(profile, space, start, total_steps=10_000))
+    assert run.switches[-1].layout == turned
 
 
 def test_a_loss_trains():

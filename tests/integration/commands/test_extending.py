@@ -16,7 +16,7 @@ from tests.support.pages import blocks
 pytestmark = pytest.mark.slow
 
 EXAMPLES = {block.title: block.text for block in blocks("extending.md") if block.language == "python"}
-SHOWN = {"signs.py", "asgd.py", "halves.py", "mirror.py", "dropping.py"}
+SHOWN = {"signs.py", "asgd.py", "halves.py", "turned.py", "dropping.py"}
 
 
 @pytest.fixture(scope="module")

@@ -1,28 +1,33 @@
 """The layouts that are weighed: all of them where they are few, and otherwise those that searches find."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planning.flapping import random_case
+from shared.errors import PlanError
 from shared.planning import (
     PROBE_SECONDS,
     Engine,
     Observation,
     Question,
+    Rates,
     SearchSpace,
     best,
     conditions_of,
+    loads_of,
     parse_profile,
     simulate,
     stacked,
 )
 from shared.planning.engine import engine as engine_module
 from shared.planning.engine.generating import MOST_GENERATED, Search
-from shared.planning.families import chain
+from shared.planning.families import chain, registry
 from shared.planning.families.neighbours import neighbours
+from shared.planning.families.registry import FAMILIES, listed
 from tests.support.planning.chain_runs import BITS, ChainTraining, uniform_chain
 from tests.support.planning.chains import all_layouts, chain_document
 
@@ -53,6 +58,60 @@ def test_all_layouts_of_a_small_chain_are_listed_and_are_what_may_be_chosen(bloc
     assert len(layouts) == len(set(layouts)) == len(loads)
     assert set(layouts) == expected
     assert all(map(question.permits, layouts))
+
+
+class Alone:
+    """A family of the first worker alone, or one without any layout."""
+
+    def __init__(self, refuses):
+        self.refuses = refuses
+
+    def is_for(self, _question):
+        return True
+
+    def listed(self, question):
+        if self.refuses:
+            raise PlanError("nothing of this kind")
+        alone = stacked(question.profile, (len(question.profile),) * 2, 3, (32, 32))
+        return [alone], loads_of(question.profile, [alone])
+
+    def bounded(self, question, at):
+        layouts, loads = self.listed(question)
+        yield float(loads.seconds(at)[0]), layouts[0]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_family_hides_no_layouts_of_another_and_repeats_none(place, refuses, monkeypatch):
+    question = Question(replace(uniform_chain(), max_staleness=3), SearchSpace(BITS))
+    layouts, loads = listed(question)
+    found = best(question)
+    families = [*FAMILIES.items()]
+    families.insert(place * len(families), ("alone", Alone(refuses)))
+    monkeypatch.setattr(registry, "FAMILIES", dict(families))
+    again, loads_again = listed(question)
+    assert (len(again), set(again)) == (len(layouts), set(layouts))
+    at = conditions_of(question.profile)
+    seconds = dict(zip(layouts, loads.seconds(at).tolist(), strict=True))
+    assert [seconds[layout] for layout in again] == loads_again.seconds(at).tolist()
+    assert best(question) == found
+
+
+def test_where_no_family_has_any_layout_the_first_says_why(monkeypatch):
+    question = Question(uniform_chain(), SearchSpace((2,), staleness=-1))
+    monkeypatch.setattr(registry, "FAMILIES", {**FAMILIES, "alone": Alone(refuses=True)})
+    for ask in (listed, best):
+        with pytest.raises(PlanError, match="the staleness is -1"):
+            ask(question)
+
+
+def test_trainers_in_another_order_are_known_and_cost_what_their_steps_take():
+    turned = stacked(LARGE, (6, 12, 18), 0, (32,) * 3, ("s0", "s3", "s2", "s1"))
+    assert Engine(LARGE, SearchSpace(BITS), turned).knows(turned)
+    same = stacked(LARGE, (6, 12, 18), 0, (32,) * 3)
+    quick = conditions_of(LARGE, {hop: Rates(1e12, 1e12, 0.5) for hop in combinations(LARGE.names, 2)})
+    seconds = loads_of(LARGE, [turned, same]).seconds(quick)
+    assert seconds[0] == pytest.approx(seconds[1])
 
 
 def test_more_than_two_thousand_layouts_are_not_listed():
