@@ -134,8 +134,6 @@ class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """Profile of two workers or of a chain, as `edge-agent profile` measured it. With it, the engine moves blocks and
     changes the bit widths and K while training goes on, as devices and links change. Left out, they stay as they are."""
-    chain: Path | None = Field(default=None, examples=["chain.json"])
-    """The former name of `engine.profile` for a chain. It will be gone in the next release."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
@@ -150,17 +148,6 @@ class EngineSection(Section):
     allow_edge_only: bool = True
     """True if all blocks may be put here where that is fastest. Then nothing crosses the links, so the agent probes them
     about once a minute, with up to 6 MB each way."""
-
-    @model_validator(mode="after")
-    def _one_file(self) -> Self:
-        if self.profile is not None and self.chain is not None:
-            raise ValueError("profile and chain are both set, and one engine decides; leave chain out")
-        return self
-
-    @property
-    def file(self) -> Path | None:
-        """The profile that the engine plans with."""
-        return self.profile or self.chain
 
 
 class EdgeCheckpointsConfig(CheckpointsConfig):

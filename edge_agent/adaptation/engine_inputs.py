@@ -23,11 +23,9 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
     change K or the bits as well, or if the placement is neither of two workers on one cut nor a chain.
     """
     config = experiment.config
-    path = config.engine.file
+    path = config.engine.profile
     if path is None:
         return None
-    if config.engine.chain is not None:
-        _log.warning("engine.chain is called engine.profile now, and will be gone in the next release")
     if not isinstance(config.deployment.staleness, int):
         raise ConfigError(
             "deployment.staleness is a schedule and engine.profile is set, which would both change K; set "

@@ -20,7 +20,6 @@ from edge_agent.commands.plan_options import (
     Bits,
     ProfileFile,
     RoundTrip,
-    StagesFile,
     Staleness,
     is_pair,
     is_tiers,
@@ -41,8 +40,7 @@ OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", 
 
 def plan(
     context: typer.Context,
-    profile: ProfileFile = None,
-    stages: StagesFile = None,
+    profile: ProfileFile,
     uplink: Annotated[
         str | None, typer.Option(help="Rate from the edge to the trainer, as 10mbit.", rich_help_panel=LINK)
     ] = None,
@@ -100,7 +98,7 @@ def plan(
         from edge_agent.commands.tiers_plan import print_placements, print_tiers_plan, tiers_question
         from shared.planning import SearchSpace
 
-    loaded = read_profile(profile, stages)
+    loaded = read_profile(profile)
     if is_tiers(loaded):
         refuse_others(context, OF_TIERS, "says nothing about three tiers")
         permitted = frozenset(inputs_to or ())

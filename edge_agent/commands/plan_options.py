@@ -16,14 +16,8 @@ if TYPE_CHECKING:
 
 LINK, CHOICE, TIERS = "The link", "What may be chosen", "Three tiers"
 """Panels of the help."""
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option("--profile", help="What was measured of two workers, of a chain or of three tiers, a JSON file."),
-]
-StagesFile = Annotated[
-    Path | None,
-    typer.Option("--stages", help="The former name of --profile for a chain. It will be gone in the next release."),
-]
+PROFILE = typer.Option("--profile", help="What was measured of two workers, of a chain or of three tiers, a JSON file.")
+ProfileFile = Annotated[Path, PROFILE]
 AllowEdgeOnly = Annotated[
     bool,
     typer.Option(
@@ -51,16 +45,8 @@ GIVEN, ANY = "given", "any"
 BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 
 
-def read_profile(profile: Path | None, stages: Path | None) -> "Profile":
-    """The profile in the file that one of the two options names. Raises PlanError."""
-    if profile is None and stages is None:
-        raise typer.BadParameter("give --profile")
-    if profile is not None and stages is not None:
-        raise typer.BadParameter("give --profile or --stages, which is its former name, and not both")
-    if stages is not None:
-        typer.echo("warning: --stages is called --profile now, and will be gone in the next release", err=True)
-    path = profile or stages
-    assert path is not None
+def read_profile(path: Path) -> "Profile":
+    """The profile in a file. Raises PlanError."""
     with importing("edge-agent"):
         from shared.planning import load_profile
     return load_profile(path)
@@ -88,11 +74,7 @@ def refuse_others(context: typer.Context, allowed: set[str], reason: str = NO_CH
     """Refuse the options that say nothing about what is asked. PlanError with the reason."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if (
-            source is not None
-            and source.name == "COMMANDLINE"
-            and parameter.name not in {*allowed, "profile", "stages"}
-        ):
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in {*allowed, "profile"}:
             raise PlanError(f"{parameter.opts[0]} {reason}; leave it out")
 
 

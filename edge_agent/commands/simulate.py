@@ -17,7 +17,6 @@ from edge_agent.commands.plan_options import (
     Bits,
     ProfileFile,
     RoundTrip,
-    StagesFile,
     Staleness,
     is_pair,
     is_tiers,
@@ -46,6 +45,7 @@ OF_GROUPS = {
 
 def simulate(
     context: typer.Context,
+    profile: ProfileFile,
     trace: Annotated[
         list[Path] | None,
         typer.Option(
@@ -53,8 +53,6 @@ def simulate(
             rich_help_panel=LINK,
         ),
     ] = None,
-    profile: ProfileFile = None,
-    stages: StagesFile = None,
     downlink_trace: Annotated[
         list[Path] | None,
         typer.Option(help="Trace of the downlink; of a chain one for each link.", rich_help_panel=LINK),
@@ -147,11 +145,11 @@ def simulate(
             sites, path, policy or (), uplink, downlink, between, cloud_round_trip, relay=relay, seed=seed
         )
         space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
-        print_moves(read_profile(profile, stages), space, options, as_json=as_json)
+        print_moves(read_profile(profile), space, options, as_json=as_json)
         return
     if not trace:
         raise typer.BadParameter("give --trace, or --sites and --path")
-    loaded = read_profile(profile, stages)
+    loaded = read_profile(profile)
     if strategy:
         refuse_others(context, OF_GROUPS, "is for planners and says nothing about the strategies of a group")
         links = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])

@@ -153,8 +153,3 @@ class Statistics:
     def edge_blocks(self) -> int:
         """Count the blocks that the device runs or owns; 0 until a session is open."""
         return self.deployment.edge_blocks
-
-    @property
-    def knows_the_link(self) -> bool:
-        """Tell whether enough has crossed the link in both directions to know its rates."""
-        return self.uplink_bits_per_second is not None and self.downlink_bits_per_second is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import LINK, AsJson, ProfileFile, RoundTrip
+from edge_agent.commands.plan_options import LINK, PROFILE, AsJson, RoundTrip
 from edge_agent.commands.schedules.options import GROUP, Members
 from isthmus import importing
 from shared.commands.options import one_of
@@ -23,7 +23,7 @@ def schedule(
     layers: Annotated[
         Path | None, typer.Option("--layers", help="Bytes and seconds of each layer, a JSON file (isthmus.layers/v1).")
     ] = None,
-    profile: ProfileFile = None,
+    profile: Annotated[Path | None, PROFILE] = None,
     uplink: Annotated[
         str | None, typer.Option(help="Rate from a member to the trainer, as 10mbit.", rich_help_panel=LINK)
     ] = None,

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
-from shared.errors import ConfigError, PlanError
+from shared.errors import PlanError
 from shared.planning import ProfiledBlock, pair_profile, profile_to_json
 from shared.registry import codec_family
 from tests.support.experiments import flags
@@ -65,17 +65,6 @@ def test_a_profile_of_other_codecs_causes_a_warning_and_its_min_bits_do_not_coun
     warnings = [log for log in logs if "codecs of another family" in log["event"]]
     assert [log["bits"] for log in warnings] == ([[8]] if are_others else [])
     assert (8 in search_space(experiment, profile).uncalibrated_bits) is are_others
-
-
-def test_one_engine_decides_whatever_its_file_is_called(write_profile):
-    path = write_profile("uniform")
-    with pytest.raises(ConfigError, match="profile and chain are both set, and one engine decides"):
-        edge_config(*flags("cnn", "sgd"), f"engine.profile={path}", f"engine.chain={path}")
-    with capture_logs() as logs:
-        former = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), f"engine.chain={path}")))
-    assert any("engine.chain is called engine.profile now" in log["event"] for log in logs)
-    named = load_run_profile(Experiment(edge_config(*flags("cnn", "sgd"), f"engine.profile={path}")))
-    assert profile_to_json(former) == profile_to_json(named)
 
 
 @pytest.mark.parametrize(("others", "names"), [({}, ("edge", "trainer")), ({"trainer": "gpu"}, None)])

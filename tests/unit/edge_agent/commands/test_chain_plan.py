@@ -104,24 +104,14 @@ def test_more_stages_than_blocks_are_refused(edge_agent, tmp_path):
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        ((), "give --profile"),
+        ((), "--profile"),
         (("--profile",), "give --uplink and --downlink"),
-        (("--profile", "--stages"), "give --profile or --stages, which is its former name"),
     ],
 )
 def test_a_plan_needs_one_profile_and_of_two_workers_their_link(edge_agent, profile_path, names, sentence):
     code, _, err = edge_agent("plan", *(part for name in names for part in (name, profile_path)))
     assert code == ExitCode.USAGE
     assert sentence in err
-
-
-@pytest.mark.parametrize("command", [("plan",), ("simulate", "--trace", "t.csv", "--trace", "t.csv")])
-def test_the_former_name_of_the_file_still_does_and_says_so(edge_agent, chain_path, trace_path, command):
-    asked = [trace_path if each == "t.csv" else each for each in command]
-    code, out, err = edge_agent(*asked, "--stages", chain_path)
-    assert code == 0
-    assert err == "warning: --stages is called --profile now, and will be gone in the next release\n"
-    assert edge_agent(*asked, "--profile", chain_path) == (0, out, "")
 
 
 @pytest.fixture

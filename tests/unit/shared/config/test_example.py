@@ -26,8 +26,8 @@ USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
 }
 FORMS: list[tuple[type[Config], set[str]]] = [
     (TrainerConfig, set()),
-    (EdgeConfig, {"engine.chain", "trainers", "placement.labels", "placement.file"}),
-    (EdgeConfig, {"engine.chain", "trainer", "deployment.cut", "placement.labels", "privacy.inputs_to"}),
+    (EdgeConfig, {"trainers", "placement.labels", "placement.file"}),
+    (EdgeConfig, {"trainer", "deployment.cut", "placement.labels", "privacy.inputs_to"}),
 ]
 """A side, and the keys that say the file's content in another form."""
 
