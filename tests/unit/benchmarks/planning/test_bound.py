@@ -47,7 +47,7 @@ class Whims:
         wanted = self._draw()
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
-    def wants(self):
+    def next_search(self):
         return None
 
     def note_deployed(self, seconds, deployment):

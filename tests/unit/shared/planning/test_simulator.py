@@ -107,7 +107,7 @@ class Script:
         wanted = self.proposals.get(seen.seconds)
         return wanted and Decision(wanted, math.nan, math.nan, math.nan, math.inf)
 
-    def wants(self):
+    def next_search(self):
         return None
 
     def note_deployed(self, seconds, deployment):
