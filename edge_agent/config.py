@@ -40,6 +40,8 @@ class ModelConfig(Section):
     """Factory of the network. Both sides must be able to import it, and the trainer's operator must allow it."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. They go to the trainer as JSON."""
+    output: str | None = Field(default=None, examples=["logits"])
+    """Entry to train on, of a network that returns a dictionary. Left out, it returns one tensor."""
     frozen: tuple[str, ...] = Field(default=(), examples=[["stem", "layers.0"]])
     """Parameters that do not learn: each name is that of a parameter, of a module above it, or a pattern as in `learns`.
     When all blocks of the edge are frozen, no error gradient comes back and the pipeline is not bounded by K."""

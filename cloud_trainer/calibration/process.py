@@ -102,6 +102,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
             recipe.seed,
             example.example(),
             learning=recipe.learning,
+            output=recipe.output,
             allowed=order.allowed,
             limits=limits.of_a_build,
             check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),

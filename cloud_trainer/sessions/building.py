@@ -98,6 +98,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             recipe.seed,
             example.example(),
             learning=recipe.learning,
+            output=recipe.output,
             allowed=allowed,
             inputs_may_cross=limits.accept_inputs,
             limits=build_limits,

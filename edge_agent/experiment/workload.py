@@ -38,6 +38,7 @@ class Workload:
             seed=training.seed,
             precision=training.precision,
             checkpoint_activations=training.checkpoint_activations,
+            output=config.model.output,
             frozen=config.model.frozen,
             learns=config.model.learns,
             steps_per_epoch=self.loader.steps_per_epoch,
@@ -79,6 +80,7 @@ class Workload:
                 self.config.training.seed,
                 example,
                 learning=self.recipe.learning,
+                output=self.recipe.output,
                 inputs_may_cross=bool(self.config.privacy.inputs_to),
             )
 

@@ -10,9 +10,10 @@ from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code, place_of
 from shared.model.budget import BuildLimits, bounded_build
-from shared.model.chain import Chain, build_chain
+from shared.model.chain import Chain, build_chain, declared_blocks
 from shared.model.inputs import Inputs
 from shared.model.learning import Learning
+from shared.model.output import choose_output
 from shared.model.random_state import random_state
 
 MAX_KWARGS_CHARACTERS = 64 * 1024
@@ -55,6 +56,7 @@ def build_checked_chain(
     example: Inputs,
     *,
     learning: Learning = _ALL,
+    output: str | None = None,
     allowed: Allowed | None = None,
     inputs_may_cross: bool = False,
     limits: BuildLimits | None = None,
@@ -62,7 +64,8 @@ def build_checked_chain(
 ) -> Chain:
     """The model as a verified chain of blocks, of which that learns that is to. Raises ModelError.
 
-    inputs_may_cross: see `build_chain`. check: may refuse the module before it is run on the example.
+    output: the entry to train on, of a model that returns a dictionary. inputs_may_cross: see `build_chain`. check: may
+    refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
@@ -75,6 +78,9 @@ def build_checked_chain(
         return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")
 
     with foreign_code(failure):
+        if output is not None:
+            declared = declared_blocks(module)
+            choose_output(module if declared is None else declared[-1][1], output)
         return build_chain(module, example, inputs_may_cross=inputs_may_cross)
 
 

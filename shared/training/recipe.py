@@ -64,6 +64,8 @@ class Recipe(Section):
     """Precision of forward passes and of the loss."""
     checkpoint_activations: bool = False
     """A backward computes the forward of each block again, in place of keeping what it has computed."""
+    output: str | None = None
+    """Entry of the model's output that the loss takes, where that is a dictionary."""
     frozen: tuple[str, ...] = ()
     """Names of the parameters that do not learn; see `Learning`."""
     learns: tuple[str, ...] = ()

@@ -175,6 +175,7 @@ RECIPES = {
         "optimizer.name": "string",
         "optimizer.nesterov": "boolean",
         "optimizer.weight_decay": "number",
+        "output": "string or null",
         "precision": "string",
         "schedule.every": "string",
         "schedule.floor": "number",

@@ -1,0 +1,34 @@
+"""The one output that is trained on, of a model that returns several by name."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from shared.errors import ModelError
+
+
+def choose_output(module: nn.Module, key: str) -> None:
+    """Have a module return one entry of the dictionary that its forward makes. Its names and state stay as they are.
+
+    Called, it raises ModelError where that is no dictionary, or has no such entry.
+    """
+    kind = type(module)
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *inputs: Any, **named: Any) -> Tensor:
+        return _entry(kind.forward(self, *inputs, **named), key, kind.__name__)
+
+    module.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _entry(outputs: object, key: str, model: str) -> Tensor:
+    if not isinstance(outputs, Mapping):
+        raise ModelError(
+            f"model.output is {key!r}, but {model} returns a {type(outputs).__name__} and no dictionary; leave it out"
+        )
+    if key not in outputs:
+        raise ModelError(f"model.output is {key!r}, but {model} returns {', '.join(map(repr, outputs)) or 'nothing'}")
+    chosen: Tensor = outputs[key]
+    return chosen
