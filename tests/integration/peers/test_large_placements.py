@@ -86,7 +86,7 @@ def request(document):
     blocks = int(json.loads(document)["tiles"][-1]["blocks"][1])
     model = pb.Model(factory="shared.model.zoo:mlp", kwargs_json=json.dumps({"depth": blocks, "hidden": 8}))
     asked = open_request(model=model, block_names=[str(block) for block in range(blocks)])
-    asked.example.shape[0] = BATCH
+    asked.inputs[0].shape[0] = BATCH
     asked.placement.document_json = document
     return asked
 

@@ -29,7 +29,7 @@ def request(document, *, worker="gpu", **changes):
     fields = {
         "protocol_version": PROTOCOL_VERSION,
         "model": pb.Model(factory="tests.support.placed:dropping", kwargs_json="{}"),
-        "example": TensorHeader(shape=[BATCH, INPUTS], dtype=DataType.DATA_TYPE_FLOAT32),
+        "inputs": [TensorHeader(shape=[BATCH, INPUTS], dtype=DataType.DATA_TYPE_FLOAT32)],
         "recipe_json": recipe("adam").model_dump_json(),
         "block_names": [str(block) for block in range(BLOCKS)],
         "placement": pb.Placement(version=3, document_json=text),
@@ -103,7 +103,7 @@ def test_a_placement_that_the_trainer_does_not_accept_is_refused_with_a_sentence
         ({"feedback": "loud"}, "feedback is 'loud'; it must be one of"),
         ({"block_names": ["0", "1", "2"]}, "is a chain of 3 blocks and the trainer's of 4"),
         ({"block_names": ["0", "1", "2", "x"]}, "or their names differ"),
-        ({"example": TensorHeader(dtype=DataType.DATA_TYPE_FLOAT32)}, "0 dimensions"),
+        ({"inputs": [TensorHeader(dtype=DataType.DATA_TYPE_FLOAT32)]}, "0 dimensions"),
     ],
 )
 def test_parameters_that_contradict_the_placement_are_refused_with_a_sentence(changes, says):
