@@ -33,10 +33,12 @@ class ChoiceConfig:
     """Least time between handovers (`engine.dwell_seconds`)."""
     return_seconds: float = 600.0
     """Time for which a way back costs double."""
-    loss_fraction: float = 0.03
+    loss_fraction: float = 0.02
     """Part of the steps that following leads may lose against a kept candidate."""
     memory_seconds: float = 600.0
     """Time constant with which such a loss is forgotten."""
+    proof_seconds: float = 6000.0
+    """Time constant of the mean speeds that prove a lead: far above the period of any oscillation."""
 
 
 class Best:
@@ -56,7 +58,7 @@ class Best:
         """Return a proposal, or None to stay."""
         speeds = 1.0 / seen.step_seconds
         self._account.record(seen, speeds)
-        self._leads.record(seen.seconds, seen.step_seconds)
+        self._leads.record(seen)
         self._reach.record(seen.seconds, speeds > 0.0)
         if not (speeds > 0.0).any():
             return None
@@ -64,9 +66,14 @@ class Best:
             return Move(int(np.argmax(self._mean_speeds(seen, speeds))))
         if seen.seconds - self._moved_at < self._config.dwell_seconds:
             return None
-        if self._account.is_overdrawn(self._current):
-            speeds = self._account.mean_speeds(speeds)
-        pays = self._pays(seen, speeds)
+        # What the account cannot pay has to have led on the mean of minutes, and to lead now.
+        is_paid = self._prices(seen, speeds) <= self._account.available_steps()
+        proven = self._pays(seen, self._account.mean_speeds(speeds), self._config.memory_seconds)
+        pays = np.where(
+            is_paid,
+            self._pays(seen, speeds, self._leads.stay_seconds(seen.seconds)),
+            proven & (speeds >= speeds[self._current]),
+        )
         return Move(int(np.argmax(np.where(pays, self._mean_speeds(seen, speeds), 0.0)))) if pays.any() else None
 
     def note_moved(self, seconds: float, candidate: int) -> None:
@@ -81,21 +88,27 @@ class Best:
         means: Floats = speeds / (1.0 + seen.handover_seconds / stay)
         return means
 
-    def _pays(self, seen: Seen, speeds: Floats) -> Bools:
+    def _prices(self, seen: Seen, speeds: Floats) -> Floats:
+        """Return the steps that the way to each costs, shape (N,)."""
+        is_return = seen.seconds - self._left_at < self._config.return_seconds
+        prices: Floats = seen.handover_seconds * speeds[self._current] * np.where(is_return, RETURN_PRICE, 1.0)
+        return prices
+
+    def _pays(self, seen: Seen, speeds: Floats, stay_seconds: float) -> Bools:
         """Tell with which candidates training gains its handover twice over, shape (N,).
 
-        A lead counts for as long as it is expected to last and the candidate to stay in reach. Where today's is lost before, a
+        stay_seconds: expected of a lead. It counts while the candidate stays in reach, too. Where today's is lost before, a
         handover has to be paid for anyway.
         """
         config, current = self._config, self._current
         remaining = self._reach.remaining(seen.seconds)
-        horizon = np.minimum(remaining, self._leads.stay_seconds(seen.seconds))
+        horizon = np.minimum(remaining, stay_seconds)
         until_lost = np.minimum(horizon, remaining[current])
-        is_return = seen.seconds - self._left_at < config.return_seconds
-        price = seen.handover_seconds * speeds[current] * np.where(is_return, RETURN_PRICE, 1.0)
         spared = speeds * np.minimum(seen.handover_seconds, horizon - until_lost)
         gain = (speeds - speeds[current]) * until_lost + spared
-        pays: Bools = ((1.0 - config.margin) * speeds >= speeds[current]) & (gain >= PROFIT * price)
+        pays: Bools = ((1.0 - config.margin) * speeds >= speeds[current]) & (
+            gain >= PROFIT * self._prices(seen, speeds)
+        )
         pays[current] = False
         return pays
 
@@ -140,56 +153,86 @@ class _Leads:
     def __init__(self, margin: float) -> None:
         self._margin = margin
         self._leader: int | None = None
-        self._since = 0.0
+        self._since = self._earliest = 0.0
         self._mean_seconds: float | None = None
+        self._measured_at: Floats | None = None
+        self._measured_before: Floats | None = None
 
-    def record(self, seconds: float, step_seconds: Floats) -> None:
+    def record(self, seen: Seen) -> None:
         """Enter the seconds a step with each."""
+        seconds, step_seconds = seen.seconds, seen.step_seconds
+        if self._measured_at is None or self._measured_before is None:
+            self._measured_at = self._measured_before = seen.measured_at.copy()
+        is_new = seen.measured_at > self._measured_at
+        self._measured_before = np.where(is_new, self._measured_at, self._measured_before)
+        self._measured_at = np.where(is_new, seen.measured_at, self._measured_at)
         fastest = int(np.argmin(step_seconds))
         leader = self._leader
         if leader is None:
-            self._leader, self._since = fastest, seconds
+            self._leader, self._since, self._earliest = fastest, seconds, seconds
         elif not np.isfinite(step_seconds[leader]):
             self._leader = fastest
         elif step_seconds[fastest] < (1.0 - self._margin) * step_seconds[leader]:
             lasted, mean = seconds - self._since, self._mean_seconds
             self._mean_seconds = lasted if mean is None else FORGETTING * mean + (1.0 - FORGETTING) * lasted
             self._leader, self._since = fastest, seconds
+            self._earliest = float(min(self._measured_before[fastest], self._measured_before[leader]))
 
     def stay_seconds(self, seconds: float) -> float:
-        """Return the time for which the lead is expected to last on: what is left of the mean, or as long as it has lasted."""
-        age = seconds - self._since
-        return max(age, (self._mean_seconds or 0.0) - age)
+        """Return the time for which the lead is expected to last on: the rest of the mean, or as long as it has lasted.
+
+        It may have begun at any time since the measurement before the one that shows it.
+        """
+        return max(seconds - self._since, (self._mean_seconds or 0.0) - (seconds - self._earliest))
 
 
 class _Account:
-    """The steps that were done, beside those with each candidate had it been kept since it came into reach."""
+    """The steps that were done, beside those with each candidate had it been kept since it came into reach.
+
+    It looks at a candidate when that is measured. Between two measurements it had the mean of both speeds.
+    """
 
     def __init__(self, candidates: int, config: ChoiceConfig) -> None:
         self._config = config
-        self._kept, self._done, self._seconds = (np.zeros(candidates) for _ in range(3))
-        self._before: tuple[float, float, Floats] | None = None
+        self._kept, self._done, self._all_kept, self._seconds = (np.zeros(candidates) for _ in range(4))
+        self._measured_at = np.full(candidates, -math.inf)
+        self._speeds, self._steps = np.zeros(candidates), np.zeros(candidates)
 
     def record(self, seen: Seen, speeds: Floats) -> None:
-        """Enter the steps since the last record. Each candidate had the mean of its speeds then and now."""
-        if self._before is not None:
-            moment, steps, earlier = self._before
-            passed = seen.seconds - moment
-            decay = math.exp(-passed / self._config.memory_seconds)
-            stays = (speeds > 0.0) & (earlier > 0.0)
-            self._kept = np.where(stays, self._kept * decay + passed * (speeds + earlier) / 2.0, 0.0)
-            self._done = np.where(stays, self._done * decay + seen.steps - steps, 0.0)
-            self._seconds = np.where(stays, self._seconds * decay + passed, 0.0)
-        self._before = seen.seconds, seen.steps, speeds
+        """Enter what was measured since the last record."""
+        is_new = seen.measured_at > self._measured_at
+        stays = is_new & (speeds > 0.0) & (self._speeds > 0.0)
+        passed = np.where(stays, seen.measured_at - self._measured_at, 0.0)
+        decay = np.exp(-passed / self._config.memory_seconds)
+        forgetting = np.exp(-passed / self._config.proof_seconds)
+        more = passed * (speeds + self._speeds) / 2.0
+        done = self._done * decay + np.where(stays, seen.steps - self._steps, 0.0)
+        is_lost = speeds <= 0.0
+        self._kept, self._done, self._all_kept, self._seconds = (
+            np.where(is_lost, 0.0, total)
+            for total in (
+                self._kept * decay + more,
+                done,
+                self._all_kept * forgetting + more,
+                self._seconds * forgetting + passed,
+            )
+        )
+        is_new |= is_lost
+        self._measured_at = np.where(is_new, seen.measured_at, self._measured_at)
+        self._speeds = np.where(is_new, speeds, self._speeds)
+        self._steps = np.where(is_new, seen.steps, self._steps)
 
-    def is_overdrawn(self, current: int) -> bool:
-        """Tell whether a kept candidate would have done so many steps more that nothing may be risked now."""
+    def available_steps(self) -> float:
+        """Return the steps that may be lost now: part of those in its memory, less the lead of a kept candidate.
+
+        Endless before anything was measured twice.
+        """
+        if not self._seconds.any():
+            return math.inf
         config = self._config
-        if not self._seconds[current]:
-            return False
         most = config.loss_fraction * config.memory_seconds * float(np.max(self.mean_speeds(np.zeros(1))))
-        return float(np.max(self._kept - self._done)) > most
+        return most - max(0.0, float(np.max(self._kept - self._done)))
 
     def mean_speeds(self, speeds: Floats) -> Floats:
         """Return the mean speed of each while it was in reach; the given one where it has just come."""
-        return np.where(self._seconds > 0.0, self._kept / np.maximum(self._seconds, 1e-9), speeds)
+        return np.where(self._seconds > 0.0, self._all_kept / np.maximum(self._seconds, 1e-9), speeds)

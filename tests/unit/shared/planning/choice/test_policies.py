@@ -21,6 +21,7 @@ def seen(seconds, step_seconds, steps=0.0, handover=2.0, whole=(), trips=()):
         seconds,
         steps,
         np.array(step_seconds, dtype=float),
+        np.full(count, float(seconds)),
         np.full(count, handover),
         np.array(whole or step_seconds, dtype=float),
         np.array(trips or [0.0] * count, dtype=float),
@@ -49,8 +50,8 @@ class Running:
 
 
 def test_a_candidate_that_leads_by_less_than_the_margin_is_left_alone():
-    assert not Running(Best(2, 0)).run(3600, [1.0, 0.96]).moves
-    assert Running(Best(2, 0)).run(3600, [1.0, 0.94]).moves
+    assert not Running(Best(2, 0)).run(1200, [1.0, 0.96]).moves
+    assert Running(Best(2, 0)).run(1200, [1.0, 0.94]).moves
 
 
 def test_a_first_lead_has_to_last_until_it_wins_the_handover_twice():
@@ -87,7 +88,7 @@ def test_nobody_in_reach_is_no_reason_to_move():
 
 
 @given(st.integers(0, 199))
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_on_rates_that_swap_it_never_falls_far_behind_a_kept_candidate(seed):
     draw = random.Random(seed)
     period, slower, handover = draw.randint(10, 600), draw.uniform(1.1, 10.0), draw.uniform(0.2, 8.0)
@@ -204,12 +205,3 @@ def test_of_equals_it_goes_to_one_that_will_stay():
         running.run(1, steps)
     assert running.current == 5
     assert len(running.moves) <= 2
-
-
-def test_a_candidate_that_is_lost_soon_is_worth_no_handover():
-    running = Running(Best(6, 5), current=5, handover=8.0)
-    for second in range(400):
-        steps = [INF] * 5 + [1.0]
-        steps[second // 20 % 5] = 0.6
-        running.run(1, steps)
-    assert not running.moves[3:], "eight seconds of pause for at most twenty of a lead"
