@@ -85,6 +85,7 @@ def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> Wi
     shown, later = known[index : index + steps], known[index + steps :]
     start = starts[first_step]
     end = starts[later[0]] if later else max(span.end for span in spans if span.step <= shown[-1])
+    end = max(start, end)  # where a later step was begun before this one
     inside = tuple(
         Span(span.lane, span.what, span.step, max(span.start, start), min(span.end, end))
         for span in spans

@@ -205,6 +205,9 @@ def test_with_enough_staleness_the_slowest_module_never_rests(seconds, limit):
 
 
 @example([Span(LANES["edge"], "forward", 1, 0.0, 0.0)], 1).via("a window without length")
+@example([Span(LANES["edge"], "forward", step, at, at) for step, at in ((2, 0.25), (1, 0.5))], 1).via(
+    "steps out of turn"
+)
 @given(any_spans(), st.integers(1, 15))
 def test_shares_are_shares(spans, steps):
     window = window_of([*spans, Span(LANES["edge"], "forward", 0, 0.0, 1.0)], steps)
