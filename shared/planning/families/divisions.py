@@ -79,9 +79,9 @@ def _tiles(division: Division, blocks: int, batch_size: int, device: str) -> Ite
 
 
 def divisions_of(placement: Placement, names: Sequence[str]) -> Iterator[Division]:
-    """Yield the divisions that a placement is; none where it is of another kind. names: the three workers, the device first.
+    """Yield the divisions that a placement is, by p; none where it is of another kind. Rows may be in any order.
 
-    Rows may be in any order.
+    names: the three workers, the device first.
     """
     for before, roles in product(range(placement.blocks + 1), permutations(names)):
         found = _division_with(placement, names[0], before, *roles)
@@ -103,7 +103,7 @@ def _division_with(
     ]
     samples, ends = helped
     found = Division(original, short, long, before, ends[short], ends[long], samples[short], samples[long])
-    if ends[short] > ends[long] or samples[short] + samples[long] > batch:
+    if (samples[long] and ends[short] > ends[long]) or samples[short] + samples[long] > batch:
         return None
     made = [
         {tile.worker: tile.rows.count for tile in _tiles(found, blocks, batch, device) if block in tile.blocks}

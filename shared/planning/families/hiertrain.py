@@ -9,13 +9,15 @@ With roles, cuts and b_s given, Eq. 12 is a sum of maxima of lines in b_l, so it
 phases cannot add up to less than what was found are left out.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.families.tier_bounds import Bounds, Divisions
+from shared.planning.families.division_columns import Divisions, canonical
+from shared.planning.families.tier_bounds import Bounds
 from shared.planning.families.tier_lists import Choices
 from shared.planning.measurements import FLOAT32_BITS, Floats, Ints
 
@@ -199,9 +201,15 @@ class _Search:
         """Find the best."""
         choices = self._choices
         cuts = range(1) if choices.may_all_have_inputs else range(choices.first_cut, choices.blocks)
-        fewer = choices.without_s([*cuts], range(1, choices.batch_size + 1))
-        self._note(fewer, eq12_seconds(self._by, fewer))
-        of = _structures(cuts, choices.blocks)
+        alone = choices.listed([*cuts, choices.blocks], ())
+        self._note(alone, eq12_seconds(self._by, alone))
+        pairs = _structures([(p, p, end) for p in cuts for end in range(p + 1, choices.blocks + 1)])
+        shares = np.arange(1, choices.batch_size + 1)[None, :]
+        self._weigh(pairs, np.zeros_like(shares), shares)
+        # A single helper may as well be s. Eq. 12 then has its inputs, blocks and outputs in one phase.
+        self._weigh(pairs._replace(short_blocks=pairs.long_blocks), shares, np.zeros_like(shares))
+        ends = range(1, choices.blocks + 1)
+        of = _structures([(p, ms, ml) for p in cuts for ms in ends if ms > p for ml in ends if ml >= ms])
         lines = lines_of(self._by, of)
         least = lines.least(self._by.batch_size)
         order = np.argsort(least, kind="stable")
@@ -222,16 +230,26 @@ class _Search:
         each = [self._halved(lines, np.broadcast_to(short, below.shape), below, above)]
         each.append(batch - short + np.zeros_like(below))  # nothing of the first blocks is left for o
         for long in each:
-            shares = np.broadcast_to(short, long.shape)
-            count = shares.size
-            columns = [np.repeat(column, shares.shape[1]) for column in of]
-            widths = np.full((count, 3, 3), FLOAT32_BITS)
-            found = Divisions._make((*columns, shares.ravel(), long.ravel(), widths))
-            good = within.ravel() & (long.ravel() > 0)
-            found = found.take(np.flatnonzero(good))
-            seconds = lines.seconds(shares, long, batch).ravel()[good]
-            permitted = np.flatnonzero(self._choices.permitted(found))
-            self._note(found.take(permitted), seconds[permitted])
+            self._add(of, np.where(within, short, 0), np.where(within, long, 0), lines.seconds(short, long, batch))
+
+    def _weigh(self, of: Structures, short: Ints, long: Ints) -> None:
+        """Weigh each of these cuts with each of these shares, of shape (1, m)."""
+        rows = np.arange(len(of.original))
+        seconds = lines_of(self._by, of).take(rows).seconds(short, long, self._by.batch_size)
+        self._add(of, *np.broadcast_arrays(short, long, seconds))
+
+    def _add(self, of: Structures, short: Ints, long: Ints, seconds: Floats) -> None:
+        """Note the best of these that may be chosen; all of shape (n, m). Those without samples are left out."""
+        short, long, seconds = np.broadcast_arrays(short, long, seconds)
+        self.evaluated += seconds.size
+        cells = np.flatnonzero((short + long).ravel() > 0)
+        if self.best is not None:
+            cells = cells[seconds.ravel()[cells] < self.best[1]]
+        columns = [column[cells // short.shape[1]] for column in of]
+        widths = np.full((len(cells), 3, 3), FLOAT32_BITS)
+        found = Divisions._make((*columns, short.ravel()[cells], long.ravel()[cells], widths))
+        permitted = np.flatnonzero(self._choices.permitted(canonical(found)))
+        self._note(found.take(permitted), seconds.ravel()[cells[permitted]])
 
     def _halved(self, lines: Lines, short: Ints, below: Ints, above: Ints) -> Ints:
         """Return the b_l of the fewest seconds from one to another, for each; below 1 where there is none."""
@@ -244,17 +262,13 @@ class _Search:
         return np.where(below <= above, low, 0)
 
     def _note(self, of: Divisions, seconds: Floats) -> None:
-        self.evaluated += of.rows
         if of.rows and (self.best is None or seconds.min() < self.best[1]):
             row = int(np.argmin(seconds))
             self.best = of.take(np.array([row])), float(seconds[row])
 
 
-def _structures(cuts: range, blocks: int) -> Structures:
-    """Return all roles and cuts in which s and l have blocks."""
-    triples = np.array(
-        [(p, ms, ml) for p in cuts for ms in range(p + 1, blocks + 1) for ml in range(ms, blocks + 1)], dtype=np.int64
-    ).reshape(-1, 3)
+def _structures(cuts: Sequence[tuple[int, int, int]]) -> Structures:
+    """Return each of these p, m_s and m_l with all orders of roles."""
+    each = np.array(cuts, dtype=np.int64).reshape(-1, 3)
     orders = np.array(list(permutations(range(3))))
-    roles = np.repeat(orders, len(triples), 0)
-    return Structures(*roles.T, *np.tile(triples, (len(orders), 1)).T)
+    return Structures(*np.repeat(orders, len(each), 0).T, *np.tile(each, (len(orders), 1)).T)

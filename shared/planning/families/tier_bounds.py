@@ -6,73 +6,16 @@ for itself: through the others and back, and through the exchange of the first s
 
 from collections.abc import Iterator
 from functools import reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 
 from shared.placement.derived import AHEAD_WHERE_NOTHING_IS_STALE
 from shared.planning.cost import Conditions
-from shared.planning.families.divisions import Division
+from shared.planning.families.division_columns import Divisions
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 from shared.planning.profile import Profile
-
-
-class Divisions(NamedTuple):
-    """n divisions as columns, shape (n,). Workers are places in the profile. A role without samples has m = p here."""
-
-    original: Ints
-    short: Ints
-    long: Ints
-    before: Ints
-    short_blocks: Ints
-    long_blocks: Ints
-    short_samples: Ints
-    long_samples: Ints
-    widths: Ints
-    """Bits of the features from one worker to another, shape (n, 3, 3)."""
-
-    @property
-    def rows(self) -> int:
-        """Return n."""
-        return len(self.original)
-
-    def take(self, rows: Ints | slice) -> "Divisions":
-        """Return the rows that indices pick."""
-        return Divisions(*(column[rows] for column in self))
-
-    def division(self, row: int, names: tuple[str, ...]) -> Division:
-        """Return one of them."""
-        short, long = int(self.short_samples[row]), int(self.long_samples[row])
-        return Division(
-            names[int(self.original[row])],
-            names[int(self.short[row])],
-            names[int(self.long[row])],
-            int(self.before[row]),
-            int(self.short_blocks[row]) if short else 0,
-            int(self.long_blocks[row]) if long else 0,
-            short,
-            long,
-        )
-
-
-def columns_of(division: Division, names: tuple[str, ...]) -> Divisions:
-    """Return a division as the only row, at 32 bits."""
-    before = division.before
-    columns = (
-        *(names.index(worker) for worker in division.roles.values()),
-        before,
-        division.short_blocks if division.short_samples else before,
-        division.long_blocks if division.long_samples else division.short_blocks if division.short_samples else before,
-        division.short_samples,
-        division.long_samples,
-    )
-    return Divisions._make((*(np.array([column]) for column in columns), np.full((1, 3, 3), FLOAT32_BITS)))
-
-
-def joined(each: list[Divisions]) -> Divisions:
-    """Join the rows of all, in this order."""
-    return Divisions(*(np.concatenate(columns) for columns in zip(*each, strict=True)))
 
 
 class _Sent(NamedTuple):
@@ -120,6 +63,11 @@ class Bounds:
         self.segments = [
             [(places[near], places[far]) for near, far in hops] for hops in profile.shared_segments if len(hops) > 1
         ]
+        self.share_a_segment = np.zeros((3, 3), dtype=np.bool_)
+        """True for two workers to which the device sends over one segment."""
+        for hops in self.segments:
+            for (_, one), (_, other) in product([hop for hop in hops if hop[0] == 0], repeat=2):
+                self.share_a_segment[one, other] = one != other
 
     def seconds(self, of: Divisions) -> Floats:
         """Return the bound of each, shape (n,)."""
@@ -302,12 +250,27 @@ class _Rows:
         yield of.short, np.where(s_ends, of.short_samples, none)
         yield of.original, np.where(s_ends, self._bo, np.where(l_ends, self._bo + of.short_samples, self._batch))
 
+    def _arrivals(self) -> dict[str, Floats]:
+        """Return the seconds until each role has the rows of block p.
+
+        The device sends to s, then to o, then to l, and what goes over one segment goes one after the other.
+        """
+        workers = {"s": self._of.short, "o": self._of.original, "l": self._of.long}
+        begun: dict[str, Floats] = {}
+        for role, worker in workers.items():
+            begun[role] = np.zeros(self._of.rows)
+            for before in [*begun][:-1]:
+                carried = begun[before] + self._inputs[before].carry
+                together = self._by.share_a_segment[workers[before], worker] & (carried > begun[before])
+                begun[role] = np.where(together, np.maximum(begun[role], carried), begun[role])
+        return {role: begun[role] + each.total for role, each in self._inputs.items()}
+
     def _paths(self) -> Iterator[Floats]:
         """Yield the seconds from a worker's beginning of something to its next beginning of the same."""
         of, by, forward, backward = self._of, self._by, self._forward, self._backward
         out = {role: each.total for role, each in self._outputs.items()}
         answer = {role: each.total for role, each in self._answers.items()}
-        there = {role: each.total for role, each in self._inputs.items()}
+        there = self._arrivals()
         back = {role: each.total for role, each in self._returns.items()}
         l_ends, s_ends = of.long_blocks == self._ends, of.short_blocks == self._ends
         has_s, has_l, has_o = of.short_samples > 0, of.long_samples > 0, self.first_rows > 0

@@ -6,12 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from shared.planning.families.division_columns import HOPS, Divisions, joined
 from shared.planning.families.question import Question
-from shared.planning.families.tier_bounds import Divisions, joined
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 
-HOPS = tuple(permutations(range(3), 2))
-"""Directions between the three workers."""
 SHIFTS = tuple(sign * size for size in (1, 2, 4, 8, 16) for sign in (1, -1))
 """Blocks and samples by which a neighbour differs."""
 
@@ -172,6 +170,15 @@ class Choices:
         others = others.take(np.flatnonzero(self.permitted(others)))
         return joined([self._coded(others), *self._other_widths(of)])
 
+    def with_other_shares(self, of: Divisions, step: int) -> tuple[Divisions, Ints]:
+        """Return each with shares that differ by a step, row after row, and the rows of those that may be chosen."""
+        moves = [(step, 0), (-step, 0), (0, step), (0, -step), (step, -step), (-step, step)]
+        columns = [np.repeat(column, len(moves), 0) for column in of]
+        for column, shift in zip((6, 7), np.tile(np.array(moves), (of.rows, 1)).T, strict=True):
+            columns[column] = np.where(columns[column] > 0, columns[column] + shift, 0)
+        moved = self._coded(Divisions._make(columns))
+        return moved, np.flatnonzero(self.permitted(moved))
+
     def _coded(self, of: Divisions) -> Divisions:
         """Return the same with widths where features travel, and 32 bits elsewhere."""
         uses, kept = self._uses(of), of.take(np.arange(of.rows))
@@ -204,19 +211,6 @@ def _moves() -> Iterator[tuple[int, ...]]:
     )
     for each, shift in product(together, SHIFTS):
         yield tuple(shift * one for one in each)
-
-
-def keys(of: Divisions) -> list[bytes]:
-    """Return something by which equal rows are known."""
-    table = np.concatenate(
-        [
-            np.stack([of.original, of.short, of.long, of.before, of.short_blocks, of.long_blocks], axis=1),
-            np.stack([of.short_samples, of.long_samples], axis=1),
-            of.widths.reshape(of.rows, -1),
-        ],
-        axis=1,
-    ).astype(np.int16)
-    return [row.tobytes() for row in table]
 
 
 def lowest(seconds: Floats, count: int) -> Ints:

@@ -7,11 +7,12 @@ from shared.errors import PlanError
 from shared.placement import Link, Permissions, Placement, check
 from shared.planner_names import BEST, HIERTRAIN
 from shared.planning.cost import Conditions, Simulated, conditions_of
+from shared.planning.families.division_columns import Divisions, columns_of
 from shared.planning.families.divisions import Division, divisions_of
 from shared.planning.families.hiertrain import eq12_seconds, hiertrain
 from shared.planning.families.question import Question
 from shared.planning.families.tier_baselines import baseline
-from shared.planning.families.tier_bounds import Bounds, Divisions, columns_of
+from shared.planning.families.tier_bounds import Bounds
 from shared.planning.families.tier_lists import Choices
 from shared.planning.families.tiers import layout_of, search, widths_of
 from shared.planning.profile_operations import coded, facts_of
@@ -57,7 +58,9 @@ class TierPlanner:
         """Return what a planner chooses, one of `TIER_PLANNER_NAMES`. PlanError where it can choose nothing."""
         if planner == BEST:
             found = search(self._question, self._at)
-            return self._costed(coded(self._profile, found.layout), found.division, found.simulated, found.proved)
+            placement = coded(self._profile, found.layout)
+            division = self._cheapest(placement, found.division.before)
+            return self._costed(placement, division, found.simulated, found.proved)
         choices = Choices(self._question, widths_of(self._question))
         if planner != HIERTRAIN:
             return self._of(baseline(planner, self._bounds, choices))
@@ -76,8 +79,12 @@ class TierPlanner:
         names = frozenset(self._profile.names)
         permitted = Permissions(inputs_to=self._question.space.inputs_to, gradients_to=names)
         check(placement, facts_of(self._profile), permitted)
-        divisions = divisions_of(placement, self._profile.names)
-        return self._costed(placement, min(divisions, key=self._phased, default=None), 1, proved=False)
+        return self._costed(placement, self._cheapest(placement), 1, proved=False)
+
+    def _cheapest(self, placement: Placement, before: int | None = None) -> Division | None:
+        """Return the division of the fewest seconds in phases that a placement is. before: its p, where that is given."""
+        same = (one for one in divisions_of(placement, self._profile.names) if before in (None, one.before))
+        return min(same, key=self._phased, default=None)
 
     def _phased(self, division: Division) -> float:
         return float(eq12_seconds(self._bounds, columns_of(division, self._profile.names))[0])

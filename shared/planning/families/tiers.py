@@ -11,12 +11,13 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, Simulated
+from shared.planning.families.division_columns import Divisions, canonical, joined, keys, kinds_of, structures
 from shared.planning.families.divisions import Division, layout_of_division
 from shared.planning.families.hiertrain import hiertrain
 from shared.planning.families.question import Question
 from shared.planning.families.tier_baselines import baselines
-from shared.planning.families.tier_bounds import Bounds, Divisions, joined
-from shared.planning.families.tier_lists import Choices, keys, lowest
+from shared.planning.families.tier_bounds import Bounds
+from shared.planning.families.tier_lists import Choices, lowest
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS, Floats, Ints
 from shared.planning.profile_operations import coded
@@ -24,12 +25,18 @@ from shared.planning.space import check_staleness, check_widths
 
 MOST_LISTED = 400_000
 """Divisions that are few enough for a bound of each."""
-MOST_SIMULATED = 120
-"""Divisions that are simulated where not all are listed."""
+LEAST_SIMULATED, BLOCKS_SIMULATED = 60, 3000
+"""Divisions that are simulated where not all are listed: the first, and as many more as have so many blocks together."""
 GRID_CUTS, GRID_SHARES = 12, 8
 """Cuts and shares of the grid where not all are listed."""
-STARTS, DESCENTS = 24, 24
-"""Divisions of the grid from which it goes down along the bounds, and most steps of that."""
+STRUCTURES = 1000
+"""Roles, cuts and widths whose shares are looked for."""
+SHARE_STEPS = (16, 16, 8, 8, 4, 4, 2, 2, 1, 1, 1)
+"""Samples by which shares change in turn."""
+IMPROVED, NEIGHBOURS_SIMULATED, NEIGHBOURS_LISTED = 8, 16, 1000
+"""Divisions whose neighbours are simulated, and most of these at a time, for all of them and at last for the best."""
+STARTS, DESCENTS = 32, 24
+"""Divisions from which it goes down along the bounds, and most steps of that."""
 ROUNDING = 1e-9
 """Part of the seconds of a step by which a bound may exceed it, because sums are rounded."""
 
@@ -80,7 +87,10 @@ class _Search:
         self.choices = Choices(question, widths_of(question))
         self._bounds = Bounds(profile, at, self._staleness)
         self._simulated = Simulated(profile, at)
+        self.most_simulated = LEAST_SIMULATED + BLOCKS_SIMULATED // len(profile)
         self._known: dict[bytes, float] = {}
+        self._tried: list[tuple[float, int, Divisions]] = []
+        """The seconds of each division that was simulated, with its number."""
         self._best: tuple[Divisions, float] | None = None
 
     def run(self) -> TierFound:
@@ -93,9 +103,12 @@ class _Search:
         else:
             for one in self._planned():
                 self._try(one)
-            every = self._descended()
-            self._try_rising(every, self._bounds.seconds(every), MOST_SIMULATED // 2)
-            self._improve()
+            every = self._each_structure(self._descended())
+            self._try_each_kind(every, self._bounds.seconds(every), self.most_simulated // 3)
+            for seconds, _, one in sorted(self._tried)[:IMPROVED]:
+                self._improve(one, seconds, NEIGHBOURS_SIMULATED, self.most_simulated * 2 // 3)
+            if self._best is not None:
+                self._improve(*self._best, NEIGHBOURS_LISTED, self.most_simulated)
         if self._best is None:
             raise PlanError(
                 f"no division of {choices.batch_size} samples among {', '.join(self._profile.names)} may be chosen; permit "
@@ -107,7 +120,7 @@ class _Search:
     def _planned(self) -> Iterator[Divisions]:
         """Yield what the other planners choose."""
         if FLOAT32_BITS in self.choices.widths and (phased := hiertrain(self._bounds, self.choices)) is not None:
-            yield phased[0]
+            yield canonical(phased[0])
         yield from (found for _, found in baselines(self._bounds, self.choices))
 
     def _try_rising(self, of: Divisions, bounds: Floats, most: int) -> None:
@@ -117,12 +130,26 @@ class _Search:
                 break
             self._try(of.take(np.array([row])))
 
-    def _try(self, one: Divisions) -> None:
+    def _try_each_kind(self, of: Divisions, bounds: Floats, most: int) -> None:
+        """Simulate the divisions of the least bounds that may be better: the first of each kind, then the second, and so on."""
+        order = lowest(bounds, of.rows)
+        kinds, ranks = kinds_of(of, self.choices.batch_size)[order], np.zeros(of.rows, dtype=np.int64)
+        for kind in np.unique(kinds):
+            ranks[kinds == kind] = np.arange(np.count_nonzero(kinds == kind))
+        for row in order[np.argsort(ranks, kind="stable")][:most]:
+            if self._best is None or bounds[row] < self._best[1]:
+                self._try(of.take(np.array([row])))
+
+    def _try(self, one: Divisions) -> float:
+        """Return the seconds of a step of one division."""
         (key,) = keys(one)
         if key not in self._known:
-            self._known[key] = self._simulated.seconds(coded(self._profile, self._layout(one)))
-            if self._best is None or self._known[key] < self._best[1]:
-                self._best = one, self._known[key]
+            seconds = self._simulated.seconds(coded(self._profile, self._layout(one)))
+            self._known[key] = seconds
+            self._tried.append((seconds, len(self._tried), one))
+            if self._best is None or seconds < self._best[1]:
+                self._best = one, seconds
+        return self._known[key]
 
     def _layout(self, one: Divisions) -> Layout:
         return layout_of(one, self._profile.names, len(self._profile), self._profile.batch_size, self._staleness)
@@ -132,16 +159,13 @@ class _Search:
         choices = self.choices
         cuts = np.unique(np.linspace(choices.first_cut, choices.blocks, GRID_CUTS).round().astype(int)).tolist()
         shares = np.unique(np.linspace(0, choices.batch_size, GRID_SHARES + 1).round().astype(int))[1:].tolist()
-        uniform = [choices.only(width).listed(cuts, shares) for width in choices.widths]
-        grid = joined(uniform)
-        seconds = self._bounds.seconds(grid)
-        now = grid.take(self._spread(grid, seconds))
-        visited = [now]
-        before = self._bounds.seconds(now)
+        grid = joined([choices.only(width).listed(cuts, shares) for width in choices.widths])
+        shared = self._with_better_shares(self._each_structure(grid))
+        now = shared.take(self._spread(shared, self._bounds.seconds(shared)))
+        visited, before = [shared], self._bounds.seconds(now)
         for _ in range(DESCENTS):
             others = choices.neighbours(now)
-            each = self._bounds.seconds(others)
-            pool, bounds = joined([now, others]), np.concatenate([before, each])
+            pool, bounds = joined([now, others]), np.concatenate([before, self._bounds.seconds(others)])
             rows = self._spread(pool, bounds)
             now, after = pool.take(rows), bounds[rows]
             visited.append(now)
@@ -150,10 +174,31 @@ class _Search:
             before = after
         return joined(visited)
 
+    def _each_structure(self, of: Divisions) -> Divisions:
+        """Return the row of the least bound of each structure, those of the least bounds."""
+        rows = lowest(self._bounds.seconds(of), of.rows)
+        _, first = np.unique(structures(of.take(rows)), return_index=True)
+        return of.take(rows[np.sort(first)[:STRUCTURES]])
+
+    def _with_better_shares(self, of: Divisions) -> Divisions:
+        """Return the same structures with the shares that a descent along the bounds finds."""
+        now, seconds = of, self._bounds.seconds(of)
+        for step in SHARE_STEPS:
+            moved, permitted = self.choices.with_other_shares(now, step)
+            each = np.full(moved.rows, np.inf)
+            each[permitted] = self._bounds.seconds(moved.take(permitted))
+            table = each.reshape(of.rows, -1)
+            least = np.argmin(table, axis=1)
+            is_better = table[np.arange(of.rows), least] < seconds
+            rows = np.flatnonzero(is_better)
+            better = moved.take(rows * table.shape[1] + least[rows])
+            now = joined([now.take(np.flatnonzero(~is_better)), better])
+            seconds = np.concatenate([seconds[~is_better], table[rows, least[rows]]])
+        return now
+
     def _spread(self, of: Divisions, seconds: Floats) -> Ints:
-        """Return the rows of the least bounds, at most so many of each order of roles that are present."""
-        kinds = of.original * 100 + np.where(of.short_samples > 0, of.short + 1, 0) * 10
-        kinds = kinds + np.where(of.long_samples > 0, of.long + 1, 0)
+        """Return the rows of the least bounds, with at most so many of each order of roles that are present."""
+        kinds = kinds_of(of, self.choices.batch_size)
         groups = np.unique(kinds)
         most = max(2, STARTS // len(groups))
         found = []
@@ -164,20 +209,22 @@ class _Search:
             for row, key in zip(rows[: 8 * most], keys(of.take(rows[: 8 * most])), strict=True):
                 taken.setdefault(key, row)
             found += list(taken.values())[:most]
-        return np.array(found)
+        rows = np.array(found)
+        return rows[np.argsort(seconds[rows], kind="stable")[:STARTS]]
 
-    def _improve(self) -> None:
-        """Go to the best neighbour as long as there is a better one, within the budget."""
-        while self._best is not None and len(self._known) < MOST_SIMULATED:
-            start = self._best
-            others = self.choices.neighbours(start[0])
+    def _improve(self, start: Divisions, seconds: float, each: int, most: int) -> None:
+        """Go from neighbour to better neighbour, of the least bounds of each, until so many in all were simulated."""
+        is_better = True
+        while is_better:
+            others, is_better = self.choices.neighbours(start), False
             bounds = self._bounds.seconds(others)
-            for row in lowest(bounds, others.rows):
-                if bounds[row] >= self._best[1] or len(self._known) >= MOST_SIMULATED or self._best is not start:
+            for row in lowest(bounds, each):
+                if bounds[row] >= seconds or len(self._known) >= most:
                     break
-                self._try(others.take(np.array([row])))
-            if self._best is start:
-                return
+                other = others.take(np.array([row]))
+                if self._try(other) < seconds:
+                    start, seconds, is_better = other, self._try(other), True
+                    break
 
 
 def layout_of(one: Divisions, names: Sequence[str], blocks: int, batch_size: int, staleness: int) -> Layout:

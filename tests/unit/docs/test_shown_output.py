@@ -16,7 +16,7 @@ from tests.support.pages import blocks
 
 SHOWN = [
     pytest.param(command.text, shown.text, id=f"{page}-{command.text.split()[1]}")
-    for page in ("chain.md", "groups.md")
+    for page in ("chain.md", "groups.md", "tiers.md")
     for command, shown in pairwise(blocks(page))
     if command.language == "sh" and not command.title
 ]

@@ -60,6 +60,18 @@ def test_no_part_is_smaller_than_a_block_can_compute_on():
             assert tile.rows.count >= max(facts.blocks[block].min_samples for block in tile.blocks)
 
 
+def test_other_shares_code_no_raw_samples():
+    """A trainer that gets no samples of the first block, and then some, has a route of raw samples from then on."""
+    choices = choices_of(BOTH, (8, 32))
+    every = everything(choices)
+    coded_rows = np.flatnonzero((every.before == 0) & (every.widths.reshape(-1, 9) < 32).any(axis=1))
+    moved, permitted = choices.with_other_shares(every.take(coded_rows[::50]), 1)
+    for row in permitted[::20]:
+        placement = coded(PROFILE, layout_of(moved.take(np.array([row])), NAMES, 5, 12, 0))
+        raw = {tile.worker for tile in placement.holders(0)} - {"edge"}
+        assert not any(route.sender == "edge" and route.receiver in raw for route in placement.codecs)
+
+
 def test_a_width_may_differ_on_every_route_that_carries_features_and_raw_samples_travel_as_they_are():
     every = everything(choices_of(BOTH, (8, 32)))
     counted = {}

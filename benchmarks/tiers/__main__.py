@@ -1,0 +1,64 @@
+"""Three tiers by the models: `python -m benchmarks.tiers [CASE ...]`.
+
+simulate: the tables of paper 004 for LeNet-5 and AlexNet at stated speeds, and its largest gains. cores: AlexNet with 1 to 4
+cores at the edge server (Fig. 11). planners: how long planning takes for a deep model and large batches.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.machine import machine
+from benchmarks.support.report import write_json
+from benchmarks.tiers.planners import paces, paces_table
+from benchmarks.tiers.simulate import SPEEDS, cores, cores_table, gain_of, gains_table, rows_of, table_of
+
+Result = tuple[Sequence[Table], object]
+"""Tables, and the same as JSON has it."""
+
+
+def networks() -> Result:
+    """Make the tables of all networks, and their largest gains."""
+    rows = {name: list(rows_of(name)) for name in SPEEDS}
+    gains = [gain_of(name, each) for name, each in rows.items()]
+    tables = [*(table_of(name, each) for name, each in rows.items()), gains_table(gains)]
+    return tables, {"rows": [asdict(row) for each in rows.values() for row in each], "gains": list(map(asdict, gains))}
+
+
+def more_cores() -> Result:
+    """Give the edge server more cores."""
+    found = cores()
+    return [cores_table(found)], found
+
+
+def planners() -> Result:
+    """Time the planners."""
+    found = paces()
+    return [paces_table(found)], [asdict(pace) for pace in found]
+
+
+CASES: dict[str, Callable[[], Result]] = {"simulate": networks, "cores": more_cores, "planners": planners}
+
+
+def main() -> None:
+    """Run the cases and print their tables."""
+    parser = benchmark_parser("tiers", __doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.cases if name not in CASES]:
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    console = Console(width=190)
+    console.print(machine())
+    rows: dict[str, object] = {}
+    for name in arguments.cases or CASES:
+        tables, rows[name] = CASES[name]()
+        for table in tables:
+            console.print(table)
+        write_json(arguments.json, "tiers", **rows)
+
+
+if __name__ == "__main__":
+    main()
