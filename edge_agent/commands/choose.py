@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import BITS_TEXT, AllowEdgeOnly, AsJson, Bits, Staleness, parse_bits
+from edge_agent.commands.plans.plan_options import BITS_TEXT, AllowEdgeOnly, AsJson, Bits, Staleness, parse_bits
 from isthmus import importing
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from shared.model.division.seams import Seam
 from shared.model.report import BlockRow
-from shared.model.seams import Seam
 
 ADVICE = (
     "One tensor passes between two blocks: what else a layer needs has to be part of it, or be made of it again. A method "

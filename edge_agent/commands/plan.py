@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import (
+from edge_agent.commands.plans.plan_options import (
     ANY,
     BITS_TEXT,
     CHOICE,
@@ -93,9 +93,9 @@ def plan(
     """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, or how three tiers share layers and
     samples."""
     with importing("edge-agent"):
-        from edge_agent.commands.chain_plan import print_chain_plan
-        from edge_agent.commands.link_plan import print_link_plan, read_link
-        from edge_agent.commands.tiers_plan import print_placements, print_tiers_plan, tiers_question
+        from edge_agent.commands.plans.chain_plan import print_chain_plan
+        from edge_agent.commands.plans.link_plan import print_link_plan, read_link
+        from edge_agent.commands.plans.tiers_plan import print_placements, print_tiers_plan, tiers_question
         from shared.planning import SearchSpace
 
     loaded = read_profile(profile)

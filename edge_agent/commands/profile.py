@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import ANY, GIVEN
+from edge_agent.commands.plans.plan_options import ANY, GIVEN
 from edge_agent.config import EdgeConfig
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus import importing

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import (
+from edge_agent.commands.plans.plan_options import (
     BITS_TEXT,
     LINK,
     AllowEdgeOnly,
@@ -129,7 +129,7 @@ def simulate(
     """Replay a trace of each link through the planners, or through strategies of a group, or a device's way through policies of
     choosing a trainer, and print the time of 100 steps for each."""
     with importing("edge-agent"):
-        from edge_agent.commands.link_plan import round_trip_seconds
+        from edge_agent.commands.plans.link_plan import round_trip_seconds
         from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results, runnable
         from shared.planning import SearchSpace, Setting, compare
@@ -178,7 +178,7 @@ def simulate(
     results = compare(Setting(loaded, links, space, duration), planners)
     if png is not None:
         # Only here: a device that only trains need not have matplotlib.
-        from edge_agent.commands.plan_plot import plot_run
+        from edge_agent.commands.plans.plan_plot import plot_run
 
         plot_run(results[0], links[0], duration, png)
     print_results(results, loaded.names, as_json=as_json)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from edge_agent.commands.link_plan import layout_fields
+from edge_agent.commands.plans.link_plan import layout_fields
 from shared.errors import PlanError
 from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
 from shared.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate

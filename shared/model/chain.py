@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
+from shared.model.division.seams import find_seams
+from shared.model.division.segmentation import find_pieces
+from shared.model.division.segments import Joined, build_modules
+from shared.model.division.verify import Verification
 from shared.model.examples import shorter
 from shared.model.features import Features, FeatureSpecs
 from shared.model.inputs import Inputs, by_place, features_of_inputs, names_of_inputs
 from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
-from shared.model.seams import find_seams
-from shared.model.segmentation import find_pieces
-from shared.model.segments import Joined, build_modules
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
@@ -30,7 +31,6 @@ from shared.model.tied import check_tied
 from shared.model.tracing import trace
 from shared.model.values.connecting import made_slots, shown_of, torn_blocks, uses_of, wiring_of
 from shared.model.values.wiring import Value, Values, connect
-from shared.model.verify import Verification
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from itertools import pairwise
 from torch import nn
 
 from shared.model.chain import Chain, declared_blocks
+from shared.model.division.seams import Seam, find_seams
+from shared.model.division.segmentation import find_pieces
 from shared.model.features import specs_bytes
 from shared.model.footprint import OptimizerBytes
-from shared.model.seams import Seam, find_seams
-from shared.model.segmentation import find_pieces
 from shared.model.snapshot import unchanged
 from shared.model.tracing import trace
 

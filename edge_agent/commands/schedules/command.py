@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.commands.plan_options import LINK, PROFILE, AsJson, RoundTrip
+from edge_agent.commands.plans.plan_options import LINK, PROFILE, AsJson, RoundTrip
 from edge_agent.commands.schedules.options import GROUP, Members
 from isthmus import importing
 from shared.commands.options import one_of
@@ -57,7 +57,7 @@ def schedule(
 
 
 def _profiled(profile: Path, uplink: str | None, downlink: str | None, round_trip: str | None) -> "Layers":
-    from edge_agent.commands.link_plan import read_link
+    from edge_agent.commands.plans.link_plan import read_link
     from shared.planning import load_profile
     from shared.planning.schedules import layers_of
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from shared.model.division.segments import Joined, SegmentModule
+from shared.model.division.verify import Observed
 from shared.model.features import FeatureSpecs
 from shared.model.reading_off import showing_blocks
-from shared.model.segments import Joined, SegmentModule
 from shared.model.state_entries import BlockState
 from shared.model.tied import uses_of_inputs
 from shared.model.values.wiring import Values, Wiring
-from shared.model.verify import Observed
 
 
 def made_slots(values: Values) -> list[tuple[int, ...]]:

@@ -5,8 +5,8 @@ import json
 from rich.console import Console
 
 from edge_agent.commands.model import describe_seams, render_table, to_json
+from shared.model.division.seams import Seam
 from shared.model.report import BlockRow
-from shared.model.seams import Seam
 
 ROWS = [
     BlockRow(0, "stem", 1234, 4936, 0, False, ((32, 16, 8, 8), (32, 4)), 131584),

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import Tensor, fx, nn
 
-from shared.model.segmentation import (
+from shared.model.division.segmentation import (
     crossing_tensors,
     find_pieces,
     first_weights,

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import typer
 
-from edge_agent.commands.plan_options import ANY
+from edge_agent.commands.plans.plan_options import ANY
 from shared.planning import Found, Profile, Question, SearchSpace, best_order, conditions_of, loads_of, most_exact
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
+from shared.model.division.segmentation import Segment
 from shared.model.features import Slots, call_module
-from shared.model.segmentation import Segment
 from shared.model.tracing import Device, Mode, TracedForward
 from shared.model.values.wiring import Made, Wiring
 
