@@ -84,7 +84,7 @@ def copy_request(**changes: Any) -> pb.TrainCopyRequest:
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": right.model,
-        "inputs": right.inputs,
+        "example": right.inputs[0],
         "recipe_json": right.recipe_json,
         "cut": CUT,
         "codec": "fp32",
