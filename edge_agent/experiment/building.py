@@ -17,7 +17,6 @@ from edge_agent.experiment.placing import (
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError
-from shared.execution.model_facts import facts_of
 from shared.model.build import check_cut
 from shared.placement import (
     AGENT,
@@ -52,7 +51,6 @@ class Experiment(Workload):
         self.placement = placement_of(self)
         self._labels_to = self.placement.labels
         """Workers that may have labels by the configuration, under every later placement; None where it does not say."""
-        self.facts = facts_of(self.chain)
         _check_source(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)

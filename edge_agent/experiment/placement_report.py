@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
-from shared.execution.model_facts import facts_of
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -105,8 +104,7 @@ class PlacementReport:
 
 def report_on(workload: Workload) -> PlacementReport:
     """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
-    placement, chain = placement_of(workload), workload.chain
-    model = facts_of(chain)
+    placement, chain, model = placement_of(workload), workload.chain, workload.facts
     forward = crossings(placement, model)
     everything = (*forward, *gradient_crossings(placement, model), *weight_crossings(placement, model))
     return PlacementReport(

@@ -15,7 +15,6 @@ from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
-from shared.execution.model_facts import facts_of
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.placement import (
@@ -59,7 +58,7 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     loss. Raises ConfigError, and DataError for labels that are the inputs themselves.
     """
     privacy = workload.config.privacy
-    model = facts_of(workload.chain)
+    model = workload.facts
     check(placement, model, permissions_of(privacy, labels_to))
     _check_loss(placement, workload.config.training.loss)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement, model) if one.cargo is Cargo.LABEL)
@@ -78,8 +77,7 @@ def _check_loss(placement: Placement, loss: str) -> None:
 def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:
     """The placement with the codec of every crossing. labels_to and errors as for `check_permitted`."""
     check_permitted(placement, workload, labels_to)
-    config, chain = workload.config, workload.chain
-    model = facts_of(chain)
+    config, chain, model = workload.config, workload.chain, workload.facts
     crossing = (*crossings(placement, model), *gradient_crossings(placement, model))
     configured = configured_codecs(config)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}

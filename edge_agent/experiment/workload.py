@@ -7,6 +7,7 @@ from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
+from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
 from shared.model.inputs import Inputs, InputSpecs
@@ -65,6 +66,8 @@ class Workload:
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
         with computing(training.precision):
             self.chain = with_measured(self.chain, first.inputs)
+        self.facts = facts_of(self.chain)
+        """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
 
     def built_again(self) -> Chain:

@@ -1,9 +1,9 @@
 """A model as a chain of blocks, which are placed, trained and moved one by one.
 
 A module declares its blocks (an nn.Sequential, or a method `blocks()`), or a trace of its forward finds them
-(`tracing/`, `segmentation.py`, `segments.py`). Either way the blocks are made of the module's own submodules,
+(`tracing/`, `division/`). Either way the blocks are made of the module's own submodules,
 parameters and buffers under the module's own names (`state_entries.py`), and the chain has been held against the module
-(`verify.py`).
+(`division/verify.py`).
 """
 
 import inspect

@@ -7,6 +7,7 @@ import pytest
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
 from shared.errors import ConfigError
+from shared.model.features import call_module
 from shared.placement import Cargo, crossings, held_blocks, parse_range, unnamed_blocks
 from tests.support.experiments import flags
 from tests.support.placement_kinds import RANGES, SHARED, trainers_flag
@@ -122,3 +123,17 @@ def test_a_later_document_names_no_codec_where_codecs_follow_a_schedule():
     codecs = [{"from": "edge", "to": "near", "cargo": "feature", "codec": "fp16"}]
     with pytest.raises(ConfigError, match="follow a schedule; leave one of them out"):
         here.placed(document(RANGES["two workers"], codecs=codecs), here.placement)
+
+
+def test_a_placement_is_judged_alike_while_a_forward_runs_over_copied_weights():
+    """Stashing, and a replay, put copies in the place of a block's parameters; the event loop judges placements meanwhile."""
+    judging = Experiment(edge_config(*flags("mlp", "sgd"), "trainer.address=127.0.0.1:1", "deployment.cut=1"))
+    before, judged = judging.placement, []
+    block, inputs = judging.chain.blocks[0], (judging.example.example(),)
+    block.module.register_forward_pre_hook(lambda *_: judged.append(judging.cut_at([2], before)))
+    call_module(block.module, inputs)
+    copies = {name: value.detach().clone() for name, value in block.module.named_parameters()}
+    call_module(block.module, inputs, copies)
+    assert len(judged) == 2
+    assert judged[0] == judged[1]
+    assert Cargo.ERROR_GRADIENT in {route.cargo for route in judged[0].codecs}
