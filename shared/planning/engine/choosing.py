@@ -113,7 +113,7 @@ def choose(contest: Contest, moment: Moment) -> Choice | None:
         is_short = available_seconds < back_seconds[current] and ledger.regrets(current, usual_back_seconds)
         if is_short or costs[home] < costs[current]:
             return Choice(home)
-    if not moment.is_behind or not contest.beliefs.devices.is_settled:
+    if not moment.is_behind or not contest.beliefs.devices.is_settled(1.0 / float(speeds[current])):
         return None
     return _tried(contest, moment, costs, there, back_seconds, available_seconds)
 

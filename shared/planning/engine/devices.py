@@ -17,6 +17,9 @@ WINDOW_SECONDS, FEWEST_STEPS = 10.0, 5
 TOLERANCE = 0.1
 """Part of the expected seconds by which a window may be off."""
 
+STEP_TOLERANCE = 0.02
+"""Part of a step by which a worker may be off and nobody waits for it: beside a slow link, milliseconds are nothing."""
+
 NEWEST_WEIGHT = 0.2
 """Weight of the newest measurement in the mean."""
 
@@ -57,6 +60,7 @@ class Devices:
         """Seconds of each worker over its expected ones, in its last whole window, shape (W,); 0 before one."""
         self.misfits: set[int] = set()
         """Workers that were off again despite their factors, and are not measured again yet."""
+        self._expected_seconds = np.zeros(workers)
         self._steady, self._drift = np.ones(workers), np.ones(workers)
         self._has_factor: Bools = np.zeros(workers, dtype=np.bool_)
         self.begin()
@@ -79,12 +83,18 @@ class Devices:
         self.misfits.discard(worker)
         self.begin()
 
-    @property
-    def is_settled(self) -> bool:
-        """Tell whether no worker seems to be changing: neither its last window nor the one under way is off."""
+    def is_settled(self, step_seconds: float) -> bool:
+        """Tell whether no worker seems to be changing: neither its last window nor the one under way is off.
+
+        step_seconds: of today. A worker counts by what it may add to them.
+        """
         begun = self._steps > 0.0
         ratios = np.divide(self._ratios, self._steps, out=self._steady.copy(), where=begun)
-        return not (self._was_off | (np.abs(ratios / self._steady - 1.0) > TOLERANCE)).any()
+        last = np.where(self._was_off, self.off * self._steady, self._steady)
+        off = np.maximum(np.abs(ratios - self._steady), np.abs(last - self._steady))
+        return not (
+            (off > TOLERANCE * self._steady) & (off * self._expected_seconds > STEP_TOLERANCE * step_seconds)
+        ).any()
 
     def note(self, seconds: float, steps: int, work: Mapping[int, float], expected: Mapping[int, float]) -> set[int]:
         """Include the mean seconds of computing in the last steps. Returns the workers that have become other devices.
@@ -98,6 +108,7 @@ class Devices:
         for worker, taken in work.items():
             if (profiled := expected.get(worker, 0.0)) <= 0.0:
                 continue
+            self._expected_seconds[worker] = profiled
             ratio = taken / profiled
             off = ratio / self._steady[worker]
             if abs(off - 1.0) <= TOLERANCE:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shared.errors import PlanError
 from shared.planning import (
     Engine,
+    EngineConfig,
     Observation,
     ProfiledBlock,
     SearchSpace,
@@ -262,3 +263,22 @@ def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     found = listed_pairs(QUICK, SPACE, SPACE.best_staleness(QUICK))
     kept = [simulate(QUICK, link, found.layout(row), 1800.0).steps for row in range(len(found))]
     assert run.steps > 1.05 * max(kept)
+
+
+@pytest.mark.parametrize("noise", [1.0, 1.3])
+def test_a_slow_link_is_answered_although_a_quick_worker_takes_now_more_and_now_less(noise):
+    """The trainer's milliseconds vary with whatever else it does, and decide nothing beside seconds of the link."""
+    space, config = SearchSpace((32,), 0, allow_edge_only=False), EngineConfig(window_seconds=3.0, dwell_seconds=2.0)
+    engine = Engine(QUICK, space, pair(1, 0, 32), config, total_steps=10_000)
+    fast, slow = Rates(400 * MBIT, 400 * MBIT), Rates(MBIT, MBIT)
+    decisions = []
+    for second in range(140):
+        rates, step = (fast, 8 * second) if second < 120 else (slow, 960 + (second - 120) // 7)
+        taken = 0.04 * (noise if second % 40 < 20 else 1.0)
+        decision = engine.observe(between(second, step, rates, {"edge": 0.05, "trainer": taken}))
+        if decision is not None:
+            decisions.append((second, decision.layout.tiles[0].stop))
+            break
+    ((second, cut),) = decisions
+    assert second > 120
+    assert cut > 1
