@@ -273,16 +273,17 @@ class TrainerService:
             bind_run(session.run_id, session_id)
         if session is None and self._is_live(session_id):
             raise StatusError(grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being opened just now; try again")
-        if session is not None:
-            self.sessions.remove(session)
-            session.forgotten = not resumable
-            await session.end()
-            _log.info("session closed", step=session.worker.next_step, resumable=resumable)
-        await self._checkpointer.wait_for(session_id)
-        if resumable or await self._is_attached_elsewhere(session):
-            await self._store.let_go(session_id)
-        else:
-            await self._store.forget(session_id)
+        with self._fencing.ending(session_id):
+            if session is not None:
+                self.sessions.remove(session)
+                session.forgotten = not resumable
+                await session.end()
+                _log.info("session closed", step=session.worker.next_step, resumable=resumable)
+            await self._checkpointer.wait_for(session_id)
+            if resumable or await self._is_attached_elsewhere(session):
+                await self._store.let_go(session_id)
+            else:
+                await self._store.forget(session_id)
 
     async def _is_attached_elsewhere(self, session: Session | None) -> bool:
         """Tell whether another trainer on the same store has taken the session since."""
@@ -294,16 +295,19 @@ class TrainerService:
     def _expired(self, session: Session) -> None:
         with bound_contextvars(run=session.run_id, session=session.id):  # another session has its place
             _log.warning("session freed: nobody used it", attached_before=session.attachment.begun)
-            ending = asyncio.create_task(self._end_expired(session))
+            until_ended = ExitStack()
+            until_ended.enter_context(self._fencing.ending(session.id))  # Now: a call may come before the task begins.
+            ending = asyncio.create_task(self._end_expired(session, until_ended))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _end_expired(self, session: Session) -> None:
-        await session.end()
-        if session.attachment.begun:
-            await self._store.let_go(session.id)
-        else:  # Without a checkpoint, it cannot be resumed.
-            await self._store.forget(session.id)
+    async def _end_expired(self, session: Session, until_ended: ExitStack) -> None:
+        with until_ended:
+            await session.end()
+            if session.attachment.begun:
+                await self._store.let_go(session.id)
+            else:  # Without a checkpoint, it cannot be resumed.
+                await self._store.forget(session.id)
 
 
 def _checkpoint_files(config: TrainerCheckpointsConfig) -> Files | None:

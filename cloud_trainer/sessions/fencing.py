@@ -3,6 +3,7 @@
 A term is stored before any work is done under it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -31,6 +32,7 @@ class Fencing:
         self._sessions = sessions
         self._store = store
         self._attaching: set[str] = set()
+        self._ending: Counter[str] = Counter()
 
     def __contains__(self, session_id: str) -> bool:
         """Tell whether a call is attaching this session, or building it again."""
@@ -38,16 +40,31 @@ class Fencing:
 
     @contextmanager
     def alone(self, session_id: str) -> Iterator[None]:
-        """Keep every other call from attaching the session, or building it again, meanwhile. Raises StatusError if one does."""
-        if session_id in self._attaching:
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being attached just now; try again"
-            )
+        """Keep every other call from attaching the session, or building it again, meanwhile.
+
+        Raises StatusError if one does, and while the session is being ended.
+        """
+        for others, doing in ((self._attaching, "attached"), (self._ending, "ended")):
+            if session_id in others:
+                raise StatusError(
+                    grpc.StatusCode.UNAVAILABLE, f"session {session_id} is being {doing} just now; try again"
+                )
         self._attaching.add(session_id)
         try:
             yield
         finally:
             self._attaching.discard(session_id)
+
+    @contextmanager
+    def ending(self, session_id: str) -> Iterator[None]:
+        """Keep every call from building the session again out of files that are about to be removed or let go."""
+        self._ending[session_id] += 1
+        try:
+            yield
+        finally:
+            self._ending[session_id] -= 1
+            if not self._ending[session_id]:
+                del self._ending[session_id]
 
     async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, Record]:
         """Find the caller's session, if it is in memory, and its record. uses: the session counts as used until this is closed.

@@ -10,6 +10,7 @@ from typing import Any, Self
 import grpc
 import torch
 
+from cloud_trainer.server import TrainerServer
 from shared.codec import codec_by_name
 from shared.placement import AGENT
 from shared.registry import OptimizerConfig
@@ -219,6 +220,18 @@ def open_request(**changes: Any) -> pb.OpenSessionRequest:
         "block_names": ["0", "1", "2"],
     }
     return pb.OpenSessionRequest(**{**fields, **changes})
+
+
+def held(server: TrainerServer) -> float | None:
+    """Sessions that this trainer says it holds."""
+    return server.metrics.registry.get_sample_value("isthmus_sessions")
+
+
+async def until_held(server: TrainerServer, peer: RawPeer, count: int) -> None:
+    """Wait until a trainer holds as many sessions as this."""
+    async with asyncio.timeout(60):
+        while held(server) != count:
+            await peer.next_step("of no session")
 
 
 def joining(session: str, term: int = 1, version: int = PROTOCOL_VERSION) -> bytes:

@@ -20,7 +20,7 @@ from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer, train_with
-from tests.support.wire import BATCH, BLOCKS, CUT, SERVICE, RawPeer, batch_packets, begin_link
+from tests.support.wire import BATCH, BLOCKS, CUT, SERVICE, RawPeer, batch_packets, begin_link, open_request
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -275,3 +275,11 @@ async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):
             assert end.code is Code.INVALID_ARGUMENT, end
         await peer.close_session(session)
         await trains_exactly(server, expected)
+
+
+async def test_what_opens_a_session_is_no_larger_than_what_is_worth_keeping():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        names = ["x" * 1000] * 300
+        end = await peer.unary("OpenSession", open_request(block_names=names).SerializeToString())
+        assert end.code is Code.INVALID_ARGUMENT
+        assert server.metrics.registry.get_sample_value("isthmus_sessions") == 0

@@ -1,7 +1,6 @@
 """Life of a session on a trainer: until it is closed, even at work, or was not used for a while."""
 
 import asyncio
-import errno
 import os
 import threading
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from edge_agent import run_training
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.opening import open_session
-from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
+from shared.checkpoint import CheckpointStore
 from shared.client.config import TrainerAddressConfig
 from shared.client.link_call import StreamListener
 from shared.client.retry import Retry
@@ -26,26 +25,15 @@ from shared.errors import RefusedError
 from shared.placement import AGENT
 from shared.transport.rpc.status import StatusError
 from shared.version import PROTOCOL_VERSION
-from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.commands import MLP
 from tests.support.running import Listening, edge_config, running_trainer, train_with
-from tests.support.wire import CUT, RawPeer, joining, open_request
+from tests.support.wire import CUT, RawPeer, held, joining, open_request, until_held
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode
-
-
-def held(server):
-    return server.metrics.registry.get_sample_value("isthmus_sessions")
-
-
-async def until_held(server, peer, count):
-    async with asyncio.timeout(60):
-        while held(server) != count:
-            await peer.next_step("of no session")
 
 
 async def linked(client, session):
@@ -70,14 +58,28 @@ async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_linked_is_not
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 
 
-async def test_whoever_asks_for_a_session_that_was_freed_is_told_why():
+async def test_whoever_asks_for_a_session_that_was_freed_is_told_why(monkeypatch):
+    """While its files are being removed it can neither be built again out of them nor be missing."""
+    removing, forget = asyncio.Event(), SessionStore.forget
+
+    async def forget_late(store, session_id):
+        await removing.wait()
+        await forget(store, session_id)
+
+    monkeypatch.setattr(SessionStore, "forget", forget_late)
     async with running_trainer("server.unattached_seconds=0.3") as server, RawPeer(server.address) as peer:
         session = await peer.open()
         await until_held(server, peer, 0)
-        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
-            says = rf"no session '{session}'; .* before it was attached, for 0.3 s \(server.unattached_seconds\)"
-            with pytest.raises(RefusedError, match=says):
-                await client.join_session(session, 1)
+        end = await peer.unary("JoinSession", joining(session))
+        assert (end.code, held(server)) == (Code.UNAVAILABLE, 0)
+        assert "is being ended just now; try again" in end.details
+        removing.set()
+        async with asyncio.timeout(60):
+            while (end := await peer.unary("JoinSession", joining(session))).code is Code.UNAVAILABLE:
+                pass
+        assert end.code is Code.NOT_FOUND
+        assert f"no session '{session}'; " in end.details
+        assert "before it was attached, for 0.3 s (server.unattached_seconds)" in end.details
 
 
 class Named:
@@ -147,20 +149,6 @@ async def test_a_link_that_was_closed_before_it_did_anything_says_so_too():
         assert await peer.next_step(session) is None
 
 
-async def test_a_join_that_is_not_newer_than_the_last_is_refused_and_so_is_what_its_agent_calls():
-    async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
-        codes = [(await peer.unary("JoinSession", joining(session, term))).code.name for term in (5, 5, 4, 6)]
-        assert codes == ["OK", "ABORTED", "ABORTED", "OK"]
-        for method, request in (
-            ("CommitPlacement", pb.CommitPlacementRequest(session_id=session, fence=pb.Fence(session_term=5))),
-            ("CloseSession", pb.CloseSessionRequest(session_id=session, fence=pb.Fence(session_term=5))),
-        ):
-            end = await peer.unary(method, request.SerializeToString())
-            assert end.code.name == "ABORTED", method
-        assert await peer.next_step(session) == 0, "the session is still there"
-
-
 def long_ago(folder):
     for path in folder.rglob("*"):
         os.utime(path, (1.0, 1.0))
@@ -224,92 +212,6 @@ async def test_a_session_that_is_never_joined_is_freed_soon_and_leaves_nothing_o
                 await peer.next_step(joined_one)
 
 
-async def test_a_join_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
-    create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
-
-    def slowly(files, name):
-        fencing.set()
-        assert go_on.wait(60)
-        return create(files, name)
-
-    flags = [f"checkpoints.location={tmp_path}", "server.unattached_seconds=3"]
-    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        monkeypatch.setattr(LocalFiles, "create", slowly)
-        session, _ = await peer.open(), await peer.open()  # the second's time begins later
-        join = asyncio.ensure_future(peer.unary("JoinSession", joining(session)))
-        assert await asyncio.to_thread(fencing.wait, 60)
-        await until_held(server, peer, 1)
-        go_on.set()
-        assert (await join).code is Code.OK
-
-
-async def test_a_full_disk_refuses_a_join_rather_than_forgetting_its_term(tmp_path, monkeypatch):
-    async with running_trainer(f"checkpoints.location={tmp_path}") as server, RawPeer(server.address) as peer:
-        session = await peer.open()
-
-        def full(_handle):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr("shared.checkpoint.files.os.fsync", full)
-            refused = await peer.unary("JoinSession", joining(session, 1))
-        assert refused.code is Code.UNAVAILABLE
-        assert "is its disk full?" in refused.details
-        ends = [await peer.unary("JoinSession", joining(session, term)) for term in (2, 2, 1)]
-        assert [end.code.name for end in ends] == ["OK", "ABORTED", "ABORTED"]
-
-
-async def test_a_join_for_which_there_is_no_room_writes_nothing(tmp_path, monkeypatch):
-    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
-    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        kept = await peer.open()
-        await server.service.end_session(kept, resumable=True)
-        CheckpointStore(LocalFiles(tmp_path / "cloud-trainer" / kept), 1).save(CheckpointName(0, 0), {}, b"")
-        await peer.open()
-        synced = []
-        monkeypatch.setattr("shared.checkpoint.files.os.fsync", synced.append)
-        end = await peer.unary("JoinSession", joining(kept))
-        assert end.code is Code.RESOURCE_EXHAUSTED, end
-        assert synced == []
-
-
-async def test_a_join_that_has_its_term_has_its_place_though_others_ask_for_one_meanwhile(tmp_path, monkeypatch):
-    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
-    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        kept = await peer.open()
-        await server.service.end_session(kept, resumable=True)
-        create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
-
-        def slowly(files, name):
-            fencing.set()
-            assert go_on.wait(60)
-            return create(files, name)
-
-        monkeypatch.setattr(LocalFiles, "create", slowly)
-        join = asyncio.ensure_future(peer.unary("JoinSession", joining(kept)))
-        assert await asyncio.to_thread(fencing.wait, 60)
-        end = await peer.unary("OpenSession", open_request().SerializeToString())
-        assert end.code is Code.RESOURCE_EXHAUSTED, end
-        go_on.set()
-        assert (await join).code is Code.OK
-
-
-async def test_a_place_that_was_held_for_a_join_that_failed_is_free_again(tmp_path, monkeypatch):
-    flags = [f"checkpoints.location={tmp_path}", "server.max_sessions=1"]
-    async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
-        kept = await peer.open()
-        await server.service.end_session(kept, resumable=True)
-
-        def full(_handle):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr("shared.checkpoint.files.os.fsync", full)
-            assert (await peer.unary("JoinSession", joining(kept))).code is Code.UNAVAILABLE
-        assert len(server.service.sessions) == 0
-        assert (await peer.unary("JoinSession", joining(kept, 2))).code is Code.OK
-
-
 async def test_an_agent_that_is_lost_while_its_trainer_stops_and_writes_a_checkpoint_harms_nobody(
     tmp_path, monkeypatch
 ):
@@ -350,13 +252,6 @@ async def test_one_subject_has_no_more_unfinished_sessions_kept_than_it_may(tmp_
         await peer.open()
 
 
-async def test_what_opens_a_session_is_no_larger_than_what_is_worth_keeping():
-    async with running_trainer() as server, RawPeer(server.address) as peer:
-        names = ["x" * 1000] * 300
-        end = await peer.unary("OpenSession", open_request(block_names=names).SerializeToString())
-        assert (end.code, held(server)) == (Code.INVALID_ARGUMENT, 0)
-
-
 async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
     async with running_trainer() as server, RawPeer(server.address) as peer:
         await server.service.stop(0.0)
@@ -379,29 +274,3 @@ async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypa
                 await peer.open()
                 await until_held(server, peer, 1)
                 assert await peer.next_step(session.members["trainer"].session_id) == 0
-
-
-@pytest.mark.parametrize(("resumable", "code"), [(False, Code.NOT_FOUND), (True, Code.UNAVAILABLE)])
-async def test_a_session_that_is_closed_while_it_is_joined_is_not_served(monkeypatch, resumable, code):
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    fence = SessionStore.fence
-
-    async def slowly(*arguments):
-        begun.set()
-        await go_on.wait()
-        return await fence(*arguments)
-
-    monkeypatch.setattr(SessionStore, "fence", slowly)
-    async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
-        join = asyncio.create_task(peer.unary("JoinSession", joining(session)))
-        await begun.wait()
-        await peer.close_session(session, resumable=resumable)
-        go_on.set()
-        end = await join
-        assert end.code is code, end
-        assert not end.responses
-        control = server.service.control(asyncio.Event())
-        listed = await control.list_sessions(control_pb2.TrainerControlServiceListSessionsRequest())
-        kept = {status.session_id for status in listed.sessions}
-        assert (session in kept) is resumable, "kept where it may be resumed"
