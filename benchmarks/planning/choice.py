@@ -16,10 +16,11 @@ import numpy as np
 
 from benchmarks.planning.decision import SPACE, deep_profile
 from benchmarks.planning.flapping import random_profile
+from benchmarks.planning.tuning import Tuning
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from shared.planning import Conditions, Profile, Question, Rates, SearchSpace
-from shared.planning.choice import Candidate, CandidateCosts, CutClimb, Tuning, conditions_for, first_cut, rank
+from shared.planning.choice import Candidate, CandidateCosts, CutClimb, conditions_for, first_cut, rank
 from shared.planning.measurements import Floats
 
 MARGIN = 0.05

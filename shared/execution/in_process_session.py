@@ -16,7 +16,8 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
-from shared.execution.step_scheduler import Load, Outgoing, StepScheduler, Work
+from shared.execution.step_in_flight import Load
+from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves

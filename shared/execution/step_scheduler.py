@@ -6,7 +6,6 @@ arrivals, runs one piece of work at a time, and sends the results.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
-from shared.execution.shared_blocks import BlockPart, WeightedPart
+from shared.execution.shared_blocks import WeightedPart
+from shared.execution.step_in_flight import Load, StepInFlight
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Gradients, Slots
 from shared.placement import (
@@ -37,9 +37,6 @@ from shared.placement import (
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
-Load = Slots | BlockPart
-"""Load of a crossing: tensors slot by slot, None where none crosses, or those of a block by name."""
-
 
 class Outgoing(NamedTuple):
     """A load that this worker has to send."""
@@ -49,29 +46,6 @@ class Outgoing(NamedTuple):
     """Number of samples in the whole batch."""
     crossing: Crossing
     load: Load
-
-
-@dataclass(slots=True)
-class StepInFlight:
-    """The state of one step on a worker."""
-
-    step: int
-    samples: int
-    has_begun: bool
-    """True once this worker's own samples are there; others may be ahead."""
-    next_segments: list[int]
-    """The segments that can be next, as far as the others of the step are done."""
-    tensors: StepTensors
-    done: set[int] = field(default_factory=set)
-    """The segments that are done."""
-    arrived: dict[Crossing, Load] = field(default_factory=dict)
-    """Loads that have come for segments to come."""
-    labels: list[Piece] = field(default_factory=list)
-    block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
-    """Gradients of this worker's own part, or of all parts once they are summed."""
-    parts: dict[Crossing, BlockPart] = field(default_factory=dict)
-    loss: BatchLoss | None = None
-    """Loss of this worker's part."""
 
 
 class Work(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
-from shared.execution.step_scheduler import Load
+from shared.execution.step_in_flight import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec

@@ -9,7 +9,7 @@ from torch import Tensor
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
 from shared.execution.feedback import Feedback, errors_of
-from shared.execution.step_scheduler import Load
+from shared.execution.step_in_flight import Load
 from shared.placement import Cargo, Crossing
 from shared.runtime.crossing_wire import CrossingWire, EncodedSlots
 from shared.runtime.outbox import Item

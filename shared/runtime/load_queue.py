@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.execution.step_scheduler import Load
+from shared.execution.step_in_flight import Load
 from shared.placement import Crossing
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from shared.execution.step_scheduler import Load
+from shared.execution.step_in_flight import Load
 from shared.placement import Crossing
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog

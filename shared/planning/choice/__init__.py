@@ -9,9 +9,8 @@ from shared.planning.choice.candidates import (
     stacked_conditions,
 )
 from shared.planning.choice.edgemove import CYCLE_STEPS, CutClimb, EdgeMove, first_cut
-from shared.planning.choice.policy import Fixed, Move, Policy, Seen
+from shared.planning.choice.policy import Move, Policy, Seen
 from shared.planning.choice.ranking import CandidateCosts, Ranked, rank
-from shared.planning.choice.tuning import Tuning
 
 __all__ = [
     "CYCLE_STEPS",
@@ -21,12 +20,10 @@ __all__ = [
     "ChoiceConfig",
     "CutClimb",
     "EdgeMove",
-    "Fixed",
     "Move",
     "Policy",
     "Ranked",
     "Seen",
-    "Tuning",
     "conditions_for",
     "first_cut",
     "load_candidates",

@@ -48,14 +48,3 @@ class Policy(Protocol):
 
     def note_moved(self, seconds: float, candidate: int) -> None:
         """Learn that training goes on with this candidate, whoever chose it."""
-
-
-class Fixed:
-    """Stays with its candidate, whatever happens."""
-
-    def observe(self, seen: Seen) -> Move | None:  # noqa: ARG002
-        """Return None."""
-        return None
-
-    def note_moved(self, seconds: float, candidate: int) -> None:
-        """Ignore it."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.planning.choice import CYCLE_STEPS, Best, ChoiceConfig, CutClimb, EdgeMove, Fixed, Move, Seen, first_cut
+from shared.planning.choice import CYCLE_STEPS, Best, ChoiceConfig, CutClimb, EdgeMove, Move, Seen, first_cut
 from shared.planning.choice.best import Reach
 from tests.support.examples import examples
 
@@ -100,12 +100,6 @@ def test_on_rates_that_swap_it_never_falls_far_behind_a_kept_candidate(seed):
         kept = [before + period / each for before, each in zip(kept, step_seconds, strict=True)]
         turn, passed = not turn, passed + period
     assert running.steps >= 0.95 * max(kept)
-
-
-def test_fixed_stays_where_it_is():
-    policy = Fixed()
-    policy.note_moved(0.0, 1)
-    assert policy.observe(seen(1.0, [1.0, INF])) is None
 
 
 @pytest.mark.parametrize(

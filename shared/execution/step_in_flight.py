@@ -1,0 +1,37 @@
+"""One step under way at one worker: what has come, what was computed, and what can be next."""
+
+from dataclasses import dataclass, field
+
+from shared.execution.pieces import Piece
+from shared.execution.shared_blocks import BlockPart
+from shared.execution.step_tensors import StepTensors
+from shared.model.features import Slots
+from shared.placement import Crossing
+from shared.training.held_blocks import BlockGradients
+from shared.training.losses import BatchLoss
+
+Load = Slots | BlockPart
+"""Load of a crossing: tensors slot by slot, None where none crosses, or those of a block by name."""
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """The state of one step on a worker."""
+
+    step: int
+    samples: int
+    has_begun: bool
+    """True once this worker's own samples are there; others may be ahead."""
+    next_segments: list[int]
+    """The segments that can be next, as far as the others of the step are done."""
+    tensors: StepTensors
+    done: set[int] = field(default_factory=set)
+    """The segments that are done."""
+    arrived: dict[Crossing, Load] = field(default_factory=dict)
+    """Loads that have come for segments to come."""
+    labels: list[Piece] = field(default_factory=list)
+    block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
+    """Gradients of this worker's own part, or of all parts once they are summed."""
+    parts: dict[Crossing, BlockPart] = field(default_factory=dict)
+    loss: BatchLoss | None = None
+    """Loss of this worker's part."""
