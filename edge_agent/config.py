@@ -52,7 +52,7 @@ class ModelConfig(Section):
 
 class DatasetConfig(Section):
     factory: FactoryName
-    """Factory of the dataset: it returns an object with a length whose items are (input tensor, label)."""
+    """Factory of the dataset: it returns an object with a length whose items are (input, label)."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. Neither they nor the data leave this machine."""
 
@@ -71,6 +71,9 @@ class DataConfig(Section):
     )
     """The samples that `profile --calibrate` compares accuracies on. They are neither trained on nor tested on, so that
     the calibration cannot flatter the test."""
+    collate: FactoryName | None = Field(default=None, examples=["my_data:padded"])
+    """Function that makes a batch of a list of items: it returns a pair of inputs and labels, each with the items along the
+    first dimension. Every batch is made by it, also those of `test` and `calibration`. Left out, the items are stacked."""
     batch_size: PositiveInt = 32
     """Samples of one step."""
     drop_last: bool = True

@@ -1,6 +1,7 @@
 """The samples: datasets that work out of the box, and the loader that turns any dataset into batches."""
 
 from edge_agent.data.cifar import cifar10
+from edge_agent.data.collate import Collate
 from edge_agent.data.handwritten import digits
 from edge_agent.data.idx import fashion_mnist
 from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, Reading, evaluation_batches
@@ -10,6 +11,7 @@ from edge_agent.data.tensors import TensorDataset
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Collate",
     "Dataset",
     "EvaluationLoader",
     "Reading",

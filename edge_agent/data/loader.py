@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from edge_agent.data.collate import Collate
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from shared.errors import DataError
 from shared.model.features import Features
@@ -40,7 +41,7 @@ class Batch:
 
     step: int
     inputs: Inputs
-    """[B, ...]: the samples' inputs, stacked, each as the data set gives them."""
+    """[B, ...]: the samples' inputs, stacked, each as the data set gives them; or what `collate` made of these."""
     labels: Tensor
     """[B, ...]: the samples' labels, stacked. Integers are int64 here; `Prefetcher` narrows them to the smallest
     type that holds them."""
@@ -54,7 +55,15 @@ class Batch:
 class BatchLoader:
     """The batches of a training run. Its worker processes live until it is closed."""
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, drop_last: bool, workers: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        seed: int,
+        drop_last: bool,
+        workers: int,
+        collate: Collate | None = None,
+    ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
         Raises DataError for a dataset without length or items, or too small for one step.
@@ -65,7 +74,7 @@ class BatchLoader:
                 f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {batch_size}; "
                 f"set data.batch_size to {self._samples} or less, or data.drop_last = false"
             )
-        self._reader = SampleReader(dataset, workers)
+        self._reader = SampleReader(dataset, workers, collate)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self._seed = seed
@@ -102,10 +111,10 @@ class BatchLoader:
 class EvaluationLoader:
     """All samples of a dataset in their order, once for each `iterate`. Its worker processes live until it is closed."""
 
-    def __init__(self, dataset: Dataset, batch_size: int, workers: int = 0) -> None:
+    def __init__(self, dataset: Dataset, batch_size: int, workers: int = 0, collate: Collate | None = None) -> None:
         """Raises DataError for a dataset without length or items."""
         self._samples = _sample_count(dataset)
-        self._reader = SampleReader(dataset, workers)
+        self._reader = SampleReader(dataset, workers, collate)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self.batches = -(-self._samples // batch_size)
@@ -128,9 +137,11 @@ class EvaluationLoader:
         self._reader.close()
 
 
-def evaluation_batches(dataset: Dataset, batch_size: int, workers: int = 0) -> Generator[Batch]:
+def evaluation_batches(
+    dataset: Dataset, batch_size: int, workers: int = 0, collate: Collate | None = None
+) -> Generator[Batch]:
     """One pass of an `EvaluationLoader`."""
-    with closing(EvaluationLoader(dataset, batch_size, workers)) as loader:
+    with closing(EvaluationLoader(dataset, batch_size, workers, collate)) as loader:
         yield from loader.iterate()
 
 

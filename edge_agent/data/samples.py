@@ -1,4 +1,4 @@
-"""Reads the samples of a dataset and stacks them into batches, here or in worker processes, with the same values either way.
+"""Reads the samples of a dataset and makes batches of them, here or in worker processes, with the same values either way.
 
 The random numbers that a dataset draws while it is read (augmentation) depend on the request alone: the generators of
 torch, `random` and numpy are seeded before each batch. Which samples a batch has is the caller's choice.
@@ -20,14 +20,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset as TorchTensorDataset
 
+from edge_agent.data.collate import Collate, Stacked
+from edge_agent.data.described import keys_of, kind_of, layout_of, one_line
 from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
 from shared.model.inputs import Inputs, as_inputs, features_of_inputs, names_of_inputs
 from shared.model.random_state import derive_seed, random_state
 
 T = TypeVar("T")
-Stacked = tuple[Inputs, Tensor]
-"""Inputs and labels of a batch."""
 
 
 class Dataset(Protocol):
@@ -36,7 +36,8 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """(input, label): a tensor or array, a tuple of these, or these by name; and a number, tensor or array."""
+        """(input, label): a tensor or array, a tuple of these, or these by name; and a number, tensor or array. With a collate
+        function of the user's own, whatever this one takes."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +53,20 @@ class SampleReader:
     """Reads batches of one dataset. Worker processes start with the first `read` and live until `close`.
 
     workers: processes that read ahead, two batches each. With 0, this process reads each batch when it is asked for.
+    collate: makes a batch of samples, wherever they are read. Without one, they are stacked.
     """
 
-    def __init__(self, dataset: Dataset, workers: int) -> None:
-        self._batches = _RequestedBatches(dataset)
+    def __init__(self, dataset: Dataset, workers: int, collate: Collate | None = None) -> None:
+        self._batches = _RequestedBatches(dataset, collate)
         self._workers = workers
         self._requests = _Requests()
         self._loader: DataLoader[Stacked | str] | None = None
 
     def read(self, requests: Iterable[BatchRequest]) -> Generator[Stacked]:
-        """Inputs and labels of each request in turn, stacked along a new first dimension. Integer labels are int64.
+        """Inputs and labels of each request in turn, with the samples along the first dimension. Integer labels are int64.
 
         The requests of an earlier call are dropped. Raises DataError, naming the sample, for one that cannot be read or that
-        does not fit the others.
+        does not fit the others, and for a batch that `collate` does not make as it should.
         """
         if self._workers == 0:
             with _spare_restored():
@@ -83,7 +85,7 @@ class SampleReader:
             raise DataError(f"{name} cannot be sent to worker processes ({error}); use 0 workers") from error
         except RuntimeError as error:
             self.close()
-            raise DataError(f"a worker process of {name} ended: {_one_line(error)}") from error
+            raise DataError(f"a worker process of {name} ended: {one_line(error)}") from error
 
     def copied_bytes(self, samples: int) -> float:
         """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""
@@ -121,9 +123,10 @@ class _Requests:
 class _RequestedBatches(TorchDataset[Stacked | str]):
     """The dataset of the loader: its index is a request and its item a whole batch."""
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, collate: Collate | None) -> None:
         self._dataset = dataset
-        self._tensors = _tensors_of(dataset)
+        self._collate = collate
+        self._tensors = _tensors_of(dataset) if collate is None else None
         self._numpys = np.random.MT19937()
         self.name = type(dataset).__name__
 
@@ -154,16 +157,18 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
                 try:
                     samples.append(self._dataset[index])
                 except Exception as error:
-                    what = f"{type(error).__name__}: {_one_line(error)}"
+                    what = f"{type(error).__name__}: {one_line(error)}"
                     raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
                 give_way()  # a block that drops out must not wait for a whole batch to be read
+            if self._collate is not None:
+                return self._collate(samples)
         return _stacked_at_once(samples) or self._stacked(samples, request.indices)
 
     def _stacked(self, samples: list[Any], indices: list[int]) -> Stacked:
         inputs, labels = zip(*map(self._sample, samples, indices), strict=True)
         first = inputs[0]
         for given, index in zip(inputs, indices, strict=True):
-            if _keys(given) != _keys(first):
+            if keys_of(given) != keys_of(first):
                 raise DataError(
                     f"the input of sample {index} of {self.name} has {_named(given)}, that of sample {indices[0]} "
                     f"{_named(first)}; those of one batch must be alike"
@@ -172,13 +177,13 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
 
     def _stack_inputs(self, inputs: tuple[Inputs, ...], indices: list[int]) -> Inputs:
         columns = list(zip(*map(features_of_inputs, inputs), strict=True))
-        parts = [f"input {part}" for part in _keys(inputs[0])] or ["input"]
+        parts = [f"input {part}" for part in keys_of(inputs[0])] or ["input"]
         stacked = tuple(self._stack(column, indices, part) for part, column in zip(parts, columns, strict=True))
         return stacked if isinstance(inputs[0], tuple) else as_inputs(stacked, names_of_inputs(inputs[0]))
 
     def _sample(self, sample: Any, index: int) -> tuple[Inputs, Tensor]:
         if not isinstance(sample, tuple | list) or len(sample) != 2:
-            raise DataError(f"sample {index} of {self.name} is {_kind(sample)}; it must be a pair of input and label")
+            raise DataError(f"sample {index} of {self.name} is {kind_of(sample)}; it must be a pair of input and label")
         return self._input(sample[0], index), self._label(sample[1], index)
 
     def _input(self, value: Any, index: int) -> Inputs:
@@ -193,7 +198,7 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
             return torch.tensor(value)
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"the input{part} of sample {index} of {self.name} is {_kind(value)}; it must be a tensor or an array"
+                f"the input{part} of sample {index} of {self.name} is {kind_of(value)}; it must be a tensor or an array"
             )
         return self._tensor(value, index)
 
@@ -204,7 +209,7 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
             return torch.tensor(float(value))
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"the label of sample {index} of {self.name} is {_kind(value)}; it must be a number, a tensor or an array"
+                f"the label of sample {index} of {self.name} is {kind_of(value)}; it must be a number, a tensor or an array"
             )
         label = self._tensor(value, index)
         return label if label.is_floating_point() else label.long()
@@ -222,21 +227,14 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
         for tensor, index in zip(tensors, indices, strict=True):
             if tensor.shape != first.shape or tensor.dtype != first.dtype:
                 raise DataError(
-                    f"the {part} of sample {index} of {self.name} is {_layout(tensor)}, that of sample {indices[0]} "
-                    f"{_layout(first)}; those of one batch must be alike"
+                    f"the {part} of sample {index} of {self.name} is {layout_of(tensor)}, that of sample {indices[0]} "
+                    f"{layout_of(first)}; those of one batch must be alike"
                 )
         return torch.stack(tensors)
 
 
-def _keys(inputs: Inputs) -> tuple[str, ...]:
-    """Names of the parts of an input: its keys, or its places; none where it is one tensor."""
-    if isinstance(inputs, Tensor):
-        return ()
-    return names_of_inputs(inputs) or tuple(map(str, range(len(inputs))))
-
-
 def _named(inputs: Inputs) -> str:
-    return f"the parts {', '.join(keys)}" if (keys := _keys(inputs)) else "one tensor"
+    return f"the parts {', '.join(keys)}" if (keys := keys_of(inputs)) else "one tensor"
 
 
 def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:
@@ -295,16 +293,3 @@ def _spare_restored() -> Iterator[None]:
 
 def _unchanged(value: T) -> T:
     return value
-
-
-def _kind(value: Any) -> str:
-    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-    return f"of type {type(value).__name__}{length}"
-
-
-def _layout(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

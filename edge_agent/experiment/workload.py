@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from edge_agent.config import EdgeConfig
-from edge_agent.data import BatchLoader, EvaluationLoader, evaluation_batches
+from edge_agent.data import BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
@@ -28,7 +28,12 @@ class Workload:
         data, training = config.data, config.training
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
-        self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers)
+        self.collate = None if data.collate is None else Collate(data.collate)
+        first = next(evaluation_batches(train, data.batch_size, collate=self.collate))
+        self.example = InputSpecs.of(first.inputs)
+        if self.collate is not None:
+            self.collate = self.collate.like(self.example)
+        self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers, self.collate)
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = min(total_steps, training.max_steps or total_steps)
@@ -45,19 +50,19 @@ class Workload:
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
-        first = next(evaluation_batches(train, data.batch_size))
         firsts = {"data.train": first}
         if self.test is not None:
-            firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size))
+            firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size, collate=self.collate))
         self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
         """The keys of the data sets whose labels may go only where raw samples may."""
         self.batch_size = len(first.labels)
         """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
-        self.example = InputSpecs.of(first.inputs)
         self.labels = TensorSpec.of(narrowed(first.labels))
         """Labels as they travel, for the first batch."""
         # A trainer takes no batch that is larger than the example.
-        self.evaluation = None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers)
+        self.evaluation = (
+            None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers, self.collate)
+        )
         self.chain = self._built(first.inputs)
         Grouping(training.optimizer).check(self.chain.module)
         self.start_digest = (

@@ -60,6 +60,7 @@ class DeviceCopies:
         """Raises ConfigError without samples to judge by, DataError for such as cannot be loaded."""
         self._config = experiment.config
         self._threads = threads
+        self._collate = experiment.collate
         self._judged = _calibration_set(experiment.config)
 
     async def time(self, candidate: Candidate) -> Timing:
@@ -104,7 +105,7 @@ class DeviceCopies:
 
     def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
         data = self._config.data
-        for batch in evaluation_batches(self._judged, data.batch_size, data.workers):
+        for batch in evaluation_batches(self._judged, data.batch_size, data.workers, self._collate):
             yield batch.inputs, batch.labels
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_agent import EdgeConfig
-from edge_agent.data import BatchLoader, evaluation_batches
+from edge_agent.data import BatchLoader, Collate, evaluation_batches
 from edge_agent.data.named import load_dataset
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
@@ -77,7 +77,8 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, trained here and now."""
     data, training = config.data, config.training
     dataset = load_dataset(data.train.factory, data.train.kwargs)
-    loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, workers=0)
+    collate = None if data.collate is None else Collate(data.collate)
+    loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, 0, collate)
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(
         optimizer=training.optimizer,
@@ -94,7 +95,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
         if is_frozen or (learns and not any(fnmatchcase(name, each) or name.startswith(f"{each}.") for each in learns)):
             parameter.requires_grad_(False)
-    example = next(evaluation_batches(dataset, data.batch_size)).inputs
+    example = next(evaluation_batches(dataset, data.batch_size, collate=collate)).inputs
     batches = loader.iterate(0, min(total, training.max_steps or total))
     return plain_loop(
         build_chain(module, example), recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from edge_agent.data import TensorDataset
 
@@ -208,3 +209,56 @@ class OtherKeys(Masked):
     def __getitem__(self, index: int) -> tuple[dict[str, Tensor], int]:  # type: ignore[override]
         inputs, label = super().__getitem__(index)
         return ({**inputs, "mask": inputs["input_ids"]} if index == 3 else inputs), label
+
+
+class Words(Sequences):
+    """The sequences, each of a length of its own, as a dictionary of what a tokeniser would return."""
+
+    def __init__(self, samples: int = 200, longest: int = 12) -> None:
+        super().__init__(samples, longest)
+        self._lengths = torch.randint(2, longest + 1, (samples,), generator=torch.Generator().manual_seed(7))
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | int]:  # type: ignore[override]
+        tokens, label = super().__getitem__(index)
+        return {"input_ids": tokens[: int(self._lengths[index])], "label": label}
+
+
+def padded(items: list[dict[str, Tensor]], length: int = 12) -> tuple[dict[str, Tensor], Tensor]:
+    """Words padded to one length, with a mask of what counts."""
+    rows = [functional.pad(item["input_ids"], (0, length - len(item["input_ids"]))) for item in items]
+    tokens = torch.stack(rows)
+    mask = torch.stack([torch.arange(length) < len(item["input_ids"]) for item in items])
+    return {"input_ids": tokens, "attention_mask": mask}, torch.tensor([int(item["label"]) for item in items])
+
+
+def noisy(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """Samples with noise that is drawn when they become a batch."""
+    values = torch.stack([torch.as_tensor(value) for value, _ in items])
+    return values + torch.rand(()), torch.tensor([label for _, label in items])
+
+
+def alone(items: list[tuple[Tensor, int]]) -> Tensor:
+    """Inputs without labels."""
+    return torch.stack([value for value, _ in items])
+
+
+def too_few(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """One item less than there are."""
+    values, labels = noisy(items)
+    return values[1:], labels[1:]
+
+
+def unlabelled(items: list[tuple[Tensor, int]]) -> tuple[Tensor, str]:
+    """Words in the place of labels."""
+    return alone(items), "labels"
+
+
+def longest(items: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Words padded to the longest of a batch."""
+    return padded(items, max(len(item["input_ids"]) for item in items))
+
+
+def misspelt(items: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Words by a name that no model has."""
+    inputs, labels = padded(items)
+    return {"input_ids": inputs["input_ids"], "mask": inputs["attention_mask"]}, labels

@@ -81,10 +81,39 @@ def test_a_variable_that_cannot_be():
         ('data.train={factory="no.such.module:data"}', "module 'no.such.module' cannot be imported"),
         ('data.train={factory="edge_agent.data:digits", kwargs={split="nights"}}', "nights"),
         ("data.batch_size=5000", "or less, or data.drop_last = false"),
+        ('data.collate="tests.support.samples:absent"', "data.collate: factory 'tests.support.samples:absent'"),
+        ('data.collate="tests.support.samples:alone"', "it must return a pair of inputs and labels"),
     ],
 )
 def test_a_dataset_that_cannot_be(flag, says):
     agent_fails(ExitCode.DATA, says, flags=[flag])
+
+
+def test_a_test_set_of_another_structure_when_a_function_collates():
+    agent_fails(
+        ExitCode.DATA,
+        "data.collate: 'tests.support.samples:noisy' returned inputs float32 of shape (32, 1, 8, 8), and inputs float32 of "
+        "shape (32, 64) for the first batch of data.train",
+        flags=[
+            'data.train={factory="tests.support.samples:FlatDigits"}',
+            'data.test={factory="tests.support.samples:Pictures"}',
+            'data.collate="tests.support.samples:noisy"',
+        ],
+    )
+
+
+def test_a_name_of_an_input_that_the_forward_lacks():
+    agent_fails(
+        ExitCode.MODEL,
+        "the inputs have the key 'mask', which NamedEncoder.forward() does not take; the keys must be names of its parameters: "
+        "input_ids, attention_mask, types",
+        flags=[
+            'model.factory="tests.support.models.several:NamedEncoder"',
+            "model.kwargs={vocabulary=50, classes=4}",
+            'data.train={factory="tests.support.samples:Words"}',
+            'data.collate="tests.support.samples:misspelt"',
+        ],
+    )
 
 
 def test_an_unknown_flag():

@@ -29,6 +29,11 @@ NAMED = [
     "model.kwargs={vocabulary=50, classes=4}",
     'data.train={factory="tests.support.samples:Masked"}',
 ]
+COLLATED = [
+    *NAMED[:2],
+    'data.train={factory="tests.support.samples:Words"}',
+    'data.collate="tests.support.samples:padded"',
+]
 PURCHASES = [
     'model.factory="tests.support.models.several:Recommender"',
     "model.kwargs={vocabulary=50, classes=4}",
@@ -42,6 +47,7 @@ KINDS = {
     "skips and labels stay": (PICTURES, {"edge": ["0:2", "3:"], "near": ["2:3"]}),
     "skips pass by a trainer": (PICTURES, {"edge": ["0:1"], "near": ["1:3"], "far": ["3:"]}),
     "inputs by name": (NAMED, {"edge": ["0:1"], "near": ["1:2"], "far": ["2:"]}),
+    "inputs that a function collates": (COLLATED, {"edge": ["0:2"], "near": ["2:"]}),
     "two inputs by their places": (PURCHASES, {"edge": ["0:4"], "near": ["4:"]}),
     "a mask for two trainers": (SENTENCES, {"edge": ["0:3"], "near": ["3:4"], "far": ["4:"]}),
 }

@@ -298,6 +298,21 @@ async def test_labels_that_are_no_classes_are_refused_in_words():
             await copies.train(Candidate(1, 0, 32), seed=0, epochs=1, share=1.0)
 
 
+async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
+    words = '{factory="tests.support.samples:Words"'
+    flags = [
+        'model.factory="tests.support.models.several:NamedEncoder"',
+        "model.kwargs={vocabulary=50, classes=4}",
+        f"data.train={words}}}",
+        f"data.calibration={words}, kwargs={{samples=40}}}}",
+        'data.collate="tests.support.samples:padded"',
+        'privacy.inputs_to=["trainer"]',
+    ]
+    with AgentThreads.started() as threads:
+        copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
+        assert 0 <= await copies.train(Candidate(2, 0, 32), seed=0, epochs=1, share=1.0) <= 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
