@@ -117,6 +117,10 @@ class TrainingConfig(Section):
     precision: Precision = "fp32"
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" computes in
     bfloat16 where torch's autocast finds it safe, so most features have half the bytes. Weights and updates do not change."""
+    accumulate_batches: PositiveInt = 1
+    """Batches of one update: it goes by the mean of their losses, as that of one larger batch would. Steps, K and schedules
+    count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
+    out."""
     checkpoint_activations: bool = False
     """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
     computing, with the same results."""

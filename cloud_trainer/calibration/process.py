@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TextIO
 
 import torch
@@ -30,7 +30,7 @@ from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
-from shared.training.optimizers import optimizer_bytes
+from shared.training.optimizers import update_memory
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
 from shared.transport.rpc.status import status_of
@@ -88,10 +88,10 @@ def train(order: CopyOrder, report: TextIO) -> None:
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
     example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
     kwargs = parse_kwargs(order.kwargs_json)
-    optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
+    updates = update_memory(recipe)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, InputSpecs((example,)), optimizer_size, allowed=order.allowed, limits=limits.of_a_build
+        order.factory, kwargs, InputSpecs((example,)), updates, allowed=order.allowed, limits=limits.of_a_build
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
@@ -105,11 +105,11 @@ def train(order: CopyOrder, report: TextIO) -> None:
             output=recipe.output,
             allowed=order.allowed,
             limits=limits.of_a_build,
-            check=lambda module: limits.check_memory(held * state_bytes(module, optimizer_size)),
+            check=lambda module: limits.check_memory(held * state_bytes(module, updates)),
         )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
     in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + example.bytes)
-    limits.check_memory(held * (estimate or state_bytes(chain.module, optimizer_size)) + in_flight)
+    limits.check_memory(held * (estimate or state_bytes(chain.module, updates)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
     copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
     if order.timing_only:

@@ -1,7 +1,6 @@
 """The builder of a session's model: it checks every part of an agent's request before that part costs memory."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
-from shared.training.optimizers import optimizer_bytes
+from shared.training.optimizers import update_memory
 from shared.training.precision import computing
 from shared.training.recipe import Recipe
 from shared.training.step_log import StepLog
@@ -79,16 +78,16 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     head = LossHead(recipe.loss, allowed)
     example = inputs_of(request, limits)
     kwargs = parse_kwargs(request.model.kwargs_json)
-    optimizer_size = partial(optimizer_bytes, config=recipe.optimizer)
+    updates = update_memory(recipe)
     factory, build_limits = request.model.factory, limits.of_a_build
-    estimate = estimate_training_bytes(factory, kwargs, example, optimizer_size, allowed=allowed, limits=build_limits)
+    estimate = estimate_training_bytes(factory, kwargs, example, updates, allowed=allowed, limits=build_limits)
     limits.check_memory(estimate or 0)
 
     def check_built(module: nn.Module) -> None:
         nonlocal estimate
         if estimate is None:
-            limits.check_memory(state_bytes(module, optimizer_size))
-            estimate = training_bytes(module, example, optimizer_size)
+            limits.check_memory(state_bytes(module, updates))
+            estimate = training_bytes(module, example, updates)
             limits.check_memory(estimate)
 
     with computing(recipe.precision):
@@ -123,7 +122,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    return OpenedModel(chain, recipe, head, memory, estimate - state_bytes(chain.module, optimizer_size))
+    return OpenedModel(chain, recipe, head, memory, estimate - state_bytes(chain.module, updates))
 
 
 def _recipe_of(request: OpenSessionRequest) -> Recipe:

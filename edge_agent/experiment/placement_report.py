@@ -165,7 +165,7 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
     return Memory(
         worker,
         weights=sum(_bytes((*block.named_parameters().values(), *_buffers(block))) for block in held),
-        gradients=_bytes(_learnt(held)),
+        gradients=_bytes(_learnt(held)) + (_bytes(_learnt(owned)) if workload.recipe.accumulate_batches > 1 else 0),
         optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned),
         activations=activations,
         waiting=placement.staleness * waiting,

@@ -7,6 +7,7 @@ from edge_agent.data import BatchLoader, Collate, EvaluationLoader, evaluation_b
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
+from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
@@ -36,13 +37,14 @@ class Workload:
         self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers, self.collate)
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch
-        self.steps = min(total_steps, training.max_steps or total_steps)
+        self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
         self.recipe = Recipe(
             optimizer=training.optimizer,
             schedule=training.schedule,
             loss=training.loss,
             seed=training.seed,
             precision=training.precision,
+            accumulate_batches=training.accumulate_batches,
             checkpoint_activations=training.checkpoint_activations,
             output=config.model.output,
             frozen=config.model.frozen,
@@ -102,3 +104,13 @@ class Workload:
         self.loader.close()
         if self.evaluation is not None:
             self.evaluation.close()
+
+
+def _whole_updates(steps: int, batches: int) -> int:
+    """Return the steps of all whole updates. Raises ConfigError where there is none."""
+    if steps < batches:
+        raise ConfigError(
+            f"training.accumulate_batches is {batches}, and the training has {steps} batches in all, too few for one update; "
+            "make it smaller, or the training longer"
+        )
+    return steps // batches * batches

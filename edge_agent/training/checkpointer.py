@@ -101,7 +101,7 @@ class Checkpointer:
         self._asked = self.keeps
 
     def next_stop_step(self, step: int, stop_step: int) -> int:
-        """Return the step at which a stretch from `step` to `stop_step` must end for a checkpoint.
+        """Return the step at or after which a stretch from `step` to `stop_step` must end for a checkpoint.
 
         A requested one that could not be taken here is taken after the next step.
         """
@@ -114,8 +114,8 @@ class Checkpointer:
 
     def due(self, step: int) -> bool:
         """Tell whether this boundary takes one."""
-        every = self._config.every_steps
-        due = self._asked or (every is not None and step % every == 0)
+        recipe = self._session.experiment.recipe
+        due = self._asked or recipe.is_due(step, self._config.every_steps or 0)
         return due and self.keeps and (step > self._last_step or bool(self._ordered))
 
     async def take(self, step: int, facts: dict[str, Any]) -> None:

@@ -43,14 +43,14 @@ class StepRunner:
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
-        """Do the steps before `stop_step`, or fewer if a boundary is requested. On return, nothing is in flight.
+        """Do the steps before `stop_step`, which is a boundary, or fewer if one is requested. On return, nothing is in flight.
 
         Raises the IsthmusError that ends training, or that the links cannot mend.
         """
         run = self._worker.run
         run.feed(batches, stop_step)
         try:
-            with self._boundary.stopping(run.feed_no_more):
+            with self._boundary.stopping(run.feed_to_boundary):
                 await run_unless_failed(
                     self._reach(stop_step), run.failure, self._aggregator.failure, links.failure, batches.failure
                 )
@@ -65,4 +65,4 @@ class StepRunner:
         finally:
             requested.cancel()
         if not reached.done():
-            await self._aggregator.reaching(self._worker.run.feed_no_more())
+            await self._aggregator.reaching(self._worker.run.feed_to_boundary())

@@ -221,7 +221,8 @@ class TrainingLoop:
         steps = self._experiment.steps
         async with self.step_runner.batches_from(self._worker.run.window.begun, steps) as batches:
             # Finish the batches that a lost link has left.
-            await self.step_runner.do(linked, batches, self._worker.run.window.begun)
+            begun = self._worker.run.window.begun
+            await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(begun))
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
@@ -239,13 +240,13 @@ class TrainingLoop:
 
     def _next_stop_step(self) -> int:
         """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
-        step, ends = self.step, [self._experiment.steps]
+        step, ends, boundary_from = self.step, [self._experiment.steps], self._experiment.recipe.boundary_from
         if step == self._changed_step and self.deployer.is_wanted:
-            return step + 1  # another change waits for it
+            return boundary_from(step + 1)  # another change waits for it
         if self._evaluation_steps:
             ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
-        return self.checkpointer.next_stop_step(step, min(ends))
+        return boundary_from(self.checkpointer.next_stop_step(step, min(ends)))
 
     async def _at_boundary(self) -> _End | None:
         """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
@@ -261,13 +262,14 @@ class TrainingLoop:
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step
-        due = step == experiment.steps or (self._evaluation_steps > 0 and step % self._evaluation_steps == 0)
+        due = step == experiment.steps or experiment.recipe.is_due(step, self._evaluation_steps)
         if experiment.evaluation is None or step == self._evaluated_step or not due:
             return
         with self.activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
         self._emit(Evaluated(found.accuracy, found.loss))
-        epoch = -(-step // experiment.loader.steps_per_epoch)
+        # A boundary may be some batches into the next epoch.
+        epoch = -(-(step + 1 - experiment.recipe.accumulate_batches) // experiment.loader.steps_per_epoch)
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
         self._evaluated_step = step
 

@@ -88,7 +88,7 @@ class PlacedBlocks:
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
         with self._computing_loss(outputs, labels):
-            computed = self._head.compute(outputs, labels, share)
+            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches)
         at_inputs = stage.backward_from(graph, computed.root)
         self._notice(at_inputs, input_gradient)
         return computed.read(), at_inputs
@@ -101,7 +101,7 @@ class PlacedBlocks:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = widened(labels)
         with self._computing_loss(outputs, labels):
-            return self._head.gradient(outputs, labels, share)
+            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches)
 
     def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage in evaluation mode."""

@@ -13,9 +13,15 @@ from shared.registry import is_lossy
 class Feedback:
     """The losses by codecs of the features that a worker has sent, until their error gradients are back."""
 
-    def __init__(self, mode: FeedbackMode, gradients_due: frozenset[Crossing], values: Sequence[Sequence[int]]) -> None:
-        """gradients_due: the error gradients that come to this worker in every step. values: see `ModelFacts.features`."""
+    def __init__(
+        self, mode: FeedbackMode, gradients_due: frozenset[Crossing], values: Sequence[Sequence[int]], batches: int = 1
+    ) -> None:
+        """gradients_due: the error gradients that come to this worker in every step. values: see `ModelFacts.features`.
+
+        batches: of an update, over which the loss is a mean.
+        """
         self._mode = mode
+        self._batches = batches
         self._values = values
         self._last: dict[tuple[str, int], int] = {}
         """By worker and value that it answers, the first block of the stage that does so last."""
@@ -38,7 +44,7 @@ class Feedback:
                 self._errors[step, crossing.receiver, value] = error
 
     def compensated(self, step: int, crossing: Crossing, gradients: Gradients, samples: int) -> Gradients:
-        """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which the loss is.
+        """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which its loss is.
 
         They may have to come again, so `forget` ends it.
         """
@@ -46,7 +52,7 @@ class Feedback:
         return tuple(
             gradient
             if gradient is None or error is None
-            else compensate(gradient, error.to(gradient.device), samples, self._mode)
+            else compensate(gradient, error.to(gradient.device), samples * self._batches, self._mode)
             for gradient, error in zip(gradients, errors, strict=True)
         )
 

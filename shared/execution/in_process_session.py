@@ -50,6 +50,7 @@ class InProcessSession:
         self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
         }
+        self._batches = recipe.accumulate_batches
         self._losses: dict[int, list[BatchLoss]] = {}
         self._place(placement)
 
@@ -63,7 +64,8 @@ class InProcessSession:
         self._judges = {name: StepScheduler(window, blocks[name]) for name, window in self._judging.items()}
         values = self._model.features
         self._feedback = {
-            name: Feedback(method.feedback, steps.receives, values) for name, steps in self._steps.items()
+            name: Feedback(method.feedback, steps.receives, values, self._batches)
+            for name, steps in self._steps.items()
         }
         self._sources = {source.worker: source.rows for source in placement.sources}
 

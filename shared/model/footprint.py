@@ -8,7 +8,7 @@ place of its own where that goes and on two samples otherwise.
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -34,11 +34,19 @@ _FEW_SAMPLES = 2
 """The least that a batch norm takes in train mode."""
 
 
+class UpdateMemory(NamedTuple):
+    """Memory that updates take beside the weights."""
+
+    optimizer_bytes: OptimizerBytes
+    gradients: int = 1
+    """Gradients of each parameter at one time: that of a batch, and the sum of those before it where there are any."""
+
+
 def estimate_training_bytes(
     factory: str,
     kwargs: Mapping[str, Any],
     example: InputSpecs,
-    optimizer_bytes: OptimizerBytes,
+    updates: UpdateMemory,
     *,
     allowed: Allowed | None = None,
     limits: BuildLimits | None = None,
@@ -55,18 +63,16 @@ def estimate_training_bytes(
             module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
-        return state_bytes(module, optimizer_bytes) + _activation_bytes(
-            by_place(module, example.names), example.on_meta()
-        )
+        return state_bytes(module, updates) + _activation_bytes(by_place(module, example.names), example.on_meta())
     except (NotAllowedError, TooLargeError):
         raise
     except ModelError:  # the user's own code, on a device that it was not written for
         return None
 
 
-def training_bytes(module: nn.Module, example: InputSpecs, optimizer_bytes: OptimizerBytes) -> int:
+def training_bytes(module: nn.Module, example: InputSpecs, updates: UpdateMemory) -> int:
     """The same for a module that is there. Raises ModelError where its forward fails."""
-    return state_bytes(module, optimizer_bytes) + activation_bytes(by_place(module, example.names), example.specs)
+    return state_bytes(module, updates) + activation_bytes(by_place(module, example.names), example.specs)
 
 
 def activation_bytes(module: nn.Module, inputs: FeatureSpecs, answered: Collection[int] = ()) -> int:
@@ -94,17 +100,17 @@ def _with_gradient(features: Features, answered: Collection[int]) -> Features:
     )
 
 
-def state_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
+def state_bytes(module: nn.Module, updates: UpdateMemory) -> int:
     """Bytes of weights, gradients, optimizer state and buffers, and of one more copy of all but the gradients: a block
     that arrives is held beside the one that it replaces."""
-    gradients = sum(parameter.nbytes for parameter in module.parameters())
-    return 2 * state_copy_bytes(module, optimizer_bytes) + gradients
+    gradients = updates.gradients * sum(parameter.nbytes for parameter in module.parameters())
+    return 2 * state_copy_bytes(module, updates) + gradients
 
 
-def state_copy_bytes(module: nn.Module, optimizer_bytes: OptimizerBytes) -> int:
+def state_copy_bytes(module: nn.Module, updates: UpdateMemory) -> int:
     """Bytes of weights, optimizer state and buffers."""
     parameters = sum(parameter.nbytes for parameter in module.parameters())
-    return parameters + optimizer_bytes(module.parameters()) + sum(buffer.nbytes for buffer in module.buffers())
+    return parameters + updates.optimizer_bytes(module.parameters()) + sum(buffer.nbytes for buffer in module.buffers())
 
 
 def _activation_bytes(module: nn.Module, inputs: Features, values: Mapping[str, Tensor] | None = None) -> int:

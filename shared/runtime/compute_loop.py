@@ -9,6 +9,7 @@ import asyncio
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -135,11 +136,16 @@ class ComputeLoop:
             self._source, self._stop_step = source, stop_step
         self._changed.set()
 
-    def feed_no_more(self) -> int:
-        """Begin no batch any more, until the next `feed`; returns the step that would be the next."""
+    def feed_until(self, stop_step: Callable[[int], int]) -> int:
+        """Begin no batch from a step on, until the next `feed`; returns the step.
+
+        stop_step: this step, given that which would begin next.
+        """
         with self._feeding:
-            self._source, self._stop_step = None, self._window.begun
-        return self._window.begun
+            self._stop_step = stop_step(self._window.begun)
+            if self._stop_step == self._window.begun:
+                self._source = None
+            return self._stop_step
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""

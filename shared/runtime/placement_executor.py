@@ -73,9 +73,9 @@ class PlacementExecutor:
         results = Results(self._hear, MOST_UNHEARD)
         self._compute_loop = ComputeLoop(steps, self._loads, results, self._record, threads.compute, changed)
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
-        coder = LoadCoder(
-            wire, crossings, Feedback(blocks.feedback, steps.receives, plan.model.features), threads.codecs
-        )
+        batches = blocks.held.recipe.accumulate_batches
+        feedback = Feedback(blocks.feedback, steps.receives, plan.model.features, batches)
+        coder = LoadCoder(wire, crossings, feedback, threads.codecs)
         arrivals = ArrivalWindow(window)
         self._relay = relay = ReportRelay(window, emit, changed)
         self.links = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
@@ -106,8 +106,12 @@ class PlacementExecutor:
         return task is not None and task.done() and not task.cancelled()
 
     def may_be_at(self, step: int) -> bool:
-        """Tell whether the others can begin this step next. A worker without a part in a step is at any that they say."""
-        return is_step(step) and (step == self.window.done or (self._is_idle and step > self.window.done))
+        """Tell whether the others can begin this step next, with every gradient applied.
+
+        A worker without a part in a step is at any that they say.
+        """
+        is_here = is_step(step) and (step == self.window.done or (self._is_idle and step > self.window.done))
+        return is_here and step == self._blocks.held.recipe.boundary_from(step)
 
     def catch_up(self, step: int) -> None:
         """Go on with this step, at which this worker may be, with nothing under way.
@@ -175,9 +179,13 @@ class PlacementExecutor:
         """See `ComputeLoop.feed`."""
         self._compute_loop.feed(source, stop_step)
 
-    def feed_no_more(self) -> int:
-        """Begin no batch any more, until the next `feed`; returns the step that would be the next."""
-        return self._compute_loop.feed_no_more()
+    def feed_to_boundary(self) -> int:
+        """Begin no batch beyond the next boundary, until the next `feed`; returns its step, see `Recipe.boundary_from`."""
+        return self._compute_loop.feed_until(self._blocks.held.recipe.boundary_from)
+
+    def feed_no_more(self) -> None:
+        """Begin no batch any more, until the next `feed`."""
+        self._compute_loop.feed_until(lambda begun: begun)
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""

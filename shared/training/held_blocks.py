@@ -37,6 +37,8 @@ class HeldBlocks:
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
         """Parameters that the optimizer updates, of each block that is here, by their names in the whole module."""
         self._tied = [block.tied_parameters() for block in chain.blocks]
+        self._accumulated: dict[int, BlockGradients] = {}
+        """The sum of the gradients of earlier batches of the update to come, of each block."""
         self._updating: list[int] = []
         """The blocks that are updated, or were last."""
         self._update_failures = foreign_code(
@@ -99,15 +101,21 @@ class HeldBlocks:
         self._taken_in = ()
 
     def update(self, indices: Iterable[int], step: int) -> None:
-        """Clip the gradient that backwards have left in each block, step the optimizer at the rate of `step`, and drop them.
+        """Take the gradient that backwards have left in each block for the update of `step`, and update where one is due.
 
-        A block that is not named must have no gradient.
+        That clips each block's gradient, steps the optimizer at the rate of `step`, and drops the gradients. A block that is
+        not named must have no gradient. Where an update has several batches, the gradients of the earlier ones are kept.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
         self._updating = [index for index in indices if index in self._learning]
         if not self._updating or self._optimizer is None:
             return
+        if self.recipe.accumulate_batches > 1:
+            self._accumulate(self._updating)
+            if not self.recipe.updates_after(step):
+                return
+            self.put_back({index: self._accumulated.pop(index) for index in self._updating})
         parameters = [self._learning[index].values() for index in self._updating]
         if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
             for of_block in parameters:
@@ -120,6 +128,16 @@ class HeldBlocks:
             for parameter in of_block:
                 parameter.grad = None
         self.weights_version += 1
+
+    def _accumulate(self, indices: Iterable[int]) -> None:
+        """Add what backwards have left to the gradients of earlier batches, as autograd does."""
+        for index, gradients in self.take_gradients(indices).items():
+            kept = self._accumulated.setdefault(index, {})
+            for name, gradient in gradients.items():
+                if name in kept:
+                    kept[name] += gradient
+                else:
+                    kept[name] = gradient
 
     def _drop_tied(self, indices: Iterable[int]) -> None:
         """Drop what backwards have left in parameters of blocks that are not here, as where a part of a model is measured."""
@@ -160,6 +178,7 @@ class HeldBlocks:
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
         block_state.restore(self.chain.blocks[index], self._optimizer, self.recipe.optimizer, tensors)
+        self._accumulated.pop(index, None)
         self.weights_version += 1
 
     def take_weights(self, index: int, tensors: Mapping[str, Tensor]) -> None:
@@ -189,6 +208,7 @@ class HeldBlocks:
     def _release(self, index: int) -> None:
         """Drop a block's optimizer state and move it to the CPU: a block that leaves must not hold a GPU's memory."""
         leaving = set(self._learning.pop(index, {}).values())
+        self._accumulated.pop(index, None)
         if self._optimizer is not None:
             groups = self._optimizer.param_groups
             for group in groups:

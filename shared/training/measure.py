@@ -1,5 +1,6 @@
 """Times of stages, measured alone: T1 and T3 of a profile are made of them."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,13 +39,13 @@ def stage_step(
     stage: Stage, inputs: FeatureSpecs, policy: type[BackwardPolicy], *, input_gradient: bool
 ) -> Callable[[], None]:
     """A function that does one step as `measure_stage` times it."""
-    examples, waiting = _examples(inputs), policy(stage, input_gradient=input_gradient)
+    examples, waiting, steps = _examples(inputs), policy(stage, input_gradient=input_gradient), itertools.count()
 
     def step() -> None:
         features = waiting.forward(0, examples)
         if stage.gradients_return:
             waiting.backward(0, _made_up_gradients(features))
-            stage.update(0)
+            stage.update(next(steps))
         synchronise(stage.device)
 
     return step

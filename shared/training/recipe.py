@@ -62,6 +62,8 @@ class Recipe(Section):
     """Decides the first weights and dropout."""
     precision: Precision = "fp32"
     """Precision of forward passes and of the loss."""
+    accumulate_batches: PositiveInt = 1
+    """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
     checkpoint_activations: bool = False
     """A backward computes the forward of each block again, in place of keeping what it has computed."""
     output: str | None = None
@@ -74,6 +76,18 @@ class Recipe(Section):
     """Turns a step into an epoch."""
     total_steps: PositiveInt
     """Length of the whole training as the schedule sees it."""
+
+    def updates_after(self, step: int) -> bool:
+        """Tell whether an update follows the backward of a step."""
+        return (step + 1) % self.accumulate_batches == 0
+
+    def boundary_from(self, step: int) -> int:
+        """Return the first step, from this one on, before which every gradient is applied."""
+        return -(-step // self.accumulate_batches) * self.accumulate_batches
+
+    def is_due(self, step: int, every: int) -> bool:
+        """Tell whether a boundary is the first from a multiple of `every` steps on; never where that is 0."""
+        return every > 0 and step % every < self.accumulate_batches
 
     @property
     def learning(self) -> Learning:

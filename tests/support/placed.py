@@ -72,6 +72,7 @@ def recipe(
     precision: Precision = "fp32",
     *,
     checkpoint_activations: bool = False,
+    accumulate_batches: int = 1,
 ) -> Recipe:
     return Recipe(
         optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, groups=GROUPS),
@@ -80,6 +81,7 @@ def recipe(
         seed=7,
         precision=precision,
         checkpoint_activations=checkpoint_activations,
+        accumulate_batches=accumulate_batches,
         steps_per_epoch=10,
         total_steps=30,
     )
@@ -207,11 +209,19 @@ class LooseSession:
             else:
                 one = self._mail[which].popleft()
                 self._steps[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, one.load)
+            self._report()
             self.most_unanswered = max(
                 self.most_unanswered, *(window.begun - window.answered for window in self._windows.values())
             )
         assert not any(steps.in_flight for steps in self._steps.values()), "somebody waits for ever"
         assert set(begun.values()) == {len(batches)}
+
+    def _report(self) -> None:
+        """Have those that hear of other workers know what these have done."""
+        for name, window in self._windows.items():
+            for worker in {other for heard in self.plan.reports_heard(name).values() for other in heard}:
+                for step in range(window.next_of(worker), self._windows[worker].done):
+                    window.hear(worker, step)
 
     def _may_begin(self, worker: str, begun: dict[str, int], steps: int) -> bool:
         window = self._windows[worker]

@@ -86,6 +86,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         loss=training.loss,
         seed=training.seed,
         precision=training.precision,
+        accumulate_batches=training.accumulate_batches,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
@@ -96,7 +97,8 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         if is_frozen or (learns and not any(fnmatchcase(name, each) or name.startswith(f"{each}.") for each in learns)):
             parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size, collate=collate)).inputs
-    batches = loader.iterate(0, min(total, training.max_steps or total))
+    steps = min(total, training.max_steps or total)
+    batches = loader.iterate(0, steps - steps % training.accumulate_batches)
     return plain_loop(
         build_chain(module, example), recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches)
     )
@@ -122,7 +124,7 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs
             if recipe.loss == "token_cross_entropy":
                 output, labels = output.view(-1, output.shape[-1]), labels.view(-1)
             loss = nn.functional.cross_entropy(output, labels)
-        loss.backward()
+        (loss / recipe.accumulate_batches).backward()
         plain_update(clipped, optimizer, recipe, step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
@@ -157,7 +159,7 @@ class PlainEdge:
         if found:
             torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
-            ours.grad = theirs.grad
+            ours.grad = theirs.grad if ours.grad is None or theirs.grad is None else ours.grad + theirs.grad
         plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
 
 
@@ -240,7 +242,9 @@ def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Valu
 def plain_update(
     blocks: Iterable[Iterable[nn.Parameter]], optimizer: torch.optim.Optimizer, recipe: Recipe, step: int
 ) -> None:
-    """Clip the parameters of each block, step, and drop the gradients."""
+    """Clip the parameters of each block, step, and drop the gradients, unless more batches belong to the update."""
+    if (step + 1) % recipe.accumulate_batches:
+        return
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
             torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)

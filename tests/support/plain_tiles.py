@@ -99,7 +99,7 @@ class PlainTiles:
                 loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (
                     rows.count / len(labels)
                 )
-            (gradient,) = torch.autograd.grad(loss, leaf)
+            (gradient,) = torch.autograd.grad(loss / self._recipe.accumulate_batches, leaf)
             total += float(loss.detach())
             gradients.append((rows, gradient))
         return total, gradients
@@ -111,11 +111,11 @@ class PlainTiles:
         whole = self.blocks[index]
         for name, parameter in whole.named_parameters():
             found = [grad for _, part in parts if (grad := part.get_parameter(name).grad) is not None]
-            parameter.grad = None
             if found:
-                parameter.grad = found[0].clone()
+                total = found[0].clone()
                 for grad in found[1:]:
-                    parameter.grad = parameter.grad + grad
+                    total = total + grad
+                parameter.grad = total if parameter.grad is None else parameter.grad + total
         for name, buffer in whole.named_buffers():
             values = [(part.get_buffer(name), rows.count) for rows, part in parts]
             mean = values[0][0]

@@ -29,7 +29,7 @@ class ComputedLoss(NamedTuple):
     """The loss of a part of a batch with its graph."""
 
     root: Tensor
-    """Start of a backward: the gradients of all parts sum to that of the mean over the whole batch."""
+    """Start of a backward: the gradients of all parts, and of all batches of an update, sum to that of the mean."""
     loss: Tensor
     """The part's own mean."""
     output: Tensor
@@ -67,11 +67,12 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def compute(self, outputs: Features, labels: Tensor, share: float = 1.0) -> ComputedLoss:
+    def compute(self, outputs: Features, labels: Tensor, share: float = 1.0, batches: int = 1) -> ComputedLoss:
         """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit, and where the
         loss is not one number.
 
-        share: of the samples of the whole batch, where others compute the loss of the rest.
+        share: of the samples of the whole batch, where others compute the loss of the rest. batches: of an update, which goes
+        by the mean of their losses, so each counts alike, a short one too.
         """
         if share != 1.0 and self._labels is Labels.TOKENS:
             raise ModelError(
@@ -85,16 +86,19 @@ class LossHead:
             raise ModelError(
                 f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
-        return ComputedLoss(loss if share == 1.0 else loss * share, loss, output, labels)
+        root = loss if share == 1.0 else loss * share
+        return ComputedLoss(root if batches == 1 else root / batches, loss, output, labels)
 
-    def gradient(self, outputs: Features, labels: Tensor, share: float = 1.0) -> tuple[BatchLoss, Gradients]:
-        """The loss of a batch and its error gradient at `outputs`, scaled by `share`; None where it does not depend on them.
+    def gradient(
+        self, outputs: Features, labels: Tensor, share: float = 1.0, batches: int = 1
+    ) -> tuple[BatchLoss, Gradients]:
+        """The loss of a batch and its error gradient at `outputs`; None where it does not depend on them.
 
-        Raises as `compute` does.
+        share, batches: see `compute`, which raises the same.
         """
         leaf = outputs[0].detach().requires_grad_()
         with torch.enable_grad():
-            computed = self.compute((leaf, *outputs[1:]), labels, share)
+            computed = self.compute((leaf, *outputs[1:]), labels, share, batches)
         if not computed.root.requires_grad:
             return computed.read(), (None,)
         return computed.read(), torch.autograd.grad(computed.root, leaf, allow_unused=True)

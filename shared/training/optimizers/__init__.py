@@ -7,6 +7,15 @@ from shared.training.optimizers.building import (
     build_optimizer,
     optimizer_bytes,
     state_layout,
+    update_memory,
 )
 
-__all__ = ["Grouping", "StateLayout", "StateTensor", "build_optimizer", "optimizer_bytes", "state_layout"]
+__all__ = [
+    "Grouping",
+    "StateLayout",
+    "StateTensor",
+    "build_optimizer",
+    "optimizer_bytes",
+    "state_layout",
+    "update_memory",
+]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from inspect import unwrap
 from pkgutil import resolve_name
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.model.footprint import UpdateMemory
 from shared.model.learning import ParameterNames
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, base_rates, settings_of
+from shared.training.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,8 @@ def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:
     """Bytes that the optimizer keeps for these parameters; they may be on the meta device."""
     return sum(tensor.nbytes for parameter in parameters for tensor in state_layout(parameter, config).values())
+
+
+def update_memory(recipe: Recipe) -> UpdateMemory:
+    """Return the memory that updates take under a recipe."""
+    return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer), 1 + (recipe.accumulate_batches > 1))

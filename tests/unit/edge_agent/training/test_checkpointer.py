@@ -13,6 +13,7 @@ from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
 from shared.events import ignore
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.placed import recipe
 from tests.support.virtual import InlineWorker
 
 
@@ -74,12 +75,13 @@ def boundary():
 
 @pytest.fixture
 async def checkpointer(stored, trainers, device, boundary):
-    without_blocks = SimpleNamespace(chain=SimpleNamespace(blocks=()))
+    without_blocks = SimpleNamespace(chain=SimpleNamespace(blocks=()), recipe=recipe("sgd"))
     state = SimpleNamespace(stored=stored, lineage=0, fence=pb.Fence(session_term=1), experiment=without_blocks)
     workers = [TrainerWorker(name, trainer, name, state) for name, trainer in trainers.items()]
     session = SimpleNamespace(
         stored=stored,
         state=state,
+        experiment=without_blocks,
         placement=None,
         members=SimpleNamespace(holders=lambda _placement: workers),
         threads=SimpleNamespace(disk=InlineWorker()),

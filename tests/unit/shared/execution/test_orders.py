@@ -23,9 +23,9 @@ ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(ANY, st.sampled_from(sorted(POLICIES)), st.randoms(use_true_random=False))
-def test_an_order_of_events_decides_every_bit(placement, policy, dice):
-    told, module = recipe("adam"), built("dropping")
+@given(ANY, st.sampled_from(sorted(POLICIES)), st.sampled_from([1, 2]), st.randoms(use_true_random=False))
+def test_an_order_of_events_decides_every_bit(placement, policy, batches_of_update, dice):
+    told, module = recipe("adam", accumulate_batches=batches_of_update), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = LooseSession(module, placement, told, policy, random.Random(dice.random()))
     session.train(batches)

@@ -16,7 +16,7 @@ from torch import nn
 from shared.errors import ModelError, NotAllowedError, TooLargeError
 from shared.model.budget import BuildLimits
 from shared.model.build import build_model, parse_kwargs
-from shared.model.footprint import activation_bytes, estimate_training_bytes, state_bytes, training_bytes
+from shared.model.footprint import UpdateMemory, activation_bytes, estimate_training_bytes, state_bytes, training_bytes
 from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -31,9 +31,9 @@ def of(shape: tuple[int, ...]) -> InputSpecs:
     return InputSpecs((TensorSpec(shape, FLOAT),))
 
 
-def moments(count):
+def moments(count, gradients=1):
     """Build an optimizer that keeps so many tensors of each parameter's shape."""
-    return lambda parameters: count * sum(parameter.nbytes for parameter in parameters)
+    return UpdateMemory(lambda parameters: count * sum(parameter.nbytes for parameter in parameters), gradients)
 
 
 def mlp(**kwargs):
@@ -65,6 +65,12 @@ def test_the_models_that_we_bring_can_be_estimated(factory, kwargs, example):
         estimate_training_bytes(factory, kwargs, InputSpecs((example,)), moments(states)) for states in (2, 0)
     )
     assert 0 < without < with_states
+
+
+def test_the_sum_of_earlier_gradients_is_counted_once_more():
+    module = build_model("shared.model.zoo:mlp", {}, 0)
+    weights = sum(parameter.nbytes for parameter in module.parameters())
+    assert state_bytes(module, moments(1, gradients=2)) == state_bytes(module, moments(1)) + weights
 
 
 def test_an_absurd_model_takes_no_memory_to_be_estimated():
@@ -229,11 +235,11 @@ def loads_weights():
 def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
     estimate = (
         "import torch\n"
-        "from shared.model.footprint import estimate_training_bytes\n"
+        "from shared.model.footprint import UpdateMemory, estimate_training_bytes\n"
         "from shared.model.inputs import InputSpecs\n"
         "from shared.model.spec import TensorSpec\n"
         "example = InputSpecs((TensorSpec((8, 64), torch.float32),))\n"
-        f"print(estimate_training_bytes('{__name__}:loads_weights', {{}}, example, lambda parameters: 0))"
+        f"print(estimate_training_bytes('{__name__}:loads_weights', {{}}, example, UpdateMemory(lambda parameters: 0)))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", estimate], cwd=ROOT, capture_output=True, text=True, check=True

@@ -147,7 +147,7 @@ async def test_only_steps_begun_before_the_feeding_ends_are_done():
         source = batches(STEPS)
         run.feed(source, STEPS)
         await asyncio.to_thread(gate.entered.wait)
-        begun = run.feed_no_more()
+        begun = run.feed_to_boundary()
         assert 1 <= begun < STEPS
         gate.is_open.release(STEPS)
         await heard.all_done(range(begun), 1)

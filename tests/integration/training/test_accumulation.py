@@ -1,0 +1,69 @@
+"""Updates of several batches: the results are those of one process that adds up their gradients, and runs stop only between."""
+
+import re
+
+import pytest
+
+from edge_agent import run_training
+from shared.errors import ExitCode
+from tests.support.commands import agent_fails
+from tests.support.experiments import MODELS, flags
+from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.plain_tiles import plain_tiles_state
+from tests.support.running import edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BATCHES = 3
+ACCUMULATED = f"training.accumulate_batches={BATCHES}"
+# One batch more than whole updates, and one in the middle that is shorter.
+STEPS = ["data.batch_size=64", "training.max_steps=28", "training.epochs=3", "data.drop_last=false"]
+QUICK = ("two workers", "chain of three", "labels stay", "samples divided")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
+)
+async def test_every_kind_of_placement_equals_one_process(kind, tmp_path):
+    chosen = [*flags("cnn", "adamw"), *STEPS, ACCUMULATED]
+    async with running_trainers() as servers:
+        placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "cnn")]
+        config = edge_config(*chosen, *placed)
+        result = await run_training(config)
+    expected = plain_tiles_state(config) if kind in SHARED else plain_state(edge_config(*chosen))
+    assert_same_bits(expected, result.module.state_dict())
+    assert result.summary.steps == 27
+
+
+@pytest.mark.parametrize("policy", ["replay", "stash"])
+async def test_a_boundary_has_every_gradient_applied(policy, tmp_path, capfd):
+    """Evaluations, checkpoints and changes of K are wanted at steps that are no boundaries."""
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        config = edge_config(
+            *MODELS["mlp"],
+            'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}',
+            "data.batch_size=256",
+            "training.epochs=4",
+            ACCUMULATED,
+            "deployment.staleness=[[0, 0], [1, 2]]",
+            f'deployment.backward="{policy}"',
+            f"checkpoints.location={tmp_path / 'edge'}",
+            "checkpoints.every_steps=4",
+            f"trainer.address={server.address}",
+        )
+        result = await run_training(config)
+    assert result.summary.steps == 18
+    said = capfd.readouterr()
+    lines = (said.out + said.err).splitlines()
+    epochs = [re.search(r"epoch=(\d+)", line)[1] for line in lines if " evaluated " in line]
+    assert epochs == ["1", "2", "3", "4"]
+    steps = [
+        re.search(r"step=(\d+)", line)[1] for line in lines if re.search(" checkpoint at every | placement ch", line)
+    ]
+    assert "6" in steps, "K changes at the boundary that follows the end of the first epoch"
+    assert all(int(step) % BATCHES == 0 for step in steps)
+
+
+def test_a_training_that_is_too_short_for_an_update_is_refused():
+    expected = "training.accumulate_batches is 8, and the training has 5 batches in all, too few for one update"
+    agent_fails(ExitCode.CONFIG, expected, flags=["training.accumulate_batches=8", "training.max_steps=5"])
