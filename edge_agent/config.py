@@ -96,6 +96,9 @@ class PrivacyConfig(Section):
     labels that are the inputs themselves, as an autoencoder has, and a cut behind blocks off whose features samples can be
     read number by number, as behind an embedding or a normalisation. Such a trainer needs server.accept_inputs for the first
     and the last. Left out, such a run is refused."""
+    public_inputs: tuple[str, ...] = Field(default=(), examples=[["attention_mask"]])
+    """Inputs, by their names, that do not count as samples: any worker may have them, and what follows from them alone, without
+    leave of either side. A mask of padding tells the length of every sample. One input at least stays private."""
     gradients_to: tuple[str, ...] = Field(default=(), examples=[["trainer"]])
     """Trainers that may own blocks whose gradients tell of raw samples or of labels, by their names: shared blocks that compute
     on raw samples, and the last block where labels stay. Who may have the samples or labels themselves need not be named. For

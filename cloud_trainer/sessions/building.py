@@ -100,6 +100,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             output=recipe.output,
             allowed=allowed,
             inputs_may_cross=limits.accept_inputs,
+            public_inputs=tuple(request.public_inputs),
             limits=build_limits,
             check=check_built,
         )
@@ -147,6 +148,10 @@ def inputs_of(request: OpenSessionRequest, limits: Limits) -> InputSpecs:
     ):
         raise ProtocolError(
             f"{len(names)} names of {len(request.inputs)} inputs came; each input has one, in the alphabet's order"
+        )
+    if request.public_inputs and not set(request.public_inputs) < set(names):
+        raise ProtocolError(
+            "public inputs came that are none of the batch, or all of it; they must be some of its names"
         )
     specs = tuple(_spec_of(header, limits) for header in request.inputs)
     if len({spec.shape[0] for spec in specs}) > 1:

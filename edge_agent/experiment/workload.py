@@ -92,6 +92,7 @@ class Workload:
                 learning=self.recipe.learning,
                 output=self.recipe.output,
                 inputs_may_cross=bool(self.config.privacy.inputs_to),
+                public_inputs=self.config.privacy.public_inputs,
             )
 
     def block_operations(self) -> list[float]:

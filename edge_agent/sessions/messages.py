@@ -37,6 +37,7 @@ def opening_request(experiment: Experiment, worker: str, placement: Placement) -
         model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
         inputs=[TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in inputs.specs],
         input_names=inputs.names,
+        public_inputs=config.privacy.public_inputs,
         recipe_json=experiment.recipe.model_dump_json(),
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],

@@ -28,6 +28,8 @@ def _value_facts(chain: Chain, value: Value) -> ValueFacts:
         value.readers,
         returns=chain.learns(value),
         raw=value.shows or not chain.has_parameters(value),
+        public=chain.values.place_of(value) in chain.values.public,
+        inputs=chain.names_of(value),
         unsent_type="" if dtype in CROSSING_DTYPES else str(dtype).removeprefix("torch."),
     )
 

@@ -1,7 +1,7 @@
 """The way from a model's name to its chain, which both sides go at the beginning of a session, with the same result."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -59,13 +59,14 @@ def build_checked_chain(
     output: str | None = None,
     allowed: Allowed | None = None,
     inputs_may_cross: bool = False,
+    public_inputs: Collection[str] = (),
     limits: BuildLimits | None = None,
     check: Callable[[nn.Module], None] | None = None,
 ) -> Chain:
     """The model as a verified chain of blocks, of which that learns that is to. Raises ModelError.
 
-    output: the entry to train on, of a model that returns a dictionary. inputs_may_cross: see `build_chain`. check: may
-    refuse the module before it is run on the example.
+    output: the entry to train on, of a model that returns a dictionary. inputs_may_cross, public_inputs: see `build_chain`.
+    check: may refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
@@ -81,7 +82,7 @@ def build_checked_chain(
         if output is not None:
             declared = declared_blocks(module)
             choose_output(module if declared is None else declared[-1][1], output)
-        return build_chain(module, example, inputs_may_cross=inputs_may_cross)
+        return build_chain(module, example, inputs_may_cross=inputs_may_cross, public_inputs=public_inputs)
 
 
 def check_cut(cut: int, chain: Chain) -> None:
@@ -95,8 +96,18 @@ def check_cut(cut: int, chain: Chain) -> None:
     if cut < first:
         raise ModelError(
             f"cut {cut} would send raw samples: {chain.why_raw_at(cut)}; cut at {first} or later, or permit it with "
-            "privacy.inputs_to on the edge and server.accept_inputs = true on the trainer"
+            f"privacy.inputs_to on the edge and server.accept_inputs = true on the trainer{_public_at(cut, chain)}"
         )
+
+
+def _public_at(cut: int, chain: Chain) -> str:
+    """Return the setting that would permit what some named inputs alone have made; empty where these are all or none."""
+    names = {name for value in chain.passing_raw(cut) for name in chain.names_of(value)}
+    if not names or names == set(chain.input_names):
+        return ""
+    return (
+        f"; where that input tells nothing of a sample, privacy.public_inputs = {json.dumps(sorted(names))} permits it"
+    )
 
 
 def check_range(cut: int, chain: Chain) -> None:

@@ -8,7 +8,7 @@ parameters and buffers under the module's own names (`state_entries.py`), and th
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,7 +23,8 @@ from shared.model.division.verify import Verification
 from shared.model.examples import shorter
 from shared.model.features import Features, FeatureSpecs
 from shared.model.inputs import Inputs, by_place, features_of_inputs, names_of_inputs
-from shared.model.reading_off import made_up_trials, measured_trials, readable_shares, why_raw
+from shared.model.public import public_slots, with_public
+from shared.model.reading_off import Trial, changing, made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
@@ -115,10 +116,14 @@ class Chain:
         """The first block whose inputs may leave the edge: behind it, nothing passes that counts as raw samples."""
         if self.inputs_may_cross:
             return 1
-        return 1 + max(value.readers[-1] for value in self.values.all if value.readers and self.is_raw(value))
+        readers = (value.readers[-1] for value in self.values.all if value.readers and self.is_raw(value))
+        return 1 + max(readers, default=0)
 
     def is_raw(self, value: Value) -> bool:
-        """Tell whether a value counts as raw samples: inputs alone have made it, or they can be read off it."""
+        """Tell whether a value counts as raw samples: inputs alone have made it, or they can be read off it. What follows from
+        public inputs alone never does."""
+        if self.values.place_of(value) in self.values.public:
+            return False
         return value.feature <= len(self.readable) or value.shows or not self.has_parameters(value)
 
     @property
@@ -128,11 +133,29 @@ class Chain:
 
     def why_raw_at(self, cut: int) -> str:
         """Explain why what passes at a cut in front of `first_boundary` counts as raw samples."""
-        if cut <= len(self.readable):
-            return self.why_raw[cut - 1]
-        raw = next(value for slot in range(len(self.features[cut])) if self.is_raw(value := self.value(cut, slot)))
-        made = "an input" if raw.feature == 0 else f"what block {self.blocks[raw.feature - 1].name!r} makes of inputs"
-        return f"{made} passes there, for block {self.blocks[raw.readers[-1]].name!r}"
+        told = [self.why_raw[cut - 1]] if cut <= len(self.readable) else []
+        for raw in self.passing_raw(cut)[:1]:
+            inputs = " and ".join(map(repr, self.names_of(raw)))
+            made = f"the input {inputs}" if inputs else "an input"
+            if raw.feature:
+                made = f"what block {self.blocks[raw.feature - 1].name!r} makes of {made if inputs else 'inputs'}"
+            told.append(f"{made} passes there, for block {self.blocks[raw.readers[-1]].name!r}")
+        return ", and ".join(told)
+
+    def passing_raw(self, cut: int) -> tuple[Value, ...]:
+        """Return what counts as raw samples at a cut for what it is made of; in front of a readable block that with names."""
+        values = (self.value(cut, slot) for slot in range(len(self.features[cut])))
+        is_told = cut <= len(self.readable)
+        return tuple(
+            value
+            for value in values
+            if self.is_raw(value) and not (is_told and (self.has_parameters(value) or not self.input_names))
+        )
+
+    def names_of(self, value: Value) -> tuple[str, ...]:
+        """Return the names of the inputs that a value is made of; none where inputs have no names."""
+        places = sorted(self.values.inputs_of[self.values.place_of(value)])
+        return tuple(self.input_names[place] for place in places) if self.input_names else ()
 
     @property
     def output(self) -> TensorSpec:
@@ -206,14 +229,17 @@ class Chain:
         )
 
 
-def build_chain(module: nn.Module, example: Inputs, *, inputs_may_cross: bool = False) -> Chain:
+def build_chain(
+    module: nn.Module, example: Inputs, *, inputs_may_cross: bool = False, public_inputs: Collection[str] = ()
+) -> Chain:
     """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
     Verified are, bit for bit: outputs and buffers in train mode and in eval mode, with other batch sizes and contents, and with
     another length where a trace allows it.
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
-    inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. Raises ModelError.
+    inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. public_inputs: names
+    of inputs that may leave it in any case. Raises ModelError, and ConfigError for such a name that is no input.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
@@ -221,6 +247,7 @@ def build_chain(module: nn.Module, example: Inputs, *, inputs_may_cross: bool = 
         if nn.parameter.is_lazy(parameter):
             raise ModelError(f"parameter {name!r} has no shape yet; let the factory run the module once on an example")
     names, inputs = names_of_inputs(example), features_of_inputs(example)
+    public = public_slots(public_inputs, names)
     with unchanged(module):
         mode = module.training
         verification = Verification(module, inputs, names)
@@ -246,7 +273,9 @@ def build_chain(module: nn.Module, example: Inputs, *, inputs_may_cross: bool = 
             len(observed.features[0]),
         )
         values = values.used(uses_of(modules, values, observed))
-        readable = readable_shares(modules, made_up_trials(observed.features[0], persistent), made_slots(values))
+        values = with_public(values, public, modules, observed.features[0], persistent)
+        trials = _of_private(made_up_trials(observed.features[0], persistent), values)
+        readable = readable_shares(modules, trials, made_slots(values))
         values = values.showing(shown_of(modules, values, observed.features, len(readable), persistent))
         for block in modules:
             block.train(mode)
@@ -268,11 +297,18 @@ def with_measured(chain: Chain, batch: Inputs) -> Chain:
     """Return the chain, with the readable shares also measured on a batch of inputs with the present weights."""
     modules = [block.module for block in chain.blocks]
     with unchanged(chain.module):
-        measured = readable_shares(modules, measured_trials(features_of_inputs(batch)), made_slots(chain.values))
+        trials = _of_private(measured_trials(features_of_inputs(batch)), chain.values)
+        measured = readable_shares(modules, trials, made_slots(chain.values))
         for block in modules:
             block.train(chain.module.training)
     shares = itertools.zip_longest(chain.readable, measured, fillvalue=0.0)
     return replace(chain, readable=tuple(max(pair) for pair in shares))
+
+
+def _of_private(trials: Iterable[Trial], values: Values) -> Iterator[Trial]:
+    """The trials in which what is not public changes."""
+    private = [place for place in values.features[0] if place not in values.public]
+    return (changing(trial, private) for trial in trials)
 
 
 def _joined(

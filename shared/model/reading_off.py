@@ -36,6 +36,8 @@ _COLOURS = 4
 a pixel mixed still show the picture."""
 _CODE_BITS = 4
 """Halves beyond those that tell all numbers of a sample apart, so that two numbers seldom look like one."""
+UNFIT = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError)
+"""Errors of a block that runs on right numbers only."""
 _JITTER, _STEP = 0.3, 0.01
 """Noise that parts equal numbers, and the changes, in standard deviations of the samples."""
 
@@ -129,18 +131,14 @@ def showing_blocks(
 
     raw: the slots of these. made, persistent: as for `readable_shares` and `behaviour_of`.
     """
-    changing = (
-        replace(
-            trial,
-            changed=tuple(
-                other if slot in raw else one
-                for slot, (one, other) in enumerate(zip(trial.samples, trial.changed, strict=True))
-            ),
-        )
-        for trial in made_up_trials(inputs, persistent)
-    )
     with torch.no_grad():
-        return max(len(_shares(blocks, made, trial)) for trial in changing)
+        return max(len(_shares(blocks, made, changing(trial, raw))) for trial in made_up_trials(inputs, persistent))
+
+
+def changing(trial: Trial, slots: Collection[int]) -> Trial:
+    """Return the trial in which the inputs in these slots alone change."""
+    pairs = enumerate(zip(trial.samples, trial.changed, strict=True))
+    return replace(trial, changed=tuple(other if slot in slots else one for slot, (one, other) in pairs))
 
 
 def _differing(samples: Tensor, batch: Tensor) -> Tensor:
@@ -231,7 +229,7 @@ def _shares_of_all(blocks: Sequence[nn.Module], made: Sequence[Collection[int]] 
                 if len(plain) == index + 1:
                     plain.append(trial.run(blocks[index], plain[index]))
                 values = [trial.run(blocks[index], value) for value in values]
-            except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):  # only right numbers will do
+            except UNFIT:
                 opened = index
                 break
             slots = (made[index] if made else ()) or range(

@@ -33,6 +33,10 @@ class ValueFacts:
     """True if its error gradient is of use: it is of floats, and a parameter that had a part in it learns."""
     raw: bool = False
     """True if inputs alone have made it, so that it counts as raw samples wherever it is."""
+    public: bool = False
+    """True if it follows from public inputs alone, so that it never counts as raw samples."""
+    inputs: tuple[str, ...] = ()
+    """Names of the inputs that it is made of, where these have names."""
     unsent_type: str = ""
     """The type of its numbers where these cannot be sent, as complex ones."""
 
@@ -71,7 +75,7 @@ class ModelFacts:
     def is_raw(self, value: int) -> bool:
         """Tell whether a tensor counts as raw samples."""
         facts = self.values[value]
-        return facts.raw or facts.feature < self.raw_features
+        return not facts.public and (facts.raw or facts.feature < self.raw_features)
 
     def computes_on_raw(self, block: int) -> bool:
         """Tell whether a block reads raw samples, or what counts as such."""

@@ -1,10 +1,11 @@
 """Validity of a placement: every rule with the sentence that refuses a breach of it."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 from shared.errors import ConfigError
 from shared.placement.derived import Crossing, crossings, stages, weight_crossings
-from shared.placement.facts import ModelFacts, Permissions
+from shared.placement.facts import ModelFacts, Permissions, ValueFacts
 from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.ranges import ranges_of
 from shared.placement.tiles import Cargo, Placement, Rows
@@ -177,7 +178,7 @@ def _private(placement: Placement, model: ModelFacts, permissions: Permissions) 
             first = "block" if model.raw_features == 1 else f"{model.raw_features} blocks"
             yield (
                 f"raw samples would go from {one.sender!r} to {one.receiver!r}{_why_raw(one, model)}; leave the first {first} "
-                "where the samples are, or permit it by privacy.inputs_to"
+                f"where the samples are, or permit it by privacy.inputs_to{_public(one, model)}"
             )
         labels_to = permissions.labels_to
         if one.cargo is Cargo.LABEL and labels_to is not None and one.receiver not in labels_to:
@@ -214,14 +215,37 @@ def carries_raw(one: Crossing, model: ModelFacts) -> bool:
 
 def why_raw(one: Crossing, model: ModelFacts) -> str:
     """Explain why a feature counts as raw samples, where that has to be said; empty otherwise."""
-    made = [value.feature for slot in one.slots if (value := model.value(one.index, slot)).feature < model.raw_features]
-    if (feature := max(made, default=0)) or one.index == 0:
-        return model.why_raw[feature - 1] if feature else ""
-    return f"block {one.index} ({model.blocks[one.index].name}) reads what inputs alone have made"
+    raw, told = _raw(one, model), []
+    feature = max((value.feature for value in raw if value.feature < model.raw_features), default=0)
+    if feature:
+        told.append(model.why_raw[feature - 1])
+    names = _names(raw)
+    if one.index and (names or not feature):
+        inputs = f"the input {' and '.join(map(repr, names))} alone has" if names else "inputs alone have"
+        told.append(f"block {one.index} ({model.blocks[one.index].name}) reads what {inputs} made")
+    return ", and ".join(told)
 
 
 def _why_raw(one: Crossing, model: ModelFacts) -> str:
     return f": {why}" if (why := why_raw(one, model)) else ""
+
+
+def _public(one: Crossing, model: ModelFacts) -> str:
+    """Return the setting that would permit what some named inputs alone have made; empty where these are all or none."""
+    names = _names(_raw(one, model))
+    if not names or set(names) == {name for value in model.values for name in value.inputs}:
+        return ""
+    return f"; where that input tells nothing of a sample, privacy.public_inputs = {json.dumps(names)} permits it"
+
+
+def _names(values: Sequence[ValueFacts]) -> list[str]:
+    """The names of inputs of which some values are made and nothing else."""
+    return sorted({name for value in values if value.raw for name in value.inputs})
+
+
+def _raw(one: Crossing, model: ModelFacts) -> list[ValueFacts]:
+    places = (model.features[one.index][slot] for slot in one.slots)
+    return [model.values[place] for place in places if model.is_raw(place)]
 
 
 def _counted(count: int, what: str) -> str:

@@ -116,16 +116,20 @@ def permitted(kind: str, model: str) -> list[str]:
 
 
 @asynccontextmanager
-async def running_trainers(checkpoints: Path | None = None) -> AsyncIterator[dict[str, TrainerServer]]:
-    """All trainers in this process and on this loop, by name; they accept samples, and may dial each other.
+async def running_trainers(
+    checkpoints: Path | None = None, *, accept_inputs: bool = True
+) -> AsyncIterator[dict[str, TrainerServer]]:
+    """All trainers in this process and on this loop, by name; they may dial each other.
 
-    checkpoints: where each keeps those of its sessions, in a folder by its name; None keeps none.
+    checkpoints: where each keeps those of its sessions, in a folder by its name; None keeps none. accept_inputs: whether they
+    take samples.
     """
     async with AsyncExitStack() as servers:
         found: dict[str, TrainerServer] = {}
         for name in TRAINERS:
             kept = [] if checkpoints is None else [f"checkpoints.location={checkpoints / name}"]
-            found[name] = await servers.enter_async_context(running_trainer(ACCEPTS_INPUTS, PEERS_ALLOWED, *kept))
+            taking = [ACCEPTS_INPUTS] if accept_inputs else []
+            found[name] = await servers.enter_async_context(running_trainer(*taking, PEERS_ALLOWED, *kept))
         yield found
 
 

@@ -61,7 +61,9 @@ def shown_of(
         raw = {
             slot
             for slot, place in enumerate(values.features[index])
-            if index in (value := values.all[place]).readers and not values.has_parameters(value)
+            if index in (value := values.all[place]).readers
+            and not values.has_parameters(value)
+            and place not in values.public
         }
         if raw:
             count = showing_blocks(modules[index:-1], made[index:], features[index], raw, persistent)

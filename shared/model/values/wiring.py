@@ -6,6 +6,7 @@ several boundaries.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -84,6 +85,21 @@ class Values:
     """In the order in which they come to be."""
     features: tuple[tuple[int, ...], ...]
     """By feature, the value in each slot, as its place among all."""
+    public: frozenset[int] = frozenset()
+    """The places of public inputs, and of what follows from these alone."""
+
+    @cached_property
+    def inputs_of(self) -> tuple[frozenset[int], ...]:
+        """By place, the inputs that a value is made of; of an input itself."""
+        found: list[frozenset[int]] = []
+        for place, value in enumerate(self.all):
+            sources = (found[source] for source in value.sources)
+            found.append(frozenset({place}) if not value.feature else frozenset().union(*sources))
+        return tuple(found)
+
+    def place_of(self, value: Value) -> int:
+        """Return the place of a value among all."""
+        return self.features[value.feature][value.slot]
 
     def has_parameters(self, value: Value) -> bool:
         """Tell whether any parameter had a part in making a value."""
@@ -95,12 +111,12 @@ class Values:
             replace(value, readers=tuple(each for each in value.readers for _ in range(uses.get((place, each), 1))))
             for place, value in enumerate(self.all)
         )
-        return Values(tuple(counted), self.features)
+        return replace(self, all=tuple(counted))
 
     def showing(self, shown: Collection[int]) -> "Values":
         """Return the same where raw samples can be read off these values."""
         marked = (replace(value, shows=True) if place in shown else value for place, value in enumerate(self.all))
-        return Values(tuple(marked), self.features)
+        return replace(self, all=tuple(marked))
 
 
 def connect(wirings: Sequence[Wiring], inputs: int) -> Values:

@@ -89,6 +89,7 @@ class OpenSessionRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     INPUT_NAMES_FIELD_NUMBER: _builtins.int
+    PUBLIC_INPUTS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -127,6 +128,12 @@ class OpenSessionRequest(_message.Message):
     def input_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The parameters of the model's forward that take the inputs, in the same order. Left out, it takes them by their places."""
 
+    @_builtins.property
+    def public_inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of input_names that are public by the edge's configuration: they, and what follows from them alone, count as raw samples
+        nowhere. Never all of them.
+        """
+
     def __init__(
         self,
         *,
@@ -142,10 +149,11 @@ class OpenSessionRequest(_message.Message):
         run_id: _builtins.str = ...,
         inputs: _abc.Iterable[_tensor_pb2.TensorHeader] | None = ...,
         input_names: _abc.Iterable[_builtins.str] | None = ...,
+        public_inputs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "public_inputs", b"public_inputs", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

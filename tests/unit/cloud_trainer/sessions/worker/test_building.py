@@ -111,6 +111,31 @@ def test_parameters_that_contradict_the_placement_are_refused_with_a_sentence(ch
         built(DOCUMENT, **changes)
 
 
+NAMED = {
+    "model": pb.Model(factory="tests.support.models.several:NamedEncoder", kwargs_json="{}"),
+    "inputs": [
+        TensorHeader(shape=[BATCH, 6], dtype=DataType.DATA_TYPE_BOOL),
+        TensorHeader(shape=[BATCH, 6], dtype=DataType.DATA_TYPE_INT64),
+    ],
+    "input_names": ["attention_mask", "input_ids"],
+    "block_names": ["tokens", "layers.0", "layers.1", "head"],
+}
+
+
+def test_a_mask_comes_to_a_trainer_that_takes_no_samples_where_the_agent_says_that_it_is_public():
+    assert built(DOCUMENT, **NAMED, public_inputs=["attention_mask"]).held.indices == (2, 3)
+    with pytest.raises(IsthmusError, match=r"takes none .*; .* what the input 'attention_mask' alone has made; "):
+        built(DOCUMENT, **NAMED)
+    with pytest.raises(IsthmusError, match=r"takes none \(server\.accept_inputs\)"):
+        built(changed(tiles=[tile(AGENT, 0, 1), tile("gpu", 1, 4)]), **NAMED, public_inputs=["attention_mask"])
+
+
+@pytest.mark.parametrize("public", [["mask"], ["attention_mask", "input_ids"], ["x" * 1000]])
+def test_public_inputs_that_cannot_be_are_refused(public):
+    with pytest.raises(IsthmusError, match="public inputs came that are none of the batch, or all of it"):
+        built(DOCUMENT, **NAMED, public_inputs=public)
+
+
 def test_raw_samples_come_where_the_operator_takes_them():
     worker = built(changed(tiles=[tile("gpu", 0, 4)]), limits=with_limits(accept_inputs=True))
     assert worker.held.indices == (0, 1, 2, 3)
