@@ -75,7 +75,7 @@ class Workload:
             self.chain = with_measured(self.chain, first.inputs)
         self.facts = facts_of(self.chain)
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
-        check_labels(training.loss, self.chain.features[0], self.chain.output, TensorSpec.of(first.labels))
+        check_labels(training.loss, self.chain.features[0], self.chain.outputs, TensorSpec.of(first.labels))
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
 from shared.foreign import described, foreign_code
-from shared.model.features import Features
+from shared.model.features import Features, specs_of
 from shared.model.spec import TensorSpec
 from shared.registry import Labels, labels_of
 from shared.training.device import device_failure
@@ -28,18 +28,20 @@ def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> for
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
     """
-    (output,) = outputs
-    if output.device.type != "cpu":
+    device = outputs[0].device
+    if device.type != "cpu":
         # There, a class that is none would be an assertion of a kernel, after which the whole process cannot compute any more.
-        _check_labels(loss, output, labels)
+        _check_labels(loss, outputs, labels)
 
     def failure(cause: BaseException) -> BaseException:
         try:
-            _check_labels(loss, output, labels)
+            _check_labels(loss, outputs, labels)
         except IsthmusError as wrong:
             return wrong
-        both = f"an output {tuple(output.shape)} and labels {labels.dtype} {tuple(labels.shape)}"
-        return _failure(f"loss {loss!r} of {both}", output.device, cause)
+        shapes = " and ".join(str(tuple(output.shape)) for output in outputs)
+        return _failure(
+            f"loss {loss!r} of an output {shapes} and labels {labels.dtype} {tuple(labels.shape)}", device, cause
+        )
 
     return foreign_code(failure)
 
@@ -50,12 +52,12 @@ def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusEr
     return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
 
 
-def _check_labels(loss: str, output: Tensor, labels: Tensor) -> None:
-    check_label_shape(loss, TensorSpec.of(output), TensorSpec.of(labels))
+def _check_labels(loss: str, outputs: Features, labels: Tensor) -> None:
+    check_label_shape(loss, specs_of(outputs), TensorSpec.of(labels))
     if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
-        _check_classes(labels, output.shape[1])
+        _check_classes(labels, outputs[0].shape[1])
     if labels_of(loss) is Labels.TOKENS:
-        _check_classes(labels, output.shape[-1])
+        _check_classes(labels, outputs[0].shape[-1])
 
 
 def _check_classes(labels: Tensor, classes: int) -> None:

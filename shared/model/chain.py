@@ -158,10 +158,9 @@ class Chain:
         return tuple(self.input_names[place] for place in places) if self.input_names else ()
 
     @property
-    def output(self) -> TensorSpec:
-        """The output. A loss takes one tensor, so one tensor leaves the last block."""
-        (output,) = self.features[-1]
-        return output
+    def outputs(self) -> FeatureSpecs:
+        """The outputs. A loss with a name of ours takes one, a user's own several."""
+        return self.features[-1]
 
     @property
     def together(self) -> tuple[tuple[int, ...], ...]:

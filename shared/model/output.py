@@ -1,4 +1,4 @@
-"""The one output that is trained on, of a model that returns several by name."""
+"""The one output that is trained on, of a model that returns several, by name or in a tuple."""
 
 import functools
 from collections.abc import Mapping
@@ -10,9 +10,10 @@ from shared.errors import ModelError
 
 
 def choose_output(module: nn.Module, key: str) -> None:
-    """Have a module return one entry of the dictionary that its forward makes. Its names and state stay as they are.
+    """Have a module return one entry of the dictionary, or one place of the tuple, that its forward makes. Its names and state
+    stay as they are.
 
-    Called, it raises ModelError where that is no dictionary, or has no such entry.
+    Called, it raises ModelError where that is neither, or has no such entry.
     """
     kind = type(module)
 
@@ -24,9 +25,12 @@ def choose_output(module: nn.Module, key: str) -> None:
 
 
 def _entry(outputs: object, key: str, model: str) -> Tensor:
+    if isinstance(outputs, tuple | list):
+        outputs = {str(place): each for place, each in enumerate(outputs)}
     if not isinstance(outputs, Mapping):
         raise ModelError(
-            f"model.output is {key!r}, but {model} returns a {type(outputs).__name__} and no dictionary; leave it out"
+            f"model.output is {key!r}, but {model} returns a {type(outputs).__name__} and neither a dictionary nor a "
+            "tuple; leave it out"
         )
     if key not in outputs:
         raise ModelError(f"model.output is {key!r}, but {model} returns {', '.join(map(repr, outputs)) or 'nothing'}")

@@ -7,6 +7,7 @@ of a step) and nothing of how the product computes it. `PlainEdge` does the same
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import torch
@@ -121,12 +122,20 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs
                 if random
                 else by_place(module, chain.input_names)(*given)
             )
-            if recipe.loss == "token_cross_entropy":
-                output, labels = output.view(-1, output.shape[-1]), labels.view(-1)
-            loss = nn.functional.cross_entropy(output, labels)
+            loss = plain_loss(recipe.loss, output, labels)
         (loss / recipe.accumulate_batches).backward()
         plain_update(clipped, optimizer, recipe, step)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def plain_loss(name: str, output: Value, labels: Tensor) -> Tensor:
+    """The loss of a batch, as a user writes it; or the user's own."""
+    if ":" in name:
+        return resolve_name(name)(output, labels)
+    if name == "token_cross_entropy":
+        return nn.functional.cross_entropy(output.view(-1, output.shape[-1]), labels.view(-1))
+    plain = {"mse": "mse_loss", "bce_with_logits": "binary_cross_entropy_with_logits"}
+    return getattr(nn.functional, plain.get(name, name))(output, labels)
 
 
 class PlainEdge:

@@ -6,7 +6,8 @@ there is a choice (paper 000, 4.5). Graph work only: nothing is run or built her
 """
 
 import operator
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,11 +51,30 @@ def find_pieces(trace: TracedForward) -> list[Segment]:
     inner_starts = set(_starts(trace, crossing, end))
     for begin, last in state_spans(trace, positions):
         inner_starts -= set(range(begin + 1, last + 1))
-    crossing |= {first: trace.inputs, end: tuple(trace.nodes[end].all_input_nodes)}
+    crossing |= {first: trace.inputs, end: _outputs(trace)}
+    pieces = list(pairwise([first, *sorted(inner_starts), end]))
+    names = _distinct([_name(trace, start, stop) for start, stop in pieces])
     return [
-        Segment(_name(trace, start, stop), start, stop, crossing[start], crossing[stop])
-        for start, stop in pairwise([first, *sorted(inner_starts), end])
+        Segment(name, start, stop, crossing[start], crossing[stop])
+        for name, (start, stop) in zip(names, pieces, strict=True)
     ]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, where one that comes again, because its layer is called again, counts its calls."""
+    counts = Counter[str]()
+    found = []
+    for name in names:
+        counts[name] += 1
+        found.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return found
+
+
+def _outputs(trace: TracedForward) -> tuple[fx.Node, ...]:
+    """The tensors that the whole forward returns, in its order."""
+    (returned,) = trace.nodes[-1].args
+    every = returned if isinstance(returned, tuple | list) else (returned,)
+    return tuple(each for each in every if isinstance(each, fx.Node))
 
 
 def _starts(trace: TracedForward, crossing: dict[int, tuple[fx.Node, ...]], end: int) -> Iterator[int]:
@@ -118,15 +138,27 @@ def waiting(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[tup
 def whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator[Call]:
     """The calls that stay whole: all calls of a class that in some call passes a tensor by a part of itself.
 
-    So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened.
+    So a residual block without a skip stays as whole as its siblings, and a chain of blocks is opened. What holds a list of
+    such blocks is opened, too, as a transformer that adds positions to tokens before its layers.
     """
     calls = list(_calls(_innermost(trace, positions)))[1:]
-    classes = {
+    passing = {
         type(call.module)
         for call in calls
         if not type(call.module).__module__.startswith("torch.nn.") and _has_skip(call, trace, positions)
     }
+    classes = passing - {type(call.module) for call in calls if _holds_list(call, passing)}
     return (call for call in calls if type(call.module) in classes)
+
+
+def _holds_list(call: Call, classes: set[type]) -> bool:
+    """Tell whether a call holds, at any depth, calls of two modules of these classes that are entries of one list."""
+    lists: dict[str, set[nn.Module]] = {}
+    for inner in list(_calls(call))[1:]:
+        above, _, place = inner.path.rpartition(".")
+        if place.isdecimal() and type(inner.module) in classes:
+            lists.setdefault(above, set()).add(inner.module)
+    return any(len(held) > 1 for held in lists.values())
 
 
 def _innermost(trace: TracedForward, positions: dict[fx.Node, int]) -> Call:

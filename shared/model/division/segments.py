@@ -4,6 +4,7 @@ Knows nothing of where to divide. A piece moves to a device, trains and evaluate
 """
 
 import functools
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
@@ -215,7 +216,10 @@ class _Builder:
 
     def _copy(self, argument: Any) -> Any:
         if isinstance(argument, Mode):
-            return self._read(argument.path, "training")
+            training = self._read(argument.path, "training")
+            if argument.is_flag:
+                return training
+            return self._graph.call_function(operator.getitem, ((argument.evaluated, argument.trained), training))
         if isinstance(argument, Device):
             return self._graph.call_function(getattr, (self._copies[self._sized[0]], "device"))
         if not isinstance(argument, fx.Node):

@@ -40,8 +40,8 @@ class Verification:
     blocks with it."""
 
     def __init__(self, module: nn.Module, example: Features, names: tuple[str, ...] = ()) -> None:
-        """Run the module, which takes the example by these names or by places. Raises ModelError when it fails, or does not
-        make one tensor."""
+        """Run the module, which takes the example by these names or by places. Raises ModelError when it fails, or makes
+        anything but tensors."""
         if any(tensor.dim() == 0 or len(tensor) == 0 for tensor in example):
             raise ModelError("the example input is empty or a single number; it must be a batch, such as 32x3x32x32")
         if len({len(tensor) for tensor in example}) > 1:
@@ -114,16 +114,20 @@ class Verification:
                     if not isinstance(output, Tensor):
                         kind = type(output).__name__
                         raise ModelError(
-                            f"{title} returns a {kind} {case.label}; it must return one tensor, or a tuple of tensors"
+                            f"{title} returns a {kind} {case.label}; it must return one tensor, or a tuple of tensors; "
+                            "model.output may name the one to train on"
                         )
                 walk.step(outputs)
                 draws.append(not all(map(torch.equal, generators, generator_states())))
                 specs.append(specs_of(outputs))
                 features = outputs
-        if len(features) != 1:
-            raise ModelError(f"{titled[-1][0]} returns a tuple {case.label}; it must return one tensor")
+        if len(features) != 1 and any(each.shape[:1] != case.inputs[0].shape[:1] for each in features):
+            raise ModelError(
+                f"{titled[-1][0]} returns tensors of shapes {', '.join(str(tuple(each.shape)) for each in features)} "
+                f"{case.label}; each must have the batch first"
+            )
         observed = Observed(tuple(specs), walk.modified(), tuple(draws), tuple(walk.passed))
-        return _Result(features[0], self._buffers.copies(), observed)
+        return _Result(features, self._buffers.copies(), observed)
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,15 @@ class _Pass:
 
 @dataclass(frozen=True)
 class _Result:
-    output: Tensor
+    outputs: Features
     buffers: list[Tensor]
     observed: Observed
 
 
 def _same(one: _Result, other: _Result) -> bool:
-    return same_bits(one.output, other.output) and all(map(same_bits, one.buffers, other.buffers))
+    if len(one.outputs) != len(other.outputs):
+        return False
+    return all(map(same_bits, (*one.outputs, *one.buffers), (*other.outputs, *other.buffers)))
 
 
 def _failure(what: str, block: nn.Module, all_entered: FeatureSpecs, cause: BaseException) -> ModelError:

@@ -10,14 +10,24 @@ from shared.model.tracing.record import Call, Device, Record
 
 
 class Mode:
-    """Stands in a node's arguments for the `training` flag of the submodule at `path` ("" is the module itself)."""
+    """Stands in a node's arguments for what follows from the `training` flag of the submodule at `path` ("" is the module
+    itself): one value in train mode, and another in eval mode."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, trained: Any, evaluated: Any) -> None:
+        self.path, self.trained, self.evaluated = path, trained, evaluated
+
+    @property
+    def is_flag(self) -> bool:
+        """True if the values are those of the flag itself."""
+        return self.trained is True and self.evaluated is False
+
+
+_FOLLOWING = (bool, int, float, str, type(None))
+"""Types of values that may follow the mode."""
 
 
 def follow_mode(trained: Record, evaluated: Record) -> None:
-    """Put a `Mode` in the arguments of the nodes traced in train mode wherever the same node has False in eval mode.
+    """Put a `Mode` in the arguments of the nodes traced in train mode wherever the same node has another value in eval mode.
 
     Raises OpaqueError for the module whose forward differs between the modes in anything else.
     """
@@ -50,9 +60,9 @@ def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: 
     pairs = dict(zip(ours.graph.nodes, theirs.graph.nodes, strict=True))
     for node, other in pairs.items():
         call = ours.calls[node]
-        mode = Mode(call.path) if modes else None
+        path = call.path if modes else None
         try:
-            args, kwargs = _merge(node.args, other.args, pairs, mode), _merge(node.kwargs, other.kwargs, pairs, mode)
+            args, kwargs = _merge(node.args, other.args, pairs, path), _merge(node.kwargs, other.kwargs, pairs, path)
         except _DiffersError:
             raise differs.at(call, node) from None
         if modes:
@@ -65,7 +75,7 @@ def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: 
 
 
 class _DiffersError(Exception):
-    """Two arguments differ in more than a flag that follows the mode."""
+    """Two arguments differ in more than a value that may follow the mode."""
 
 
 class _Differences:
@@ -77,22 +87,26 @@ class _Differences:
         return OpaqueError(call.module, where, self._reason)
 
 
-def _merge(ours: Any, theirs: Any, pairs: dict[fx.Node, fx.Node], mode: Mode | None) -> Any:
-    if mode is not None and ours is True and theirs is False:
-        return mode
+def _merge(ours: Any, theirs: Any, pairs: dict[fx.Node, fx.Node], path: str | None) -> Any:
+    """path: of the module whose mode differing values may follow; None where they may follow none."""
+    if isinstance(ours, _FOLLOWING) and isinstance(theirs, _FOLLOWING):
+        if type(ours) is type(theirs) and repr(ours) == repr(theirs):
+            return ours
+        if path is not None:
+            return Mode(path, ours, theirs)
     if type(ours) is not type(theirs):
         raise _DiffersError
     match ours:
         case fx.Node() if pairs[ours] is theirs:
             return ours
         case tuple() | list() if len(ours) == len(theirs):
-            merged = [_merge(one, other, pairs, mode) for one, other in zip(ours, theirs, strict=True)]
+            merged = [_merge(one, other, pairs, path) for one, other in zip(ours, theirs, strict=True)]
             return merged if isinstance(ours, list) else tuple(merged)
         case dict() if ours.keys() == theirs.keys():
-            return {key: _merge(value, theirs[key], pairs, mode) for key, value in ours.items()}
+            return {key: _merge(value, theirs[key], pairs, path) for key, value in ours.items()}
         case slice():
             ends = ((ours.start, theirs.start), (ours.stop, theirs.stop), (ours.step, theirs.step))
-            return slice(*(_merge(one, other, pairs, mode) for one, other in ends))
+            return slice(*(_merge(one, other, pairs, path) for one, other in ends))
         case Mode() | Device():
             return ours
         case _ if repr(ours) == repr(theirs):

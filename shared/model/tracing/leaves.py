@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from shared import foreign
+from shared.model.tracing.record import ContentsError
 
 _CONTAINERS = (
     *(nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict),
@@ -26,9 +27,19 @@ _NOT_THE_USERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).pa
 class OpaqueError(Exception):
     """The forward of `module` cannot be traced; nor can `function`, which it called on the way, where there is one."""
 
-    def __init__(self, module: nn.Module, where: str, reason: str, function: "FunctionLeaf | None" = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        where: str,
+        reason: str,
+        function: "FunctionLeaf | None" = None,
+        *,
+        asks_contents: bool = False,
+    ) -> None:
         super().__init__(where, reason)
         self.module, self.where, self.reason, self.function = module, where, reason, function
+        self.asks_contents = asks_contents
+        """True if the forward asks for the contents of a tensor there."""
 
 
 class FunctionLeaf:
@@ -44,14 +55,21 @@ class Leaves:
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.tells_of_trace = False
+        """True if `torch.compiler.is_compiling` says yes, so that a forward that can do without contents does not ask."""
         self._classes: set[type] = set()
         self._modules: set[nn.Module] = set()
         self._functions: list[FunctionLeaf] = []
 
     def add(self, found: OpaqueError, root: nn.Module) -> bool:
-        """Let the function, or else the module, be run as it is. Returns False where that is the root: nothing is left then."""
+        """Let the function, or else the module, be run as it is. Returns False where that is the root: nothing is left then.
+
+        A forward that asks for contents is first told that it is traced.
+        """
         leaf = found.function
-        if leaf is not None and all(leaf.function is not known.function for known in self._functions):
+        if found.asks_contents and not self.tells_of_trace:
+            self.tells_of_trace = True
+        elif leaf is not None and all(leaf.function is not known.function for known in self._functions):
             self._functions.append(leaf)
         elif found.module is root:
             return False
@@ -98,7 +116,8 @@ def opaque(module: nn.Module, cause: BaseException) -> BaseException:
         return cause
     frames = _users_frames(cause.__traceback__)
     where = f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else definition_line(module)
-    return OpaqueError(module, where, _reason(cause), _innermost_function([frame for frame, _ in frames]))
+    function = _innermost_function([frame for frame, _ in frames])
+    return OpaqueError(module, where, _reason(cause), function, asks_contents=isinstance(cause, ContentsError))
 
 
 def definition_line(module: nn.Module) -> str:

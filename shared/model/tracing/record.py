@@ -10,6 +10,10 @@ class TraceError(Exception):
     """The forward does something that a trace does not keep."""
 
 
+class ContentsError(TraceError):
+    """The forward asks for the contents of a tensor, which differ from batch to batch."""
+
+
 class Device:
     """Stands in a node's arguments for the device of the tensors that are computed on."""
 

@@ -24,7 +24,7 @@ from shared.model.random_state import generator_states
 from shared.model.snapshot import unchanged
 from shared.model.tracing.leaves import Leaves, OpaqueError, definition_line, is_torchs, opaque
 from shared.model.tracing.nodes import Nodes, Unchanged, leaves_of, tensors_of
-from shared.model.tracing.record import Call, Record, TraceError
+from shared.model.tracing.record import Call, ContentsError, Record, TraceError
 
 _SIZES = frozenset(("shape", "size", "__len__", "numel", "nelement"))
 _FACTS = _SIZES | {
@@ -137,7 +137,7 @@ class Recorder(TorchFunctionMode):
         for tensor in asked:
             if not self._nodes.is_known(tensor):
                 how = "for control flow" if name == "__bool__" else f"by {name.strip('_')}()"
-                raise TraceError(
+                raise ContentsError(
                     f"forward() asks for the contents of a tensor, which differ from batch to batch, {how}"
                 )
             self._contents_asked.append((tensor, tensor._version))
@@ -233,11 +233,18 @@ class Recorder(TorchFunctionMode):
         def applied(kind: type[Function], *args: Any, **kwargs: Any) -> Any:
             return self._applied(kind, *args, **kwargs)
 
+        is_compiling = torch.compiler.is_compiling
+
+        def compiling() -> bool:
+            return self._is_recording() or is_compiling()
+
         with ExitStack() as stack:
             stack.enter_context(unchanged(self._root))
             stack.enter_context(self._leaves.functions_replaced(self._as_leaf))
             stack.enter_context(_replaced(nn.Module, "__call__", called))
             stack.enter_context(_replaced(Function, "apply", classmethod(applied)))
+            if self._leaves.tells_of_trace:
+                stack.enter_context(_replaced(torch.compiler, "is_compiling", compiling))
             for module in {inspect.getmodule(type(part)) for part in self._root.modules()}:
                 if module is not None and not hasattr(module, "len") and not is_torchs(module):
                     stack.enter_context(_replaced(module, "len", self._len))

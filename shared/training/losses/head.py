@@ -10,7 +10,7 @@ from torch import Tensor
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
-from shared.model.features import Features, Gradients
+from shared.model.features import Features, Gradients, specs_of
 from shared.model.spec import TensorSpec
 from shared.registry import LOSSES, Labels, labels_of
 from shared.training.losses.labels import check_label_shape
@@ -32,13 +32,13 @@ class ComputedLoss(NamedTuple):
     """Start of a backward: the gradients of all parts, and of all batches of an update, sum to that of the mean."""
     loss: Tensor
     """The part's own mean."""
-    output: Tensor
+    outputs: Features
     labels: Tensor
 
     def read(self) -> BatchLoss:
         """The figures; waits for a GPU."""
-        output, labels = self.output.detach(), self.labels
-        classes = output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
+        output, labels = self.outputs[0].detach(), self.labels
+        classes = len(self.outputs) == 1 and output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
         correct = int((output.argmax(1) == labels).sum()) if classes else None
         return BatchLoss(float(self.loss.detach()), correct, len(labels))
 
@@ -52,14 +52,15 @@ def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
 
 
 class LossHead:
-    """A loss function: mean over the batch of (output, labels). It takes one tensor, so one tensor leaves the last block."""
+    """A loss function: mean over the batch of (output, labels). A user's own takes a tuple where several tensors leave the last
+    block."""
 
     def __init__(self, name: str, allowed: Allowed | None) -> None:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
         self._labels = labels_of(name)
-        self._checked: tuple[torch.Size, torch.Size, torch.dtype] | None = None
-        """The shapes of the last output and labels, and the labels' type."""
+        self._checked: tuple[list[torch.Size], torch.Size, torch.dtype] | None = None
+        """The shapes of the last outputs and labels, and the labels' type."""
         if name in LOSSES:
             self._function = resolve_name(LOSSES[name].implementation)
         elif ":" in name:
@@ -79,15 +80,14 @@ class LossHead:
                 f"loss {self._name!r} is the mean over all tokens of a batch; one worker must have the last block for all "
                 "samples"
             )
-        (output,) = outputs
-        labels = self._fitted(output, labels)
-        loss = self._function(output, labels)
+        labels = self._fitted(outputs, labels)
+        loss = self._function(outputs[0] if len(outputs) == 1 else outputs, labels)
         if loss.numel() != 1:
             raise ModelError(
                 f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
         root = loss if share == 1.0 else loss * share
-        return ComputedLoss(root if batches == 1 else root / batches, loss, output, labels)
+        return ComputedLoss(root if batches == 1 else root / batches, loss, outputs, labels)
 
     def gradient(
         self, outputs: Features, labels: Tensor, share: float = 1.0, batches: int = 1
@@ -96,23 +96,26 @@ class LossHead:
 
         share, batches: see `compute`, which raises the same.
         """
-        leaf = outputs[0].detach().requires_grad_()
+        given = tuple(one.detach().requires_grad_(one.is_floating_point()) for one in outputs)
         with torch.enable_grad():
-            computed = self.compute((leaf, *outputs[1:]), labels, share, batches)
+            computed = self.compute(given, labels, share, batches)
         if not computed.root.requires_grad:
-            return computed.read(), (None,)
-        return computed.read(), torch.autograd.grad(computed.root, leaf, allow_unused=True)
+            return computed.read(), (None,) * len(outputs)
+        leaves = [one for one in given if one.requires_grad]
+        found = iter(torch.autograd.grad(computed.root, leaves, allow_unused=True))
+        return computed.read(), tuple(next(found) if one.requires_grad else None for one in given)
 
     def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:
         """The loss of a batch, no more. Raises as `compute` does."""
         with torch.no_grad():
             return self.compute(outputs, labels).read()
 
-    def _fitted(self, output: Tensor, labels: Tensor) -> Tensor:
-        """The labels as the function takes them, on the device of the output."""
-        layout = output.shape, labels.shape, labels.dtype
+    def _fitted(self, outputs: Features, labels: Tensor) -> Tensor:
+        """The labels as the function takes them, on the device of the outputs."""
+        layout = [one.shape for one in outputs], labels.shape, labels.dtype
         if layout != self._checked:  # batch after batch has the same
-            check_label_shape(self._name, TensorSpec.of(output), TensorSpec.of(labels))
+            check_label_shape(self._name, specs_of(outputs), TensorSpec.of(labels))
             self._checked = layout
+        output = outputs[0]
         labels = labels.to(output.device)
         return labels.unsqueeze(-1) if self._labels is Labels.ALIKE and labels.dim() < output.dim() else labels

@@ -32,14 +32,14 @@ def widened(labels: Tensor) -> Tensor:
     return labels if labels.is_floating_point() else labels.long()
 
 
-def check_labels(loss: str, inputs: FeatureSpecs, output: TensorSpec, labels: TensorSpec) -> None:
+def check_labels(loss: str, inputs: FeatureSpecs, outputs: FeatureSpecs, labels: TensorSpec) -> None:
     """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
 
-    inputs, output: of the whole model, for a batch of any size.
+    inputs, outputs: of the whole model, for a batch of any size.
     """
     samples = labels.shape[0]
-    check_label_shape(loss, TensorSpec((samples, *output.shape[1:]), output.dtype), labels)
-    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (*inputs, output)))
+    check_label_shape(loss, tuple(TensorSpec((samples, *one.shape[1:]), one.dtype) for one in outputs), labels)
+    each = max(_LEAST_LABEL_ELEMENTS, *(math.prod(of_model.shape[1:]) for of_model in (*inputs, *outputs)))
     if math.prod(labels.shape) > samples * each:
         raise ModelError(
             f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "
@@ -47,8 +47,16 @@ def check_labels(loss: str, inputs: FeatureSpecs, output: TensorSpec, labels: Te
         )
 
 
-def check_label_shape(loss: str, output: TensorSpec, labels: TensorSpec) -> None:
-    """Refuse labels of a shape that one of `LOSSES` cannot take with this output. Raises ModelError."""
+def check_label_shape(loss: str, outputs: FeatureSpecs, labels: TensorSpec) -> None:
+    """Refuse labels of a shape that one of `LOSSES` cannot take with these outputs. Raises ModelError."""
+    if labels_of(loss) is Labels.ANY:
+        return
+    if len(outputs) > 1:
+        raise ModelError(
+            f"loss {loss!r} takes one tensor, and the model returns {len(outputs)}; let model.output name one of them, or "
+            "training.loss a function of yours, as package.module:function, which takes the tuple and the labels"
+        )
+    (output,) = outputs
     shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
     if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
         raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")

@@ -1,4 +1,4 @@
-"""A model that returns a dictionary trains on one entry of it, at every cut as one process would."""
+"""A model that returns a dictionary or a tuple trains on one entry of it, at every cut as one process would."""
 
 import pytest
 import torch
@@ -27,26 +27,27 @@ def chosen(factory, *more):
     ]
 
 
-def plainly_trained(workload, factory):
+def plainly_trained(workload, factory, entry):
     """The state that a user's own loop ends with."""
     module = build_model(f"tests.support.models.outputs:{factory}", {}, workload.config.training.seed)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for batch in workload.loader.iterate(0, STEPS):
-        nn.functional.cross_entropy(module(batch.inputs)["logits"], batch.labels).backward()
+        nn.functional.cross_entropy(module(batch.inputs)[entry], batch.labels).backward()
         optimizer.step()
         optimizer.zero_grad()
     return module.state_dict()
 
 
-@pytest.mark.parametrize("factory", ["named", "in_blocks"])
-async def test_every_cut_equals_a_plain_loop_over_that_entry(factory):
-    workload = Workload(edge_config(*chosen(factory, 'model.output="logits"')))
-    expected = plainly_trained(workload, factory)
+@pytest.mark.parametrize(("factory", "entry"), [("named", "logits"), ("in_blocks", "logits"), ("paired", 0)])
+async def test_every_cut_equals_a_plain_loop_over_that_entry(factory, entry):
+    output = f'model.output="{entry}"'
+    workload = Workload(edge_config(*chosen(factory, output)))
+    expected = plainly_trained(workload, factory, entry)
     cuts = range(1, len(workload.chain.blocks) + 1)
     assert len(cuts) >= 3
     async with running_trainer() as server:
         for cut in cuts:
-            result = await train_with(server, *chosen(factory, 'model.output="logits"', f"deployment.cut={cut}"))
+            result = await train_with(server, *chosen(factory, output, f"deployment.cut={cut}"))
             assert_same_bits(dict(expected), dict(result.module.state_dict()))
 
 
@@ -55,6 +56,7 @@ async def test_every_cut_equals_a_plain_loop_over_that_entry(factory):
     [
         ("named", "scores", "model.output is 'scores', but Named returns 'hidden', 'logits'"),
         ("in_blocks", "loss", "model.output is 'loss', but Head returns 'logits'"),
+        ("paired", "2", "model.output is '2', but Paired returns '0', '1'"),
     ],
 )
 def test_an_entry_that_is_not_there_is_refused_with_those_that_are(factory, output, sentence):
@@ -62,4 +64,8 @@ def test_an_entry_that_is_not_there_is_refused_with_those_that_are(factory, outp
 
 
 def test_an_entry_of_one_tensor_is_refused():
-    agent_fails(ExitCode.MODEL, "returns a Tensor and no dictionary; leave it out", flags=["model.output=logits"])
+    agent_fails(
+        ExitCode.MODEL,
+        "returns a Tensor and neither a dictionary nor a tuple; leave it out",
+        flags=["model.output=logits"],
+    )

@@ -240,6 +240,66 @@ class Decoder(nn.Module):
         return self.head(self.decoder(x, memory, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1])))
 
 
+class Noisy(nn.Module):
+    """Drops at a rate, and by a way, that follow its mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of the shape of `x`."""
+        x = F.dropout(self.first(x), 0.3 if self.training else 0.0)
+        x = F.gelu(self.second(x), approximate="tanh" if self.training else "none")
+        return self.third(x.clamp(min=-1.0 if self.training else None, max=1.0))
+
+
+class Skipping(nn.Module):
+    """Needs no mask where nothing is padding, and does not look where it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T), of which 0 is padding, to scores (B, T, VOCABULARY)."""
+        kept = tokens != 0
+        x = self.tokens(tokens)
+        skips = not torch.compiler.is_compiling() and bool(kept.all())
+        for layer in self.layers:
+            x = layer(x) if skips else layer(x).masked_fill(~kept.unsqueeze(-1), 0.0)
+        return self.head(x)
+
+
+class Body(nn.Module):
+    """A transformer that adds places to tokens before its layers."""
+
+    def __init__(self, longest: int = 12) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(longest, WIDTH)
+        self.layers = nn.ModuleList(Layer(longest) for _ in range(2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to features (B, T, WIDTH)."""
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Headed(nn.Module):
+    """The same with a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Body(), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T) to scores (B, T, VOCABULARY)."""
+        return self.head(self.body(tokens))
+
+
 class Angles(nn.Module):
     """Cosines and sines of places, from a buffer that no state dict holds."""
 

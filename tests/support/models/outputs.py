@@ -40,3 +40,17 @@ def named() -> nn.Module:
 def in_blocks() -> nn.Module:
     """Blocks that are declared."""
     return nn.Sequential(nn.Linear(64, 24), nn.Sequential(nn.Tanh(), nn.Linear(24, 24)), Head())
+
+
+class Paired(Named):
+    """Scores and, where there are targets, their loss."""
+
+    def forward(self, inputs: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """A tuple of two."""
+        scores = super().forward(inputs)["logits"]
+        return scores, None if targets is None else nn.functional.cross_entropy(scores, targets)
+
+
+def paired() -> nn.Module:
+    """One that returns a tuple."""
+    return Paired()

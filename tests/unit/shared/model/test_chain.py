@@ -124,7 +124,7 @@ def test_features_are_what_crosses_each_cut(module):
     for block, (spec,) in zip(chain.blocks, chain.features, strict=False):
         assert TensorSpec.of(value) == spec
         value = block.module(value)
-    assert TensorSpec.of(value) == chain.output
+    assert (TensorSpec.of(value),) == chain.outputs
 
 
 @settings(deadline=None, max_examples=examples(30))

@@ -190,20 +190,25 @@ def test_state_that_is_neither_parameter_nor_buffer_is_refused():
         build_chain(nn.Sequential(nn.Linear(WIDTH, WIDTH), Extra(WIDTH, WIDTH)), example())
 
 
-def test_the_last_block_returns_one_tensor():
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (lambda _: None, "Two returns a NoneType in train mode; it must return one tensor, or a tuple of tensors"),
+        (torch.sum, r"Two returns tensors of shapes \(4, 6\), \(\) in train mode; each must have the batch first"),
+    ],
+)
+def test_a_model_returns_tensors_with_the_batch_first(second, says):
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = nn.Linear(WIDTH, WIDTH)
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.linear(x), x
+            x = self.second(self.first(x).relu())
+            return x, second(x)
 
-    with pytest.raises(ModelError, match="Two returns a tuple in train mode; it must return one tensor"):
+    with pytest.raises(ModelError, match=says):
         build_chain(Two(), example())
-
-    with pytest.raises(ModelError, match="Sequential returns a tuple in train mode; it must return one tensor"):
-        build_chain(nn.Sequential(layer(), Two()), example())
 
 
 def test_one_block_is_no_chain():
@@ -271,7 +276,7 @@ def test_a_cut_leaves_the_edge_a_block_and_may_leave_the_cloud_none():
 def test_an_output_without_the_batch_in_front_stays_where_the_last_block_is():
     flattened = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Flatten(0, 1)))
     chain = build_chain(flattened, example(4, 5, WIDTH))
-    assert chain.output.shape == (20, WIDTH)
+    assert chain.outputs[0].shape == (20, WIDTH)
     for cut in (1, 2):
         check_cut(cut, chain)
 

@@ -80,6 +80,9 @@ CASES = [
     (asking.Decoder, TOKENS, ["embed", *(f"decoder.layers.{index}" for index in range(3)), "head"]),
     (asking.Rotary, TOKENS, ["tokens", "layers.0", "layers.1", "layers.2", "head"]),
     (asking.Padded, TOKENS, ["embed", "encoder", "head"]),
+    (asking.Noisy, SEQUENCES, ["first", "second", "third"]),
+    (asking.Skipping, TOKENS, ["tokens", "layers.0", "layers.1", "head"]),
+    (asking.Headed, TOKENS, ["body.tokens", "body.positions", "body.layers.0", "body.layers.1", "head"]),
 ]
 IDS = [f"{case[0].__name__}-{place}" for place, case in enumerate(CASES)]
 
@@ -109,7 +112,21 @@ def test_blocks_go_to_another_device_with_the_tensors_that_they_make(make):
     for block in chain.blocks:
         value = block.module.to("meta")(value)
     assert value.is_meta
-    assert value.shape == chain.output.shape
+    assert (value.shape,) == tuple(spec.shape for spec in chain.outputs)
+
+
+def test_layers_that_are_called_twice_give_blocks_of_different_names():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, one: Tensor, other: Tensor) -> Tensor:
+            return self.head(self.second(self.first(one).relu()) - self.second(self.first(other).relu()))
+
+    chain = build_chain(Twice(), (example(4, 5, WIDTH), example(4, 5, WIDTH)))
+    assert names(chain) == ["first", "second", "first (2)", "second (2)", "head"]
+    assert chain.together == ((0, 2), (1, 3))
 
 
 class Deciding(nn.Module):

@@ -1,7 +1,5 @@
 """Real networks become the expected chains: ours, torchvision's and timm's."""
 
-import sys
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +8,7 @@ from shared.errors import ModelError
 from shared.model import zoo
 from shared.model.chain import Chain, build_chain
 from shared.model.spec import TensorSpec, parse_example
+from tests.support.torchvisions import torchvision_imported
 
 torch.set_num_threads(1)
 
@@ -28,21 +27,8 @@ EFFICIENTNET_LITE0 += ["blocks.6", "conv_head", "classifier"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def torchvision_without_its_operators():
-    """A torchvision built for CUDA finds no operators of its own beside a CPU build of torch, and its import fails."""
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        yield library
-    except ImportError:
-        yield None
-    else:
-        yield None
+def _torchvision():
+    torchvision_imported()
 
 
 def names(chain: Chain) -> list[str]:

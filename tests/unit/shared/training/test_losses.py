@@ -154,3 +154,22 @@ def test_numbers_with_a_fraction_travel_as_they_are():
     labels = torch.tensor([0.5, 2.0], dtype=torch.float64)
     assert narrowed(labels) is labels
     assert widened(labels) is labels
+
+
+def test_a_loss_of_the_users_takes_a_tuple_and_gives_each_float_its_gradient():
+    """The third output is of integers, and the fourth has no part in the loss."""
+    first, second = torch.randn(4, 3), torch.randn(4, 2)
+    outputs = (first, second, torch.arange(4), torch.randn(4))
+    loss, gradients = LossHead("tests.support.models.losses:of_two", None).gradient(outputs, torch.ones(4))
+    assert loss.loss == pytest.approx(float(first.square().mean() + second.sum(1).mean()))
+    torch.testing.assert_close(gradients[0], first / 6)
+    torch.testing.assert_close(gradients[1], torch.full((4, 2), 0.25))
+    assert gradients[2:] == (None, None)
+    assert loss.correct is None
+
+
+@each_loss
+def test_every_loss_of_ours_takes_one_tensor(spec):
+    output, labels = drawn(spec)
+    with pytest.raises(ModelError, match="takes one tensor, and the model returns 2; let model"):
+        LossHead(spec.name, None).compute((output, output), labels)

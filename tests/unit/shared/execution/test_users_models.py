@@ -1,0 +1,166 @@
+"""Models as people write them: at every cut that is offered, training equals the plain loop, bit for bit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.placement import Placement
+from shared.training.recipe import OptimizerConfig
+from tests.support.models.users import libraries, pictures, tables, texts
+from tests.support.plain import assert_same_bits
+from tests.support.trained import BATCH, MOST_STEPS, Batch, Task, Trained
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.zoo]
+PLACEMENTS, QUICK = 24, 4
+"""Most placements with several cuts of one model, and steps and placements of the quick form."""
+
+
+def drawn(words: int, length: int) -> Tensor:
+    return torch.randint(words, (BATCH, length))
+
+
+def classes() -> Tensor:
+    return torch.randint(3, (BATCH,))
+
+
+def rows() -> Batch:
+    kinds = torch.stack([torch.randint(each, (BATCH,)) for each in tables.KINDS], 1)
+    return (kinds, torch.randn(BATCH, tables.NUMBERS)), classes()
+
+
+def masks() -> Batch:
+    return torch.randn(BATCH, 1, 16, 16), torch.randint(pictures.CLASSES, (BATCH, 16, 16))
+
+
+def same_pictures() -> Batch:
+    shown = torch.rand(BATCH, 1, 16, 16)
+    return shown, shown.clone()
+
+
+def boxes() -> Batch:
+    box = torch.rand(BATCH, 2, 4)
+    kind = torch.randint(-1, pictures.CLASSES, (BATCH, 2, 1)).float()
+    return torch.randn(BATCH, 1, 16, 16), torch.cat([kind, box], 2)
+
+
+def following(words: int, length: int = texts.LENGTH) -> Batch:
+    """Tokens, and those after each."""
+    tokens = drawn(words, length + 1)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def named(inputs: Batch) -> Batch:
+    tokens, labels = inputs
+    assert isinstance(tokens, Tensor)
+    return {"input_ids": tokens}, labels
+
+
+def padded(words: int = libraries.WORDS) -> dict[str, Tensor]:
+    """Texts of several lengths, as a tokenizer gives them."""
+    lengths = torch.tensor([texts.LENGTH, 5, 6, 3])
+    return {
+        "input_ids": drawn(words, texts.LENGTH),
+        "attention_mask": (torch.arange(texts.LENGTH)[None] < lengths[:, None]).long(),
+    }
+
+
+def ends(tokens: dict[str, Tensor]) -> Batch:
+    """Padded texts, of which the padding is not learnt."""
+    labels = tokens["input_ids"].roll(-1, 1).masked_fill(tokens["attention_mask"] == 0, -100)
+    return tokens, labels
+
+
+def sentence_pairs() -> Batch:
+    return (drawn(texts.WORDS, 7), drawn(texts.WORDS, 5)), drawn(texts.WORDS, 5)
+
+
+def past() -> Batch:
+    inputs = {
+        "past": torch.randn(BATCH, tables.PAST, 2),
+        "future_known": torch.randn(BATCH, tables.FUTURE, 3),
+        "past_mask": torch.rand(BATCH, tables.PAST) > 0.2,
+    }
+    return inputs, torch.randn(BATCH, tables.FUTURE, 2)
+
+
+def two_pictures() -> Batch:
+    return (torch.randn(BATCH, 1, 16, 16), torch.randn(BATCH, 1, 16, 16)), torch.randint(2, (BATCH,)).float()
+
+
+def purchases() -> Batch:
+    return {"user": drawn(20, 1).squeeze(1), "item": drawn(30, 1).squeeze(1)}, torch.randint(2, (BATCH,)).float()
+
+
+TOKENS, PICTURES = "token_cross_entropy", "tests.support.models.users.pictures"
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, clip_norm=1.0)
+TASKS = {
+    "table of kinds and numbers": Task(tables.Tabular, rows, optimizer=ADAMW),
+    "U-Net": Task(pictures.UNet, masks),
+    "autoencoder": Task(pictures.Autoencoder, same_pictures, "mse"),
+    "VAE with its own loss": Task(pictures.VAE, same_pictures, f"{PICTURES}:vae_loss", optimizer=ADAMW),
+    "LSTM of characters": Task(texts.CharLSTM, lambda: following(texts.WORDS), TOKENS),
+    "GPT with tied weights": Task(texts.GPT, lambda: following(texts.WORDS), TOKENS, optimizer=ADAMW),
+    "torch's encoder with padding": Task(texts.TransformerClassifier, lambda: (drawn(4, texts.LENGTH), classes())),
+    "torch's encoder and decoder": Task(texts.Translator, sentence_pairs, TOKENS),
+    "BERT": Task(libraries.bert, lambda: (padded(), classes()), output="logits", optimizer=ADAMW),
+    "GPT-2": Task(libraries.gpt2, lambda: named(following(libraries.WORDS)), TOKENS, "logits", ADAMW),
+    "GPT-2 with padding": Task(libraries.gpt2, lambda: ends(padded()), TOKENS, "logits"),
+    "GPT-2 with adapters": Task(libraries.adapted_gpt2, lambda: ends(padded()), TOKENS, "logits", ADAMW),
+    "ViT": Task(libraries.vit, lambda: ({"pixel_values": torch.randn(BATCH, 1, 16, 16)}, classes()), output="logits"),
+    "Llama": Task(libraries.llama, lambda: ends(padded()), TOKENS, "logits", ADAMW),
+    "EfficientNet": Task(libraries.efficientnet, lambda: (torch.randn(BATCH, 3, 32, 32), classes())),
+    "CNN of sounds": Task(pictures.AudioCNN, lambda: (torch.randn(BATCH, 1, 256), classes())),
+    "recommender": Task(tables.Recommender, purchases, "bce_with_logits", optimizer=ADAMW),
+    "forecast of a series": Task(tables.Forecaster, past, "mse"),
+    "detector with three outputs": Task(pictures.Detector, boxes, f"{PICTURES}:detection_loss"),
+    "GRU that reads and writes": Task(texts.Seq2Seq, sentence_pairs, TOKENS),
+    "two pictures, one network": Task(tables.Siamese, two_pictures, "bce_with_logits"),
+    "mixture of experts": Task(tables.MixtureOfExperts, lambda: (torch.randn(BATCH, tables.NUMBERS), classes())),
+    "graph": Task(tables.GraphNetwork, lambda: (torch.randn(BATCH, tables.NODES, 2), classes())),
+}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def trained(request, one_thread):  # noqa: ARG001 - what is compared is computed on one thread
+    return Trained(TASKS[request.param])
+
+
+def chosen(trained: Trained, most: int) -> Iterator[Placement]:
+    """Every cut, and some of the placements with several cuts."""
+    every = list(trained.placements())
+    several = [each for each in every if len(each.tiles) > 2]
+    yield from (each for each in every if len(each.tiles) == 2)
+    yield from several[:: -(-len(several) // most) or 1]
+
+
+def without_chance(module: nn.Module) -> nn.Module:
+    """The module without dropout, so that the plain loop runs the module itself and not its blocks."""
+    for part in module.modules():
+        for name in ("p", "dropout"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    return module
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_training_at_any_cut_equals_the_plain_loop(name):
+    task = TASKS[name]
+    trained = Trained(task._replace(model=lambda: without_chance(task.model())))
+    for placement in list(chosen(trained, QUICK))[::2]:
+        assert_same_bits(trained.plain(QUICK), trained.placed(placement, QUICK))
+
+
+@pytest.mark.slow
+def test_thirty_steps_at_every_cut_labels_that_stay_and_chains_of_three_equal_the_plain_loop(trained):
+    for placement in chosen(trained, PLACEMENTS):
+        assert_same_bits(trained.plain(MOST_STEPS), trained.placed(placement, MOST_STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", ["replay", "stash"])
+def test_the_order_of_a_training_with_stale_weights_gives_its_bits_again(trained, backward):
+    for seed, placement in enumerate(list(chosen(trained, PLACEMENTS))[::3]):
+        assert_same_bits(*trained.late_and_replayed(replace(placement, staleness=2), backward, seed, 6))
