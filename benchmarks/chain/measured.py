@@ -23,6 +23,7 @@ from shared.training import block_state
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.stage import lone_stage
+from shared.training.step_seconds import totals
 
 END_SECONDS = 0.002
 """Processor time of a step at either end of a link, beside that of the blocks (`python -m benchmarks.edge_cpu`)."""
@@ -62,7 +63,8 @@ def measured_model(flags: Sequence[str], block_seconds: Sequence[float] | None =
 
         def seconds(first: int, stop: int) -> float:
             stage = lone_stage(chain, first, stop, experiment.recipe, torch.device("cpu"))
-            return min(measure_stage(stage, chain.features[first], input_gradient=first > 0, repeats=repeats))
+            steps = measure_stage(stage, chain.features[first], input_gradient=first > 0, repeats=repeats)
+            return min(totals(steps))
 
         runs = run_table(len(chain.blocks), seconds)
     else:

@@ -232,10 +232,11 @@ class TrainerService:
             check_run(request.first, request.stop, session.judge.chain)
             copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
             lane = self._threads.compute_lane(session.id)
-            step = await lane.run(measured_step, session, request.first, request.stop, request.repeats)
+            samples = request.samples if request.HasField("samples") else None
+            step = await lane.run(measured_step, session, request.first, request.stop, request.repeats, samples)
             # One call each, so that others get their turn in between, and none is made for a caller that has gone.
-            seconds = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
-        return pb.MeasureStageResponse(seconds=seconds)
+            steps = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
+        return pb.MeasureStageResponse(steps=[pb.StepSeconds(**seconds._asdict()) for seconds in steps])
 
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
         """Report the progress of a session."""

@@ -33,7 +33,7 @@ from shared.commands.options import one_of
 from shared.errors import PlanError
 from shared.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
 
-OF_TIERS_ALONE = {"batch", "inputs_to", "placements"}
+OF_TIERS_ALONE = {"batch", "inputs_to", "placement_out", "placements"}
 OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something about three tiers."""
 
@@ -88,6 +88,10 @@ def plan(
         Path | None,
         typer.Option(help="Placements to cost in place of planning, a JSON object a line.", rich_help_panel=TIERS),
     ] = None,
+    placement_out: Annotated[
+        Path | None,
+        typer.Option(help="File to write the placement to, for placement.file.", rich_help_panel=TIERS),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, or how three tiers share layers and
@@ -104,10 +108,14 @@ def plan(
         permitted = frozenset(inputs_to or ())
         space = SearchSpace(parse_bits(bits), staleness or 0, allow_edge_only=allow_edge_only, inputs_to=permitted)
         question = tiers_question(loaded, space, batch, inputs_to or ())
+        if placements is not None and placement_out is not None:
+            raise typer.BadParameter(
+                "--placements costs placements, and --placement-out writes a planned one; leave one out"
+            )
         if placements is not None:
             print_placements(question, placements, as_json=as_json)
         else:
-            print_tiers_plan(question, planner or BEST, as_json=as_json)
+            print_tiers_plan(question, planner or BEST, placement_out, as_json=as_json)
         return
     if not is_pair(loaded):
         refuse_others(context, {"staleness", "bits", "allow_edge_only", "order", "as_json"})

@@ -17,7 +17,7 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from edge_agent.profiling.calibration_trainings import CalibrationSettings
 
-CHAIN, CALIBRATION = "Of a chain", "Calibration"
+SEVERAL, CALIBRATION = "With several trainers", "Calibration"
 """Panels of the help."""
 
 
@@ -32,7 +32,7 @@ def profile(
     order: Annotated[
         str,
         typer.Option(
-            help="Whether its trainers may stand in another order.", rich_help_panel=CHAIN, **one_of([GIVEN, ANY])
+            help="Whether its trainers may stand in another order.", rich_help_panel=SEVERAL, **one_of([GIVEN, ANY])
         ),
     ] = GIVEN,
     tables: Annotated[
@@ -40,11 +40,19 @@ def profile(
         typer.Option(
             "--table",
             help="NAME=FILE, a worker and its latency table, whose times are then not measured. Repeatable.",
-            rich_help_panel=CHAIN,
+            rich_help_panel=SEVERAL,
         ),
     ] = None,
+    tiers: Annotated[
+        bool,
+        typer.Option(
+            "--tiers",
+            help="Time each block by samples, on this device and two trainers, for plans that divide samples.",
+            rich_help_panel=SEVERAL,
+        ),
+    ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what measuring it costs, and end there.", rich_help_panel=CHAIN)
+        bool, typer.Option("--dry-run", help="Say what measuring it costs, and end there.", rich_help_panel=SEVERAL)
     ] = False,
     calibrate: Annotated[
         bool,
@@ -100,7 +108,7 @@ def profile(
     ] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer, or with several trainers what runs of blocks
-    cost along the chain; an interrupted run goes on."""
+    cost along the chain, or blocks by samples; an interrupted run goes on."""
     with importing("edge-agent"):
         from edge_agent.profiling.calibration_trainings import CalibrationSettings
         from shared.commands.process_log import process_log
@@ -112,12 +120,17 @@ def profile(
     if len(loaded.all_trainers) > 1:
         if calibrate:
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")
+        if tiers and (tables or order != GIVEN):
+            raise ConfigError("--order and --table are for a chain, and --tiers measures three tiers; leave them out")
         with process_log(loaded.log, sys.stderr):
-            _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
+            if tiers:
+                _profile_tiers(loaded, out, repeats, dry_run=dry_run)
+            else:
+                _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
         return
-    if dry_run or tables or order != GIVEN:
+    if dry_run or tables or tiers or order != GIVEN:
         raise ConfigError(
-            "--dry-run, --order and --table are for a chain, and only one trainer is configured; leave them out"
+            "--dry-run, --order, --table and --tiers are for several trainers, and only one is configured; leave them out"
         )
     settings = CalibrationSettings(
         budget_points=budget,
@@ -175,6 +188,23 @@ def _profile_chain(
         chain = asyncio.run(profile_chain(config, out, settings, events.emit, dry_run=dry_run))
     if chain is not None:
         typer.echo(f"chain: {out}")
+
+
+def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool) -> None:
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.events import Estimated, Measured
+        from edge_agent.profiling.tiers_profile import profile_tiers
+
+    with counting_bars(Console(stderr=True), {Measured: "profiling three tiers"}) as events:
+        events.subscribe(Estimated, lambda event: typer.echo(event.line))
+        profile = asyncio.run(profile_tiers(config, out, repeats, events.emit, dry_run=dry_run))
+    if profile is not None:
+        typer.echo(f"tiers: {out}")
 
 
 def _name_and_file(text: str) -> tuple[str, Path]:

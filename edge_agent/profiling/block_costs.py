@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.chain_parts import Run
+from edge_agent.profiling.measured_parts import Run
 from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes
@@ -37,20 +37,21 @@ def _try_block(experiment: Experiment, block: Block) -> TriedBlock:
     chain, first = experiment.chain, block.index
     stage = lone_stage(chain, first, first + 1, experiment.recipe, experiment.held.device)
     wanted = chain.gradients_return(first)
-    (seconds,) = measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=1)
+    (measured,) = measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=1)
     state = stage.held.block_tensors(first).values()
-    return TriedBlock(seconds, 0 if block_state.is_static(block) else sum(tensor.nbytes for tensor in state))
+    return TriedBlock(measured.total, 0 if block_state.is_static(block) else sum(tensor.nbytes for tensor in state))
 
 
 def profiled_blocks(chain: Chain, tried: Sequence[TriedBlock]) -> tuple[ProfiledBlock, ...]:
     """Return the blocks as a profile has them."""
     return tuple(
-        ProfiledBlock(block.name, one.bytes, _trained_bytes(block))
+        ProfiledBlock(block.name, one.bytes, trained_bytes(block))
         for block, one in zip(chain.blocks, tried, strict=True)
     )
 
 
-def _trained_bytes(block: Block) -> int:
+def trained_bytes(block: Block) -> int:
+    """Return the bytes of the parameters of a block that learn."""
     return sum(parameter.nbytes for parameter in block.named_parameters().values() if parameter.requires_grad)
 
 

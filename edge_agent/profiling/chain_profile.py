@@ -1,15 +1,11 @@
 """The profile of a chain of workers: what runs of blocks take on each of them, and what the links between them carry.
 
-Every round times each run of blocks once, in an order of its own, and a time is the median over the rounds; see
-`latency_table`. What is done is kept, so that a profile that was interrupted goes on where it was. Trainers compute on made-up
-features, never on samples. What a latency table of a worker has, measured or predicted, is taken from there.
+A time is the median over the rounds of `worker_measuring`. What a latency table of a worker has, measured or predicted, is
+taken from there.
 """
 
 import asyncio
-import math
-import random
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
@@ -23,17 +19,14 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
-from edge_agent.profiling.chain_links import measured_link
-from edge_agent.profiling.chain_parts import ChainPartFile, Run
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
-from edge_agent.profiling.events import Estimated, Measured
+from edge_agent.profiling.events import Estimated
+from edge_agent.profiling.measured_parts import MeasuredParts, Piece, Run
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import is_of_the_blocks, measuring_session, timer_at, timer_here
-from edge_agent.sessions.joining import join
+from edge_agent.profiling.timers import measuring_session
+from edge_agent.profiling.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
-from shared.client.link_measurement import MOST_BYTES
-from shared.control.formatting import size
-from shared.errors import ConfigError, PlanError, RefusedError
+from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
@@ -42,11 +35,9 @@ from shared.planning.measurements import LinearSeconds
 from shared.prediction import LatencyTable
 from shared.registry import codec_family
 from shared.training.device import prepare_process
+from shared.training.step_seconds import totals
 
 _log = structlog.get_logger(__name__)
-ROUNDS = 3
-_SAVED_EVERY_SECONDS = 1.0
-"""Maximum time of measurements that a profile that is killed has to repeat."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +50,6 @@ class ChainSettings:
     """True if the trainers may stand in another order."""
     tables: Mapping[str, LatencyTable] = field(default_factory=dict)
     """Tables of workers whose times are known, by name."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of one measurement."""
-        return math.ceil(self.repeats / ROUNDS)
 
 
 async def profile_chain(
@@ -80,7 +66,7 @@ async def profile_chain(
     ConfigError for a placement that is no chain, PlanError for a file of another chain.
     """
     prepare_process(config.compute.threads)
-    experiment = await asyncio.to_thread(_experiment, config)
+    experiment = await asyncio.to_thread(chain_experiment, config)
     try:
         with AgentThreads.started() as threads:
             return await _profile(experiment, threads, out, settings, emit, dry_run=dry_run)
@@ -102,8 +88,8 @@ async def _profile(
         raise ConfigError(
             "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
         )
-    parts = await asyncio.to_thread(ChainPartFile, out, _identity(experiment, names, settings))
-    measuring = ChainMeasuring(experiment, threads, names, settings, parts)
+    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, settings))
+    measuring = ChainMeasuring(experiment, names, settings, parts)
     tried = await threads.compute.run(try_blocks, experiment)
     for line in measuring.costs(tried):
         emit(Estimated(line))
@@ -111,7 +97,7 @@ async def _profile(
         return None
     try:
         async with measuring_session(experiment, threads) as session:
-            await measuring.measure(session, emit)
+            await measuring.measure(session, threads, emit)
     finally:
         await asyncio.to_thread(parts.save)
     encode, _ = await threads.codec.run(
@@ -128,15 +114,10 @@ class ChainMeasuring:
     """The measurements of one chain, as far as they are not done."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        threads: AgentThreads,
-        names: Sequence[str],
-        settings: ChainSettings,
-        parts: ChainPartFile,
+        self, experiment: Experiment, names: Sequence[str], settings: ChainSettings, parts: MeasuredParts
     ) -> None:
         """names: of the workers, in the order of the chain."""
-        self._experiment, self._threads = experiment, threads
+        self._experiment = experiment
         self._names, self._settings, self._parts = tuple(names), settings, parts
         self._runs = {name: self._runs_of(place) for place, name in enumerate(names)}
         if strangers := settings.tables.keys() - set(names):
@@ -147,6 +128,14 @@ class ChainMeasuring:
         }
         """Seconds of the runs that are not measured, by worker."""
         self._links = list(combinations(names, 2) if settings.any_order else pairwise(names))
+        pieces = {
+            name: [self._piece(run) for run in runs if run not in self._known[name]]
+            for name, runs in self._runs.items()
+        }
+        self._measuring = WorkerMeasuring(experiment, pieces, self._links, steps_of_a_round(settings.repeats), parts)
+
+    def _piece(self, run: Run) -> Piece:
+        return Piece(*run, self._experiment.batch_size)
 
     def _runs_of(self, place: int) -> list[Run]:
         """The runs of blocks that a worker may have."""
@@ -171,60 +160,11 @@ class ChainMeasuring:
 
     def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
         """List in words the measurements that are still to be made."""
-        steps = self._settings.steps
-        lines, seconds = [], 0.0
-        for name, runs in self._runs.items():
-            left = [run for run in runs for _ in range(self._rounds_left(name, run))]
-            seconds += sum((steps + 1) * sum(block.seconds for block in tried[slice(*run)]) for run in left)
-            known = len(self._known[name])
-            lines.append(
-                f"{name}: {len(left)} measurements of {len(runs) - known} runs of blocks, {steps} steps each"
-                + (f"; {known} runs from its table" if known else "")
-            )
-        links = [link for link in self._links if self._parts.link(*link) is None]
-        named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
-        lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
-        lines.append(f"about {seconds + len(links):.0f} s, if every worker is as quick as this device")
-        return lines
+        return self._measuring.costs(tried, {name: len(known) for name, known in self._known.items()})
 
-    def _rounds_left(self, name: str, run: Run) -> int:
-        if run in self._known[name]:
-            return 0
-        means = self._parts.means(name, run)
-        return ROUNDS if means is None else ROUNDS - len(means) if means else 0
-
-    async def measure(self, session: OpenSession, emit: Emit) -> None:
+    async def measure(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
         """Measure all that is not known yet, and keep it."""
-        timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
-        timers[AGENT] = timer_here(self._experiment, self._threads)
-        order, saved_seconds = random.Random(0), time.monotonic()
-        all_runs = [(name, run) for name, runs in self._runs.items() for run in runs if run not in self._known[name]]
-        total, done = ROUNDS * len(all_runs) + len(self._links), 0
-        for number in range(ROUNDS):
-            for name, run in order.sample(all_runs, len(all_runs)):
-                means = self._parts.means(name, run)
-                if means is None or 0 < len(means) <= number:
-                    try:
-                        seconds = await timers[name](*run, self._settings.steps)
-                        means = (*(means or ()), statistics.fmean(seconds))
-                    except RefusedError as refused:
-                        if not is_of_the_blocks(refused, run):
-                            raise
-                        _log.warning("a run of blocks is left out", worker=name, blocks=run, reason=str(refused))
-                        means = ()
-                    self._parts.add(name, run, means)
-                if time.monotonic() - saved_seconds >= _SAVED_EVERY_SECONDS:
-                    await asyncio.to_thread(self._parts.save)
-                    saved_seconds = time.monotonic()
-                done += 1
-                emit(Measured(done, total))
-        await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
-        for near, far in self._links:
-            if self._parts.link(near, far) is None:
-                self._parts.add_link(near, far, await measured_link(session, near, far))
-                await asyncio.to_thread(self._parts.save)
-            done += 1
-            emit(Measured(done, total))
+        await self._measuring.measure(session, threads, emit)
 
     def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> Profile:
         """All that was measured. Raises PlanError where a worker has room for no run of blocks."""
@@ -253,14 +193,14 @@ class ChainMeasuring:
         for run in self._runs[name]:
             if run in self._known[name]:
                 seconds[run] = self._known[name][run]
-            elif means := self._parts.means(name, run):
-                seconds[run] = statistics.median(means)
+            elif rounds := self._parts.rounds(name, self._piece(run)):
+                seconds[run] = statistics.median(totals(rounds))
         if np.isnan(seconds).all():
             raise PlanError(f"worker {name!r} has no room for any run of blocks that it could have in this chain")
         return WorkerProfile(name, seconds, no_times(blocks))
 
 
-def _experiment(config: EdgeConfig) -> Experiment:
+def chain_experiment(config: EdgeConfig) -> Experiment:
     """Build the experiment of a configuration, with a chain of all its trainers where it names no placement. Raises
     IsthmusError."""
     if config.placement.given:
@@ -290,12 +230,13 @@ def _identity(experiment: Experiment, names: Sequence[str], settings: ChainSetti
     """Return the settings that decide the figures, by the name of each in a sentence."""
     config, placement = experiment.config, experiment.placement
     return {
+        "kind": "chain",
         "model": config.model.factory,
         "arguments": config.model.model_dump_json(exclude={"factory"}),
         "batch size": str(config.data.batch_size),
         "workers": ", ".join(names),
         "staleness": f"{placement.staleness} ({config.deployment.backward})",
-        "steps": str(settings.steps),
+        "steps": str(steps_of_a_round(settings.repeats)),
         "order": "any" if settings.any_order else "given",
         "device": config.compute.model_dump_json(),
     }

@@ -36,6 +36,7 @@ from shared.prediction import (
     vector,
 )
 from shared.training.device import prepare_process
+from shared.training.step_seconds import totals
 
 _log = structlog.get_logger(__name__)
 
@@ -153,7 +154,7 @@ async def _rounds(
         for place, run in enumerate(order.sample(runs, len(runs))):
             if run in means:
                 try:
-                    means[run].append(statistics.fmean(await timer(*run, settings.repeats)))
+                    means[run].append(statistics.fmean(totals(await timer(*run, settings.repeats))))
                 except RefusedError as refused:
                     if settings.representative or not is_of_the_blocks(refused, run):
                         raise

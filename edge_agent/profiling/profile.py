@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import structlog
 import xxhash
 
@@ -28,6 +27,7 @@ from edge_agent.profiling.calibration_trainings import (
 )
 from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spread
 from edge_agent.profiling.events import Measured
+from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
@@ -46,6 +46,7 @@ from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.policies import Replay
 from shared.training.stage import Stage, lone_stage
+from shared.training.step_seconds import totals
 
 _log = structlog.get_logger(__name__)
 
@@ -121,16 +122,18 @@ class Profiler:
         """Seconds of steps of the blocks from `cut` on."""
         (trainer,) = session.members.values()
         blocks = len(self._experiment.chain.blocks)
-        return await trainer.client.measure_stage(trainer.session_id, cut, blocks, self._repeats)
+        return totals(await trainer.client.measure_stage(trainer.session_id, cut, blocks, self._repeats))
 
     def _edge_seconds(self, cut: int) -> list[float]:
         inputs = self._experiment.chain.features[0]
-        return measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats, policy=Replay)
+        return totals(
+            measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats, policy=Replay)
+        )
 
     def _serial_seconds(self, cut: int) -> list[float]:
         """T1 at K = 0: the graph of the one forward is kept."""
         inputs = self._experiment.chain.features[0]
-        return measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats)
+        return totals(measure_stage(self._stage(cut), inputs, input_gradient=False, repeats=self._repeats))
 
     def _stage(self, cut: int) -> Stage:
         experiment = self._experiment
@@ -172,7 +175,7 @@ class Profiler:
             _log.warning("no overhead measured: the edge is not what bounds a step at this cut", cut=last)
         serial = done[first].serial
         assert serial is not None, "measured with T1"
-        return overhead_line(points), max(turn - statistics.fmean(serial), 0.0)
+        return line_through(points), max(turn - statistics.fmean(serial), 0.0)
 
     def _profile(
         self,
@@ -258,16 +261,6 @@ async def profile_model(
     await asyncio.to_thread(parts.remove)
     await asyncio.to_thread(trainings.remove)
     return profile
-
-
-def overhead_line(points: list[tuple[float, float]]) -> LinearSeconds:
-    """The line of least squares through (bytes, seconds), neither slope nor constant below 0; none through no points."""
-    if not points:
-        return NO_OVERHEAD
-    sizes, seconds = np.array(points).T
-    spread = float(((sizes - sizes.mean()) ** 2).sum())
-    slope = max(0.0, float(((sizes - sizes.mean()) * seconds).sum()) / spread) if spread else 0.0
-    return LinearSeconds(slope, max(0.0, float(seconds.mean() - slope * sizes.mean())))
 
 
 def _mean(seconds: Sequence[float] | None) -> float | None:

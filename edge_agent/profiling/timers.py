@@ -1,9 +1,10 @@
 """Timers of runs of consecutive blocks: on this device, or on a trainer in a session that nobody trains in."""
 
 import statistics
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
@@ -21,12 +22,14 @@ from shared.placement import AGENT
 from shared.training.measure import measure_stage
 from shared.training.policies import policy_of_stage
 from shared.training.stage import lone_stage
+from shared.training.step_seconds import StepSeconds, totals
 
-Timer = Callable[[int, int, int], Awaitable[Sequence[float]]]
-"""Seconds of each of some steps of blocks [first, stop): called with first, stop, and how many steps.
 
-A step is that of a stage under the experiment's K and backward policy.
-"""
+class Timer(Protocol):
+    """A timer of steps of consecutive blocks at one worker, each under the experiment's K and backward policy."""
+
+    async def __call__(self, first: int, stop: int, repeats: int, samples: int | None = None) -> Sequence[StepSeconds]:
+        """Return the seconds of each step of blocks [first, stop). samples: of a step; a whole batch where it is left out."""
 
 
 _NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
@@ -39,7 +42,7 @@ def timer_here(experiment: Experiment, threads: AgentThreads, chain: Chain | Non
     """Times blocks on this device. chain: blocks to use instead of the experiment's own, whose weights change as they do."""
     chain, deployment = chain or experiment.chain, experiment.config.deployment
 
-    def measure(first: int, stop: int, repeats: int) -> list[float]:
+    def measure(first: int, stop: int, repeats: int, samples: int | None) -> list[StepSeconds]:
         return measure_stage(
             lone_stage(chain, first, stop, experiment.recipe, experiment.held.device),
             chain.features[first],
@@ -48,10 +51,11 @@ def timer_here(experiment: Experiment, threads: AgentThreads, chain: Chain | Non
             policy=policy_of_stage(
                 deployment.backward, experiment.placement.staleness, ends_model=stop == len(chain.blocks)
             ),
+            samples=samples,
         )
 
-    async def timer(first: int, stop: int, repeats: int) -> list[float]:
-        return await threads.compute.run(measure, first, stop, repeats)
+    async def timer(first: int, stop: int, repeats: int, samples: int | None = None) -> list[StepSeconds]:
+        return await threads.compute.run(measure, first, stop, repeats, samples)
 
     return timer
 
@@ -83,7 +87,7 @@ async def measure_meanwhile(
             timer = timer_here(session.experiment, threads, copy)
         else:
             timer = timer_at(await stack.enter_async_context(session_beside(session, worker)))
-        return {run: statistics.median(await timer(*run, MEANWHILE_STEPS)) for run in runs}
+        return {run: statistics.median(totals(await timer(*run, MEANWHILE_STEPS))) for run in runs}
 
 
 def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None:

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from shared.bounds import MOST_WORKERS, is_duration, is_rate, is_session_id, is_step, is_term, is_ticket, is_worker
 from shared.checkpoint import MAX_NAMED
 from shared.errors import ProtocolError, one_line
+from shared.training.step_seconds import StepSeconds
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 T = TypeVar("T")
@@ -56,13 +57,14 @@ class AnswerJudge:
         self._demand(call, "ticket", ticket, is_ticket, "up to 128 letters, digits, - and _")
         return ticket
 
-    def measured_stage(self, answer: pb.MeasureStageResponse, repeats: int) -> list[float]:
+    def measured_stage(self, answer: pb.MeasureStageResponse, repeats: int) -> list[StepSeconds]:
         """Seconds of each step, as many as were asked for."""
         call = "MeasureStage"
-        self._demand(call, "count of seconds", len(answer.seconds), lambda count: count == repeats, str(repeats))
-        for seconds in answer.seconds:
-            self._demand(call, "seconds", seconds, is_duration, _DURATION)
-        return list(answer.seconds)
+        self._demand(call, "count of steps", len(answer.steps), lambda count: count == repeats, str(repeats))
+        for step in answer.steps:
+            for seconds in (step.forward, step.backward, step.update):
+                self._demand(call, "seconds", seconds, is_duration, _DURATION)
+        return [StepSeconds(step.forward, step.backward, step.update) for step in answer.steps]
 
     def peers_checked(self, answer: pb.CheckPeersResponse, asked: int) -> list[pb.PeerCheck]:
         """One for each address, whose reason a terminal may show."""

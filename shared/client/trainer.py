@@ -24,6 +24,7 @@ from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.events import Emit, ignore
 from shared.tensor_wire import check_encoding
+from shared.training.step_seconds import StepSeconds
 from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
 from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
 from shared.version import PROTOCOL_VERSION
@@ -83,9 +84,13 @@ class TrainerClient:
             "GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse
         )
 
-    async def measure_stage(self, session_id: str, first: int, stop: int, repeats: int) -> list[float]:
+    async def measure_stage(
+        self, session_id: str, first: int, stop: int, repeats: int, samples: int | None = None
+    ) -> list[StepSeconds]:
         """Seconds of each step of blocks [first, stop); see `TrainerService.MeasureStage`."""
-        request = pb.MeasureStageRequest(session_id=session_id, first=first, stop=stop, repeats=repeats)
+        request = pb.MeasureStageRequest(
+            session_id=session_id, first=first, stop=stop, repeats=repeats, samples=samples
+        )
         answer = await self._connection.call("MeasureStage", request, pb.MeasureStageResponse, repeats=repeats)
         return self._judge.measured_stage(answer, repeats)
 

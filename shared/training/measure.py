@@ -14,6 +14,7 @@ from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.policies import BackwardPolicy, KeptGraph
 from shared.training.stage import Stage
+from shared.training.step_seconds import StepSeconds
 
 GRADIENT_SCALE = 1e-6
 """Made-up gradients are small, so that the weights stay finite while they are measured with."""
@@ -26,27 +27,46 @@ def measure_stage(
     input_gradient: bool,
     repeats: int,
     policy: type[BackwardPolicy] = KeptGraph,
-) -> list[float]:
+    samples: int | None = None,
+) -> list[StepSeconds]:
     """Seconds of each of `repeats` steps, forward, backward and update on made-up inputs, after one that is not counted.
 
     input_gradient: whether the error gradients at the inputs are wanted, as in the cloud. policy: the work between
-    forward and backward, as a replay (paper 000, 4.4).
+    forward and backward, as a replay (paper 000, 4.4). samples: of the inputs; those of a batch if
+    left out.
     """
-    return timed(stage_step(stage, inputs, policy, input_gradient=input_gradient), repeats)
+    step = stage_step(stage, inputs, policy, input_gradient=input_gradient, samples=samples)
+    return [step() for _ in range(repeats + 1)][1:]
 
 
 def stage_step(
-    stage: Stage, inputs: FeatureSpecs, policy: type[BackwardPolicy], *, input_gradient: bool
-) -> Callable[[], None]:
+    stage: Stage,
+    inputs: FeatureSpecs,
+    policy: type[BackwardPolicy],
+    *,
+    input_gradient: bool,
+    samples: int | None = None,
+) -> Callable[[], StepSeconds]:
     """A function that does one step as `measure_stage` times it."""
-    examples, waiting, steps = _examples(inputs), policy(stage, input_gradient=input_gradient), itertools.count()
+    examples, waiting = _examples(inputs, samples), policy(stage, input_gradient=input_gradient)
+    numbers = itertools.count()
 
-    def step() -> None:
+    def step() -> StepSeconds:
+        moments = [time.perf_counter()]
+
+        def note() -> None:
+            synchronise(stage.device)
+            moments.append(time.perf_counter())
+
         features = waiting.forward(0, examples)
+        note()
         if stage.gradients_return:
             waiting.backward(0, _made_up_gradients(features))
-            stage.update(next(steps))
-        synchronise(stage.device)
+        note()
+        if stage.gradients_return:
+            stage.update(next(numbers))
+        note()
+        return StepSeconds(*(late - early for early, late in itertools.pairwise(moments)))
 
     return step
 
@@ -67,18 +87,17 @@ def untouched(blocks: Sequence[Block]) -> Iterator[None]:
 
 def timed(work: Callable[[], object], repeats: int) -> list[float]:
     """Seconds of each of `repeats` calls, after one that is not counted."""
-    return [seconds_of(work) for _ in range(repeats + 1)][1:]
+    return [_seconds_of(work) for _ in range(repeats + 1)][1:]
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Seconds of one call."""
+def _seconds_of(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
-def _examples(specs: FeatureSpecs) -> Features:
-    return tuple(spec.example() for spec in specs)
+def _examples(specs: FeatureSpecs, samples: int | None) -> Features:
+    return tuple(spec.example(samples) for spec in specs)
 
 
 def _made_up_gradients(features: Slots) -> Gradients:

@@ -4,6 +4,7 @@ import pytest
 
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError
+from shared.training.step_seconds import StepSeconds
 
 
 def have_room_for(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
@@ -11,10 +12,10 @@ def have_room_for(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
     measure_stage = TrainerClient.measure_stage
 
     async def with_little_room(
-        self: TrainerClient, session_id: str, first: int, stop: int, repeats: int
-    ) -> list[float]:
+        self: TrainerClient, session_id: str, first: int, stop: int, repeats: int, samples: int | None = None
+    ) -> list[StepSeconds]:
         if stop - first > blocks:
             raise RefusedError("measuring blocks failed with MemoryError")
-        return await measure_stage(self, session_id, first, stop, repeats)
+        return await measure_stage(self, session_id, first, stop, repeats, samples)
 
     monkeypatch.setattr(TrainerClient, "measure_stage", with_little_room)

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from shared.errors import ConfigError, PlanError
+from shared.files.whole_file import write_whole
 from shared.placement import document_of, parse_placement
 from shared.planner_names import BEST, TIER_PLANNER_NAMES
 from shared.planning import Profile, Question, SearchSpace, TierPlan, TierPlanner, with_batch_size
@@ -24,14 +25,17 @@ def tiers_question(profile: Profile, space: SearchSpace, batch_size: int | None,
     return Question(profile, space)
 
 
-def print_tiers_plan(question: Question, planner: str, *, as_json: bool) -> None:
-    """Plan and print. PlanError for what cannot be planned."""
+def print_tiers_plan(question: Question, planner: str, placement_out: Path | None, *, as_json: bool) -> None:
+    """Plan and print, and write the placement to a file. PlanError for what cannot be planned, and StorageError."""
     if planner not in TIER_PLANNER_NAMES:
         raise PlanError(
             f"--planner is {planner}, which is for two workers; the planners of three tiers are "
             f"{', '.join(TIER_PLANNER_NAMES)}"
         )
     found = TierPlanner(question).plan(planner)
+    if placement_out is not None:
+        text = json.dumps(document_of(found.placement), indent=1)
+        write_whole(placement_out, lambda scratch: scratch.write_text(text))
     notes = _notes(question, planner, found)
     if as_json:
         typer.echo(json.dumps(fields(found) | {"planner": planner, "evaluated": found.evaluated, "notes": notes}))

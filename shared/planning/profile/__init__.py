@@ -1,7 +1,7 @@
 """Measurements of a model on its workers and links: one type, and its files.
 
-`isthmus.profile/v2` is written. Files of pairs (`isthmus.profile/v1`), of chains (`isthmus.chain/v1`) and of three tiers
-(`isthmus.tiers/v1`) are read too.
+`isthmus.profile/v2` is written, and for three tiers `isthmus.tiers/v1`. Files of pairs (`isthmus.profile/v1`) and of chains
+(`isthmus.chain/v1`) are read too.
 """
 
 from shared.planning.profile.files import load_profile, parse_profile
@@ -15,13 +15,16 @@ from shared.planning.profile.profile import (
     WorkerProfile,
     no_times,
 )
-from shared.planning.profile.tiers_v1 import with_batch_size
+from shared.planning.profile.tiers_v1 import SCHEMA as TIERS_SCHEMA
+from shared.planning.profile.tiers_v1 import TIERS, with_batch_size
 from shared.planning.profile.v2 import SCHEMA, profile_to_json
 
 __all__ = [
     "DEFAULT_CODEC_FAMILY",
     "NO_OVERHEAD",
     "SCHEMA",
+    "TIERS",
+    "TIERS_SCHEMA",
     "Hop",
     "MeasuredLink",
     "MessageSeconds",

@@ -40,9 +40,9 @@ async def measuring(monkeypatch):
     """Trainers, and the runs that they are asked to measure, by session."""
     asked, measure_stage = [], TrainerClient.measure_stage
 
-    async def noted(self, session_id, first, stop, repeats):
+    async def noted(self, session_id, first, stop, repeats, samples):
         asked.append((self.address, first, stop))
-        return await measure_stage(self, session_id, first, stop, repeats)
+        return await measure_stage(self, session_id, first, stop, repeats, samples)
 
     monkeypatch.setattr(TrainerClient, "measure_stage", noted)
     async with running_trainers() as servers:
@@ -296,7 +296,7 @@ def test_a_dry_run_says_what_it_costs_and_asks_nobody(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("option", ["--dry-run", "--order=any"])
 def test_what_is_for_a_chain_is_refused_with_one_trainer(option):
-    with pytest.raises(ConfigError, match="are for a chain, and only one trainer is configured"):
+    with pytest.raises(ConfigError, match="are for several trainers, and only one is configured"):
         command(app, "profile", "--out", "profile.json", option)
 
 

@@ -235,14 +235,19 @@ async def test_measuring_leaves_no_trace_and_ends_where_training_begins():
         await agent.open()
         gpu, session = agent.trainers["gpu"], agent.sessions["gpu"]
         before = await agent.download("gpu", 2)
-        for first, stop in ((2, 3), (0, 1), (0, 4)):
-            assert len(await gpu.measure_stage(session, first, stop, 3)) == 3
+        for first, stop, samples in ((2, 3, None), (0, 1, 1), (0, 4, BATCH)):
+            steps = await gpu.measure_stage(session, first, stop, 3, samples)
+            assert len(steps) == 3
+            assert all(step.forward > 0 and step.backward > 0 and step.update > 0 for step in steps)
         after = await agent.download("gpu", 2)
         assert before.keys() == after.keys()
         assert all(torch.equal(before[name], after[name]) for name in before)
         for first, stop in ((2, 2), (3, 2), (0, 99)):
             with pytest.raises(RefusedError, match="out of range"):
                 await gpu.measure_stage(session, first, stop, 1)
+        for samples in (0, BATCH + 1):
+            with pytest.raises(RefusedError, match=f"of {samples} samples were asked for; 1 to {BATCH} can be"):
+                await gpu.measure_stage(session, 2, 3, 1, samples)
         await agent.join()
         with pytest.raises(ProtocolError, match="trains; blocks are measured before that"):
             await gpu.measure_stage(session, 2, 3, 1)

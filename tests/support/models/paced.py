@@ -35,3 +35,22 @@ def slow_to_build(seconds: float) -> nn.Module:
     while time.thread_time() < end:
         pass
     return paced(0.0)
+
+
+class PacedBySample(nn.Module):
+    """A linear layer that takes its time for each sample once it is trained or measured."""
+
+    def __init__(self, inputs: int, outputs: int, seconds: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.seconds = seconds
+
+    def forward(self, value: Tensor) -> Tensor:
+        if value.requires_grad and not value.is_meta:
+            time.sleep(len(value) * self.seconds)
+        return self.linear(value)
+
+
+def paced_by_sample(seconds: float) -> nn.Module:
+    """Three blocks; the second takes so long a sample in a forward that learns."""
+    return nn.Sequential(nn.Linear(64, 32), PacedBySample(32, 16, seconds), nn.Linear(16, 10))

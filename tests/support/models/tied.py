@@ -23,6 +23,14 @@ def tied(width: int = 24) -> nn.Module:
     )
 
 
+def tied_at_the_end(width: int = 10) -> nn.Module:
+    """Four blocks for vectors of 64, the last two with one matrix."""
+    last = nn.Linear(width, width)
+    model = nn.Sequential(nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, width), last)
+    model[2].weight = last.weight
+    return model
+
+
 class TiedText(nn.Module):
     """Tokens to scores of the token that is left out, by the table that the tokens are looked up in."""
 

@@ -1181,6 +1181,7 @@ class MeasureStageRequest(_message.Message):
     REPEATS_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     repeats: _builtins.int
@@ -1189,6 +1190,8 @@ class MeasureStageRequest(_message.Message):
     """The first block."""
     stop: _builtins.int
     """The block behind the last."""
+    samples: _builtins.int
+    """The samples of a step, 1 to those of a batch; a whole batch where it is left out."""
     def __init__(
         self,
         *,
@@ -1196,14 +1199,47 @@ class MeasureStageRequest(_message.Message):
         repeats: _builtins.int = ...,
         first: _builtins.int = ...,
         stop: _builtins.int = ...,
+        samples: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_samples", b"_samples", "samples", b"samples"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_samples", b"_samples", "first", b"first", "repeats", b"repeats", "samples", b"samples", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__samples: _TypeAlias = _typing.Literal["samples"]  # noqa: Y015
+    _WhichOneofArgType__samples: _TypeAlias = _typing.Literal["_samples", b"_samples"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples) -> _WhichOneofReturnType__samples | None: ...
+
+Global___MeasureStageRequest: _TypeAlias = MeasureStageRequest  # noqa: Y015
+
+@_typing.final
+class StepSeconds(_message.Message):
+    """The seconds of a step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORWARD_FIELD_NUMBER: _builtins.int
+    BACKWARD_FIELD_NUMBER: _builtins.int
+    UPDATE_FIELD_NUMBER: _builtins.int
+    forward: _builtins.float
+    """Of the way forward."""
+    backward: _builtins.float
+    """Of the way back, and of whatever lies between, as a replay."""
+    update: _builtins.float
+    """Of the update."""
+    def __init__(
+        self,
+        *,
+        forward: _builtins.float = ...,
+        backward: _builtins.float = ...,
+        update: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "repeats", b"repeats", "session_id", b"session_id", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "forward", b"forward", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MeasureStageRequest: _TypeAlias = MeasureStageRequest  # noqa: Y015
+Global___StepSeconds: _TypeAlias = StepSeconds  # noqa: Y015
 
 @_typing.final
 class MeasureStageResponse(_message.Message):
@@ -1211,19 +1247,19 @@ class MeasureStageResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SECONDS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Seconds of each step."""
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepSeconds]:
+        """Each step."""
 
     def __init__(
         self,
         *,
-        seconds: _abc.Iterable[_builtins.float] | None = ...,
+        steps: _abc.Iterable[Global___StepSeconds] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

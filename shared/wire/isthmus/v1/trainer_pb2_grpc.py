@@ -311,7 +311,7 @@ class TrainerServiceServicer:
         """Times some consecutive blocks, for a profile or a latency table: forward, backward and update on made-up features, as often as
         asked, and between them what the session's K and its backward policy want, as a replay. They may be any blocks of the model.
         Their weights and buffers are put back after every step.
-        FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: blocks or a count out of range.
+        FAILED_PRECONDITION: the session has begun to train. INVALID_ARGUMENT: blocks, samples or a count out of range.
         RESOURCE_EXHAUSTED: the session has several downloads or measurements under way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

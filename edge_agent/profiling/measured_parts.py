@@ -1,18 +1,36 @@
-"""Finished parts of an unfinished profile of a chain, in a file beside it, and the check that they are of the chain of
-today."""
+"""Finished parts of an unfinished profile of several workers, in a file beside it, and the check that they are of today's
+workers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import PlanError
 from shared.planning import load_profile
+from shared.training.step_seconds import StepSeconds
 
 Run = tuple[int, int]
 """The blocks [first, stop)."""
+
+
+class Piece(NamedTuple):
+    """One thing to measure on a worker: steps of consecutive blocks on some samples."""
+
+    first: int
+    stop: int
+    samples: int
+
+    @property
+    def run(self) -> Run:
+        """The blocks [first, stop)."""
+        return self.first, self.stop
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.stop} on {self.samples}"
 
 
 class MeasuredLink(Section):
@@ -23,19 +41,25 @@ class MeasuredLink(Section):
     round_trip_seconds: float = Field(ge=0.0)
 
 
-class ChainMeasurements(Part):
-    """The measurements of a chain."""
+Round = tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]
+"""The mean seconds of forward, backward and update in the steps of one round."""
 
-    of: str = "chain"
+
+class WorkerMeasurements(Part):
+    """The measurements of several workers and of the links between them."""
+
+    of: str = "workers"
     settings: dict[str, str] = Field(default={})
     """Settings that decided the figures, by the name of each in a sentence."""
-    seconds: dict[str, dict[str, tuple[PositiveFloat, ...]]] = Field(default={})
-    """By worker and by run, as "0:2": the mean seconds of a step, one a round; none at all where the worker has no room."""
+    seconds: dict[str, dict[str, tuple[Round, ...]]] = Field(default={})
+    """By worker and by piece, as "0:2 on 32": the rounds; none at all where the worker has no room."""
     links: dict[str, MeasuredLink] = Field(default={})
     """By the names of both ends, as "near-far"."""
+    segments: list[list[int]] | None = None
+    """Numbers of the links that share a segment; None where that is not known yet."""
 
 
-class ChainPartFile:
+class MeasuredParts:
     """The parts of one profile. Its methods block, and raise StorageError."""
 
     def __init__(self, out: Path, settings: Mapping[str, str]) -> None:
@@ -44,25 +68,29 @@ class ChainPartFile:
         Raises PlanError where one of the two files is of something else.
         """
         self._path = out.with_name(out.name + ".parts")
-        self._file = PartFile(self._path, ChainMeasurements)
+        self._file = PartFile(self._path, WorkerMeasurements)
         self._settings = dict(settings)
         self._check_whole(out)
         self.done = self._stored()
         """The measurements so far."""
 
-    def add(self, worker: str, run: Run, means: tuple[float, ...]) -> None:
-        """Take in what a run takes on a worker; `save` writes it down."""
-        of_worker = self.done.seconds.get(worker, {}) | {_key(run): means}
+    def add(self, worker: str, piece: Piece, rounds: Sequence[StepSeconds]) -> None:
+        """Take in the rounds of a piece on a worker; `save` writes them down."""
+        of_worker = self.done.seconds.get(worker, {}) | {str(piece): tuple(tuple(one) for one in rounds)}
         self.done = self.done.model_copy(update={"seconds": self.done.seconds | {worker: of_worker}})
 
     def add_link(self, near: str, far: str, link: MeasuredLink) -> None:
         """Take in what a link carries."""
         self.done = self.done.model_copy(update={"links": self.done.links | {f"{near}-{far}": link}})
 
-    def means(self, worker: str, run: Run) -> tuple[float, ...] | None:
-        """Return the mean seconds of a run on a worker, one a round; none at all where there is no room, None where
-        that is not known."""
-        return self.done.seconds.get(worker, {}).get(_key(run))
+    def add_segments(self, segments: list[list[int]]) -> None:
+        """Take in which links share a segment."""
+        self.done = self.done.model_copy(update={"segments": segments})
+
+    def rounds(self, worker: str, piece: Piece) -> tuple[StepSeconds, ...] | None:
+        """Return the rounds of a piece on a worker; none at all where there is no room, None where that is not known."""
+        rounds = self.done.seconds.get(worker, {}).get(str(piece))
+        return None if rounds is None else tuple(StepSeconds(*one) for one in rounds)
 
     def link(self, near: str, far: str) -> MeasuredLink | None:
         """Return the measurement of a link, or None."""
@@ -77,10 +105,10 @@ class ChainPartFile:
         """It is not needed any more."""
         self._file.remove()
 
-    def _stored(self) -> ChainMeasurements:
+    def _stored(self) -> WorkerMeasurements:
         stored = self._file.find()
         if stored is None:
-            return ChainMeasurements(settings=self._settings)
+            return WorkerMeasurements(settings=self._settings)
         for name, now in self._settings.items():
             if (then := stored.settings.get(name)) != now:
                 raise PlanError(
@@ -90,7 +118,7 @@ class ChainPartFile:
         return stored
 
     def _check_whole(self, out: Path) -> None:
-        """Refuse to replace a file of another chain. Raises PlanError."""
+        """Refuse to replace a file of other workers. Raises PlanError."""
         if not out.exists():
             return
         before = load_profile(out)
@@ -102,7 +130,3 @@ class ChainPartFile:
                     f"{out}: the profile that is there has {name} {then}, and this one has {self._settings[name]}; remove that "
                     "file, or choose another --out"
                 )
-
-
-def _key(run: Run) -> str:
-    return f"{run[0]}:{run[1]}"

@@ -1,9 +1,9 @@
-"""The links of a chain, measured: those of this device by itself, those between trainers by the nearer of the two."""
+"""The links of several workers, measured: those of this device by itself, those between trainers by the nearer of the two."""
 
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.chain_parts import MeasuredLink
+from edge_agent.profiling.measured_parts import MeasuredLink
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Transfer
 from shared.client.credentials import trainer_access

@@ -1,0 +1,217 @@
+"""The profile of three tiers: what each block takes by samples on each worker, and what each link carries (paper 004).
+
+Each block is timed alone, at three sizes of a batch, without a replay; a line goes through the times.
+"""
+
+import asyncio
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import structlog
+
+from edge_agent.config import EdgeConfig
+from edge_agent.experiment.agent_threads import AgentThreads
+from edge_agent.experiment.building import Experiment
+from edge_agent.placement_config import PlacementSection
+from edge_agent.profiling.block_costs import trained_bytes, try_blocks
+from edge_agent.profiling.chain_profile import chain_experiment
+from edge_agent.profiling.codec_times import Fit, codec_fits
+from edge_agent.profiling.events import Estimated
+from edge_agent.profiling.lines import line_through
+from edge_agent.profiling.measured_links import measured_link
+from edge_agent.profiling.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.shared_segments import shared_segments
+from edge_agent.profiling.timers import measuring_session
+from edge_agent.profiling.worker_measuring import WorkerMeasuring, steps_of_a_round
+from edge_agent.sessions.open_session import OpenSession
+from shared.errors import ConfigError, PlanError
+from shared.events import Emit, ignore
+from shared.files.whole_file import write_whole
+from shared.model.features import specs_bytes
+from shared.placement import AGENT
+from shared.planning import Profile, parse_profile
+from shared.planning.measurements import FLOAT32_BITS, LinearSeconds
+from shared.planning.profile import TIERS, TIERS_SCHEMA
+from shared.registry import codec_of_bits
+from shared.training.device import prepare_process
+from shared.training.step_seconds import StepSeconds
+
+_log = structlog.get_logger(__name__)
+PARTS_OF_A_BATCH = (0.25, 0.5, 1.0)
+"""Sizes at which blocks are timed."""
+
+
+async def profile_tiers(
+    config: EdgeConfig, out: Path, repeats: int, emit: Emit = ignore, *, dry_run: bool = False
+) -> Profile | None:
+    """Measure the device and both trainers of a configuration, and write the profile to `out`.
+
+    repeats: steps of each block at each size, at least. dry_run: ends before it begins, with the estimate that it emits, and
+    returns None. Raises IsthmusError: ConfigError for more trainers or fewer, PlanError for a file of other workers, and for a
+    model of which blocks use a weight together.
+    """
+    if len(config.all_trainers) != TIERS - 1:
+        raise ConfigError(
+            f"--tiers measures this device and {TIERS - 1} trainers, and trainers names {len(config.all_trainers)}"
+        )
+    in_order = {"cut": None, "staleness": 0}  # without a replay
+    config = config.model_copy(
+        update={
+            "placement": PlacementSection(),
+            "deployment": config.deployment.model_copy(update=in_order),
+        }
+    )
+    prepare_process(config.compute.threads)
+    experiment = await asyncio.to_thread(chain_experiment, config)
+    try:
+        if experiment.chain.together:
+            named = ", ".join(
+                experiment.chain.blocks[block].name for block in min(map(sorted, experiment.chain.together))
+            )
+            raise PlanError(
+                f"blocks {named} use a weight together, and three tiers are planned block by block; "
+                "profile a chain in place of --tiers"
+            )
+        with AgentThreads.started() as threads:
+            return await _profile(experiment, threads, out, repeats, emit, dry_run=dry_run)
+    finally:
+        await asyncio.to_thread(experiment.close)
+
+
+async def _profile(
+    experiment: Experiment, threads: AgentThreads, out: Path, repeats: int, emit: Emit, *, dry_run: bool
+) -> Profile | None:
+    names = (AGENT, *(trainer.name for trainer in experiment.config.all_trainers))
+    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, repeats))
+    pieces = _pieces(experiment)
+    links = list(combinations(names, 2))
+    measuring = WorkerMeasuring(experiment, dict.fromkeys(names, pieces), links, steps_of_a_round(repeats), parts)
+    for line in measuring.costs(await threads.compute.run(try_blocks, experiment)):
+        emit(Estimated(line))
+    if dry_run:
+        return None
+    try:
+        async with measuring_session(experiment, threads) as session:
+            await measuring.measure(session, threads, emit)
+            if parts.done.segments is None:
+                parts.add_segments(await _segments(session, links, parts))
+    finally:
+        await asyncio.to_thread(parts.save)
+    document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+    profile = parse_profile(document, str(out))
+    text = json.dumps(document, indent=1)
+    await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
+    await asyncio.to_thread(parts.remove)
+    if (before := experiment.chain.first_boundary) > 1:
+        _log.warning("plans may cut where raw samples can be read off; such placements are refused", first_cut=before)
+    return profile
+
+
+def _pieces(experiment: Experiment) -> list[Piece]:
+    """List each block at each size: no smaller than a part of it may be."""
+    return [
+        Piece(block, block + 1, samples)
+        for block in range(len(experiment.chain.blocks))
+        for samples in sorted(
+            {max(_least(experiment, block), round(part * experiment.batch_size)) for part in PARTS_OF_A_BATCH}
+        )
+    ]
+
+
+def _least(experiment: Experiment, block: int) -> int:
+    """Return the fewest samples of a part of a block."""
+    return min(experiment.facts.blocks[block].min_samples, experiment.batch_size)
+
+
+async def _segments(session: OpenSession, links: Sequence[tuple[str, str]], parts: MeasuredParts) -> list[list[int]]:
+    alone = {}
+    for near, far in links:
+        link = parts.link(near, far)
+        assert link is not None, "all links are measured"
+        alone[near, far] = link
+    return await shared_segments(lambda near, far: measured_link(session, near, far), alone)
+
+
+def _codecs(config: EdgeConfig, repeats: int) -> dict[str, object]:
+    """Time the codec of each width that the engine may choose. Computes."""
+    found: dict[str, object] = {}
+    for bits in sorted({bits for bits in config.engine.bits if bits < FLOAT32_BITS}):
+        name = codec_of_bits(bits, config.deployment.first_codec)
+        encode, decode = codec_fits(name, repeats, config)
+        found[name] = {"bits": bits, "encode": _by_bytes(encode), "decode": _by_bytes(decode)}
+    return found
+
+
+def _by_bytes(fit: Fit) -> list[float]:
+    return [fit["seconds"], fit["seconds_per_byte"]]
+
+
+def _document(
+    experiment: Experiment, names: Sequence[str], parts: MeasuredParts, codecs: dict[str, object]
+) -> dict[str, object]:
+    """Return the profile as a JSON object of schema `isthmus.tiers/v1`."""
+    chain, batch = experiment.chain, experiment.batch_size
+    return {
+        "schema": TIERS_SCHEMA,
+        "model": experiment.config.model.factory,
+        "batch_size": batch,
+        "input_bytes": specs_bytes(chain.features[0]) / batch,
+        "label_bytes": experiment.labels.bytes / batch,
+        "blocks": [
+            {"name": block.name, "bytes": trained_bytes(block), "min_samples": _least(experiment, block.index)}
+            for block in chain.blocks
+        ],
+        "feature_bytes": [specs_bytes(feature) / batch for feature in chain.features],
+        "workers": [_worker(experiment, name, parts) for name in names],
+        "links": [
+            {
+                "between": [near, far],
+                "up": link.uplink,
+                "down": link.downlink,
+                "round_trip_seconds": link.round_trip_seconds,
+            }
+            for near, far in combinations(names, 2)
+            if (link := parts.link(near, far)) is not None
+        ],
+        "shared_segments": parts.done.segments or [],
+        "codecs": codecs,
+    }
+
+
+def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> dict[str, object]:
+    """Return the lines of one worker. PlanError where it has no room for a block."""
+    measured: dict[int, list[tuple[int, StepSeconds]]] = {}
+    for piece in _pieces(experiment):
+        rounds = parts.rounds(name, piece)
+        if not rounds:
+            raise PlanError(f"worker {name!r} has no room for block {piece.first}, so it is no tier; leave it out")
+        middle = StepSeconds(*map(statistics.median, zip(*rounds, strict=True)))
+        measured.setdefault(piece.first, []).append((piece.samples, middle))
+    return {
+        "name": name,
+        "forward": [_line(sizes, lambda step: step.forward) for sizes in measured.values()],
+        "backward": [_line(sizes, lambda step: step.backward) for sizes in measured.values()],
+        "update": [statistics.fmean(step.update for _, step in sizes) for sizes in measured.values()],
+    }
+
+
+def _line(sizes: Sequence[tuple[int, StepSeconds]], figure: Callable[[StepSeconds], float]) -> list[float]:
+    line: LinearSeconds = line_through([(samples, figure(step)) for samples, step in sizes])
+    return [line.seconds, line.seconds_per_byte]
+
+
+def _identity(experiment: Experiment, names: Sequence[str], repeats: int) -> dict[str, str]:
+    """Return the settings that decide the figures, by the name of each in a sentence."""
+    config = experiment.config
+    return {
+        "kind": "three tiers",
+        "model": config.model.factory,
+        "arguments": config.model.model_dump_json(exclude={"factory"}),
+        "batch size": str(experiment.batch_size),
+        "workers": ", ".join(names),
+        "steps": str(steps_of_a_round(repeats)),
+        "device": config.compute.model_dump_json(),
+    }

@@ -1,0 +1,118 @@
+"""Measurements of blocks on several workers, and of the links between these.
+
+Every round times each piece once, in an order of its own; see `latency_table`. What is done is kept, so that measurements that
+were interrupted go on where they were. Trainers compute on made-up features, never on samples.
+"""
+
+import asyncio
+import math
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from edge_agent.experiment.agent_threads import AgentThreads
+from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.block_costs import TriedBlock
+from edge_agent.profiling.events import Measured
+from edge_agent.profiling.measured_links import measured_link
+from edge_agent.profiling.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.timers import is_of_the_blocks, timer_at, timer_here
+from edge_agent.sessions.joining import join
+from edge_agent.sessions.open_session import OpenSession
+from shared.client.link_measurement import MOST_BYTES
+from shared.control.formatting import size
+from shared.errors import RefusedError
+from shared.events import Emit
+from shared.placement import AGENT
+from shared.training.step_seconds import StepSeconds
+
+_log = structlog.get_logger(__name__)
+ROUNDS = 3
+_SAVED_EVERY_SECONDS = 1.0
+"""Maximum time of measurements that a profile that is killed has to repeat."""
+
+
+def steps_of_a_round(repeats: int) -> int:
+    """Return the steps of one measurement, so that all rounds have `repeats` at least."""
+    return math.ceil(repeats / ROUNDS)
+
+
+class WorkerMeasuring:
+    """The measurements of some workers, as far as they are not done."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        pieces: Mapping[str, Sequence[Piece]],
+        links: Sequence[tuple[str, str]],
+        steps: int,
+        parts: MeasuredParts,
+    ) -> None:
+        """pieces: by worker. links: each with the worker first that dials. steps: of one measurement."""
+        self._experiment = experiment
+        self._pieces, self._links = pieces, links
+        self._steps, self._parts = steps, parts
+
+    def costs(self, tried: Sequence[TriedBlock], of_tables: Mapping[str, int] | None = None) -> list[str]:
+        """List in words the measurements that are still to be made. of_tables: runs that no measurement is for, by worker."""
+        lines, seconds = [], 0.0
+        for name, pieces in self._pieces.items():
+            left = [piece for piece in pieces for _ in range(self._rounds_left(name, piece))]
+            for piece in left:
+                part = piece.samples / self._experiment.batch_size
+                seconds += (self._steps + 1) * part * sum(block.seconds for block in tried[slice(*piece.run)])
+            known = (of_tables or {}).get(name, 0)
+            runs = len({piece.run for piece in pieces})
+            lines.append(
+                f"{name}: {len(left)} measurements of {runs} runs of blocks, {self._steps} steps each"
+                + (f"; {known} runs from its table" if known else "")
+            )
+        links = [link for link in self._links if self._parts.link(*link) is None]
+        named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
+        lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
+        lines.append(f"about {seconds + len(links):.0f} s, if every worker is as quick as this device")
+        return lines
+
+    def _rounds_left(self, name: str, piece: Piece) -> int:
+        rounds = self._parts.rounds(name, piece)
+        return ROUNDS if rounds is None else ROUNDS - len(rounds) if rounds else 0
+
+    async def measure(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
+        """Measure all that is not known yet, and keep it. At the end the session is joined. Raises IsthmusError."""
+        timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
+        timers[AGENT] = timer_here(self._experiment, threads)
+        order, saved_seconds = random.Random(0), time.monotonic()
+        everything = [(name, piece) for name, pieces in self._pieces.items() for piece in pieces]
+        total, done = ROUNDS * len(everything) + len(self._links), 0
+        for number in range(ROUNDS):
+            for name, piece in order.sample(everything, len(everything)):
+                rounds = self._parts.rounds(name, piece)
+                if rounds is None or 0 < len(rounds) <= number:
+                    try:
+                        steps = await timers[name](*piece.run, self._steps, piece.samples)
+                        rounds = (*(rounds or ()), _mean(steps))
+                    except RefusedError as refused:
+                        if not is_of_the_blocks(refused, piece.run):
+                            raise
+                        _log.warning("a run of blocks is left out", worker=name, blocks=piece.run, reason=str(refused))
+                        rounds = ()
+                    self._parts.add(name, piece, rounds)
+                if time.monotonic() - saved_seconds >= _SAVED_EVERY_SECONDS:
+                    await asyncio.to_thread(self._parts.save)
+                    saved_seconds = time.monotonic()
+                done += 1
+                emit(Measured(done, total))
+        await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
+        for near, far in self._links:
+            if self._parts.link(near, far) is None:
+                self._parts.add_link(near, far, await measured_link(session, near, far))
+                await asyncio.to_thread(self._parts.save)
+            done += 1
+            emit(Measured(done, total))
+
+
+def _mean(steps: Sequence[StepSeconds]) -> StepSeconds:
+    return StepSeconds(*map(statistics.fmean, zip(*steps, strict=True)))
