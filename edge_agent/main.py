@@ -122,7 +122,7 @@ def model(
 
         from rich.console import Console
 
-        from edge_agent.commands.model import describe_seams, render_table, to_json
+        from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
         from edge_agent.experiment.workload import Workload
         from shared.model.build import build_checked_chain, parse_kwargs
         from shared.model.report import describe_chain
@@ -143,7 +143,7 @@ def model(
     if as_json:
         typer.echo(to_json(rows, seams))
         return
-    Console().print(render_table(rows))
+    Console().print(render_table(rows), render_slots(rows))
     if seams is not None:
         typer.echo(describe_seams(seams))
 

@@ -9,24 +9,15 @@ from rich.table import Table
 from shared.model.division.seams import Seam
 from shared.model.report import BlockRow
 
-ADVICE = (
-    "One tensor passes between two blocks: what else a layer needs has to be part of it, or be made of it again. A method "
-    "blocks() of the model may say what its blocks are."
-)
-
 
 def render_table(rows: Sequence[BlockRow]) -> Table:
-    """Return a table with one line a block and its output."""
-    table = Table(
-        title=f"{len(rows)} blocks; KiB of parameters, of the optimizer's state and of the example batch's feature"
-    )
+    """Return a table with one line a block."""
+    table = Table(title=f"{len(rows)} blocks; KiB of parameters and of the optimizer's state")
     table.add_column("block", justify="right", no_wrap=True)
     table.add_column("name", overflow="fold")  # names may differ at their end only
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("KiB", justify="right", no_wrap=True)
     table.add_column("state", justify="right", no_wrap=True)
-    table.add_column("feature", justify="right", no_wrap=True)
-    table.add_column("KiB", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row.block),
@@ -34,9 +25,27 @@ def render_table(rows: Sequence[BlockRow]) -> Table:
             f"{row.parameters:,}",
             f"{row.parameter_bytes / 1024:,.1f}",
             f"{row.optimizer_bytes / 1024:,.1f}",
-            " + ".join(" x ".join(map(str, shape)) for shape in row.feature_shapes),
-            f"{row.feature_bytes / 1024:,.1f}",
         )
+    return table
+
+
+def render_slots(rows: Sequence[BlockRow]) -> Table:
+    """Return a table with one line for each tensor that a block hands on."""
+    table = Table(title="what each block hands on, for the example batch; raw: to no worker without permission")
+    table.add_column("block", justify="right", no_wrap=True)
+    table.add_column("tensor", justify="right", no_wrap=True)
+    table.add_column("KiB", justify="right", no_wrap=True)
+    table.add_column("made by", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        for place, slot in enumerate(row.slots):
+            table.add_row(
+                "" if place else str(row.block),
+                f"{' x '.join(map(str, slot.shape))} {slot.dtype}",
+                f"{slot.bytes / 1024:,.1f}",
+                slot.made_by,
+                "raw" if slot.raw else "",
+            )
     return table
 
 

@@ -12,10 +12,24 @@ from torch import nn
 from shared.model.chain import Chain, declared_blocks
 from shared.model.division.seams import Seam, find_seams
 from shared.model.division.segmentation import find_pieces
-from shared.model.features import specs_bytes
 from shared.model.footprint import OptimizerBytes
 from shared.model.snapshot import unchanged
 from shared.model.tracing import trace
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """One tensor that crosses behind a block."""
+
+    shape: tuple[int, ...]
+    """Batch first."""
+    dtype: str
+    bytes: int
+    """Bytes of the elements, uncompressed."""
+    made_by: str
+    """The number of the block that has made it, as `block 3`; or `input`, with its name or place where there are several."""
+    raw: bool
+    """True if it counts as raw samples, so that a worker may have it by permission alone."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +46,14 @@ class BlockRow:
     """Bytes that the optimizer keeps for the parameters once it has updated them."""
     trainable: bool
     """True if any parameter takes a gradient."""
-    feature_shapes: tuple[tuple[int, ...], ...]
-    """Shapes of the tensors that the block hands on, batch first; the last block hands on the model's output."""
-    feature_bytes: int
-    """The same in bytes, uncompressed."""
+    slots: tuple[SlotRow, ...]
+    """The tensors that it hands on, made here or before; the last block hands on the model's outputs."""
 
 
 def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockRow]:
     """Describe the blocks, one row each, in order. optimizer_bytes: bytes of the optimizer for given parameters."""
     rows = []
-    for block, specs in zip(chain.blocks, chain.features[1:], strict=True):
+    for block in chain.blocks:
         parameters = block.named_parameters().values()
         rows.append(
             BlockRow(
@@ -51,11 +63,21 @@ def describe_chain(chain: Chain, optimizer_bytes: OptimizerBytes) -> list[BlockR
                 parameter_bytes=sum(parameter.nbytes for parameter in parameters),
                 optimizer_bytes=optimizer_bytes(parameters),
                 trainable=block.trainable,
-                feature_shapes=tuple(spec.shape for spec in specs),
-                feature_bytes=specs_bytes(specs),
+                slots=tuple(
+                    _slot(chain, block.index + 1, slot) for slot in range(len(chain.features[block.index + 1]))
+                ),
             )
         )
     return rows
+
+
+def _slot(chain: Chain, feature: int, slot: int) -> SlotRow:
+    spec, value = chain.features[feature][slot], chain.value(feature, slot)
+    made_by = f"block {value.feature - 1}" if value.feature else "input"
+    if not value.feature and len(chain.features[0]) > 1:
+        made_by += f" {chain.input_names[value.slot] if chain.input_names else value.slot}"
+    dtype = str(spec.dtype).removeprefix("torch.")
+    return SlotRow(spec.shape, dtype, spec.bytes, made_by, raw=chain.is_raw(value))
 
 
 def explain(chain: Chain) -> list[Seam]:

@@ -13,12 +13,13 @@ from shared.model.division.segmentation import (
     crossing_tensors,
     find_pieces,
     first_weights,
+    passing_tensors,
     positions_of,
     state_spans,
     waiting,
     whole_calls,
 )
-from shared.model.tracing import Call, TracedForward
+from shared.model.tracing import TracedForward
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Obstacles:
     """The obstacles to cuts in one trace."""
 
     def __init__(self, trace: TracedForward, positions: dict[fx.Node, int]) -> None:
-        self._trace = trace
+        self._trace, self._positions = trace, positions
         self._waiting = dict(waiting(trace, positions))
         self._possible = crossing_tensors(trace, positions)
         self._whole = list(whole_calls(trace, positions))
@@ -68,8 +69,17 @@ class _Obstacles:
         for first, last in self._spans:
             if first < place <= last:
                 return _shared_state(self._trace, first, last)
-        whole = _kept_whole(next(call for call in self._whole if call.start < place < call.stop))
-        return f"{self._crossing(place)}; {whole}" if len(self._passed(place)) > 1 else whole
+        call = next(call for call in self._whole if call.start < place < call.stop)
+        together = f"both are in {call.path!r}, and every {type(call.module).__name__} stays whole, because"
+        if len(self._passed(place)) > 1:
+            return f"{self._crossing(place)}; {together} a tensor passes by a part of one"
+        return f"{together} in one {self._passing(type(call.module))} pass together"
+
+    def _passing(self, kind: type[nn.Module]) -> str:
+        """Name the tensors that pass together in the first call of a class that stays whole for them."""
+        calls = (call for call in self._whole if type(call.module) is kind)
+        passing = next(found for call in calls if (found := passing_tensors(call, self._trace, self._positions)))
+        return " and ".join(_from(self._trace, value) for value in passing)
 
     def _passed(self, place: int) -> list[fx.Node]:
         values = self._waiting[place]
@@ -90,11 +100,6 @@ class _Obstacles:
 def _weights(trace: TracedForward, place: int) -> str | None:
     found = first_weights(trace, place, place + 1)
     return None if found is None else found[1]
-
-
-def _kept_whole(call: Call) -> str:
-    kind = type(call.module).__name__
-    return f"both are in {call.path!r}, and every {kind} stays whole, because a tensor passes by a part of one"
 
 
 def _inside_a_leaf(trace: TracedForward, node: fx.Node) -> Iterator[Seam]:

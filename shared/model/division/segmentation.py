@@ -145,7 +145,7 @@ def whole_calls(trace: TracedForward, positions: dict[fx.Node, int]) -> Iterator
     passing = {
         type(call.module)
         for call in calls
-        if not type(call.module).__module__.startswith("torch.nn.") and _has_skip(call, trace, positions)
+        if not type(call.module).__module__.startswith("torch.nn.") and passing_tensors(call, trace, positions)
     }
     classes = passing - {type(call.module) for call in calls if _holds_list(call, passing)}
     return (call for call in calls if type(call.module) in classes)
@@ -182,8 +182,9 @@ def _calls(call: Call) -> Iterator[Call]:
             yield from _calls(item)
 
 
-def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -> bool:
-    """Tell whether, between two of the call's own operations or calls, several tensors wait for use inside the call."""
+def passing_tensors(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -> tuple[fx.Node, ...]:
+    """Return the tensors that wait for use inside the call where first several do, between two of its own operations or
+    calls; none where never more than one does."""
     last_use = {
         positions[source]: position
         for position in range(call.start, call.stop)
@@ -191,9 +192,11 @@ def _has_skip(call: Call, trace: TracedForward, positions: dict[fx.Node, int]) -
         if source.op != "get_attr" and source in trace.shapes and source not in trace.made and trace.is_learned(source)
     }
     starts = [item.start if isinstance(item, Call) else positions[item] for item in call.items]
-    return any(
-        sum(value < start <= last for value, last in last_use.items()) > 1 for start in starts if start > call.start
-    )
+    for start in starts:
+        waiting_there = tuple(trace.nodes[value] for value, last in last_use.items() if value < start <= last)
+        if start > call.start and len(waiting_there) > 1:
+            return waiting_there
+    return ()
 
 
 def first_weights(trace: TracedForward, start: int, stop: int) -> tuple[fx.Node, str] | None:

@@ -4,27 +4,45 @@ import json
 
 from rich.console import Console
 
-from edge_agent.commands.model import describe_seams, render_table, to_json
+from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
 from shared.model.division.seams import Seam
-from shared.model.report import BlockRow
+from shared.model.report import BlockRow, SlotRow
 
+PASSING = (
+    SlotRow((32, 16, 8, 8), "float32", 131072, "block 0", raw=False),
+    SlotRow((32, 4), "bool", 128, "input mask", raw=True),
+)
 ROWS = [
-    BlockRow(0, "stem", 1234, 4936, 0, False, ((32, 16, 8, 8), (32, 4)), 131584),
-    BlockRow(1, "relu", 0, 0, 0, False, ((32, 16),), 2048),
-    BlockRow(2, "head", 10, 40, 2088, True, ((32, 10),), 1280),
+    BlockRow(0, "stem", 1234, 4936, 0, False, PASSING),
+    BlockRow(1, "relu", 0, 0, 0, False, (SlotRow((32, 16), "float32", 2048, "block 1", raw=False),)),
+    BlockRow(2, "head", 10, 40, 2088, True, (SlotRow((32, 10), "float32", 1280, "block 2", raw=False),)),
 ]
 
 
+def cells(table):
+    console = Console(width=80, record=True)
+    console.print(table)
+    return [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines() if "│" in line
+    ]
+
+
 def test_a_person_sees_one_line_a_block():
-    console = Console(width=100, record=True)
-    console.print(render_table(ROWS))
-    title, *lines = console.export_text().splitlines()
-    assert "3 blocks" in title
-    shown = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
-    assert shown == [
-        ["0", "stem (frozen)", "1,234", "4.8", "0.0", "32 x 16 x 8 x 8 + 32 x 4", "128.5"],
-        ["1", "relu", "0", "0.0", "0.0", "32 x 16", "2.0"],
-        ["2", "head", "10", "0.0", "2.0", "32 x 10", "1.2"],
+    table = render_table(ROWS)
+    assert "3 blocks" in str(table.title)
+    assert cells(table) == [
+        ["0", "stem (frozen)", "1,234", "4.8", "0.0"],
+        ["1", "relu", "0", "0.0", "0.0"],
+        ["2", "head", "10", "0.0", "2.0"],
+    ]
+
+
+def test_a_person_sees_every_tensor_that_crosses_its_origin_and_whether_it_is_raw():
+    assert cells(render_slots(ROWS)) == [
+        ["0", "32 x 16 x 8 x 8 float32", "128.0", "block 0", ""],
+        ["", "32 x 4 bool", "0.1", "input mask", "raw"],
+        ["1", "32 x 16 float32", "2.0", "block 1", ""],
+        ["2", "32 x 10 float32", "1.2", "block 2", ""],
     ]
 
 
@@ -37,8 +55,10 @@ def test_a_program_sees_the_numbers():
         "parameter_bytes": 4936,
         "optimizer_bytes": 0,
         "trainable": False,
-        "feature_shapes": [[32, 16, 8, 8], [32, 4]],
-        "feature_bytes": 131584,
+        "slots": [
+            {"shape": [32, 16, 8, 8], "dtype": "float32", "bytes": 131072, "made_by": "block 0", "raw": False},
+            {"shape": [32, 4], "dtype": "bool", "bytes": 128, "made_by": "input mask", "raw": True},
+        ],
     }
 
 

@@ -12,7 +12,7 @@ from edge_agent.commands.model import render_table
 from edge_agent.control.tables import status_table
 from edge_agent.control.trend import Trend, bars
 from edge_agent.main import app
-from shared.model.report import BlockRow
+from shared.model.report import BlockRow, SlotRow
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 DIGITS = "shared.model.zoo:residual_cnn"
@@ -68,8 +68,11 @@ def test_a_trainers_sessions_are_whole():
 
 def test_blocks_whose_names_differ_at_the_end_can_be_told_apart():
     names = [f"encoder.layers.encoder_layer_{number}.self_attention" for number in range(4)]
-    costs = (7_087_872, 28_351_488, 56_702_976, True, ((32, 197, 768),), 19_365_888)
-    rows = [BlockRow(block, name, *costs) for block, name in enumerate(names)]
+    costs = (7_087_872, 28_351_488, 56_702_976, True)
+    rows = [
+        BlockRow(block, name, *costs, (SlotRow((32, 197, 768), "float32", 19_365_888, f"block {block}", raw=False),))
+        for block, name in enumerate(names)
+    ]
     text = shown(render_table(rows))
     assert "…" not in text
     for name in names:

@@ -126,7 +126,9 @@ def test_a_call_that_is_kept_whole_for_its_siblings_is_named():
             return self.two(self.one(x))
 
     found = said(build_chain(Net(), example()))
-    assert "both are in 'two', and every Maybe stays whole" in found["two.wide", "two.narrow"]
+    reason = found["two.wide", "two.narrow"]
+    assert "both are in 'two', and every Maybe stays whole, because in one the input and 'one.wide' (" in reason
+    assert line_of(Maybe.forward, "self.narrow(self.wide(x)") in reason
 
 
 def test_tied_weights_are_named():
