@@ -19,7 +19,7 @@ from shared.errors import StorageError
 from shared.files.whole_file import write_together
 from shared.model.chain import Chain
 from shared.placement import Placement, held_blocks
-from shared.training.block_state import savable
+from shared.training.block_state import BlockTensors, savable
 
 _log = structlog.get_logger(__name__)
 
@@ -120,23 +120,34 @@ class TrainingResult:
     def write(self, directory: Path) -> Path:
         """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's path.
 
-        Both are written whole, or the folder stays unchanged. The files that they replace are kept aside, in a folder
-        `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises StorageError.
+        Where some parameters do not learn, `adapters.safetensors` has those that do. All are written
+        whole, or the folder stays unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises StorageError.
         """
-        model, summary = directory / "model.safetensors", directory / "summary.json"
+        names = ("model.safetensors", "adapters.safetensors", "summary.json")
+        model, adapters, summary = (directory / name for name in names)
         text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"
         writes: dict[Path, Callable[[Path], object]] = {}
         if (ruined := first_not_finite(self.module)) is None:
             weights = savable(self.module.state_dict())
             writes[model] = lambda path: safetensors.torch.save_file(weights, path)
+            if learning := _learning(self.module):
+                writes[adapters] = lambda path: safetensors.torch.save_file(learning, path)
         else:
             _log.warning("the model is not written", reason=f"{ruined} holds values that are no finite numbers")
         writes[summary] = lambda path: path.write_text(text)
-        aside = _place_aside(directory, writes)
-        write_together(writes, aside)
+        outdated = [adapters] if model in writes else []
+        aside = _place_aside(directory, (*writes, *outdated))
+        write_together(writes, aside, [place for place in outdated if place not in writes])
         if aside is not None:
             _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
         return summary
+
+
+def _learning(module: nn.Module) -> BlockTensors:
+    """Return the parameters that learn, where others do not; else nothing."""
+    parameters = dict(module.named_parameters())
+    learning = {name: value for name, value in parameters.items() if value.requires_grad}
+    return savable(learning) if len(learning) < len(parameters) else {}
 
 
 def _place_aside(directory: Path, places: Iterable[Path]) -> Path | None:

@@ -1,7 +1,7 @@
 """Files that are there whole, or as they were before, however their writing ends. For results, at paths that a user chose."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,11 +17,14 @@ def write_whole(target: Path, write: Callable[[Path], object]) -> None:
     write_together({target: write})
 
 
-def write_together(writes: Mapping[Path, Callable[[Path], object]], aside: Path | None = None) -> None:
+def write_together(
+    writes: Mapping[Path, Callable[[Path], object]], aside: Path | None = None, outdated: Iterable[Path] = ()
+) -> None:
     """Write several files: none takes its place before all of them lie on the disk.
 
     writes: by its place, what fills the file beside it. aside: the folder, made where it is needed, into which the files move
-    that were in these places; None replaces them. Raises StorageError; then the places are as they were.
+    that were in these places; None replaces them. outdated: files that move there too, because they belong to the former ones.
+    Raises StorageError; then the places are as they were.
     """
     scratches = {target: target.with_name(target.name + _SCRATCH) for target in writes}
     moved: dict[Path, Path] = {}
@@ -32,7 +35,7 @@ def write_together(writes: Mapping[Path, Callable[[Path], object]], aside: Path 
             write(scratches[target])
             _sync(scratches[target])
         if aside is not None:
-            for target in filter(Path.exists, writes):
+            for target in filter(Path.exists, (*writes, *outdated)):
                 aside.mkdir(parents=True, exist_ok=True)
                 moved[target] = target.rename(aside / target.name)
         for target, scratch in scratches.items():

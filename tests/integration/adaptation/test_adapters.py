@@ -1,5 +1,7 @@
 """Parameters that do not learn are compared once; then they are neither moved, nor stored, nor changed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,7 +15,7 @@ from shared.errors import ProtocolError, StoppedError
 from shared.model.build import build_model
 from shared.training import block_state
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from tests.support.models.adapted import LEARNS
+from tests.support.models.adapted import LEARNS, adapted
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
@@ -139,6 +141,22 @@ async def test_a_checkpoint_has_what_learns_and_a_trainer_that_comes_back_gets_t
     assert [block for block, _, frozen in traffic if frozen] == [1, 2]
     assert_same_bits(expected, result.module.state_dict())
     assert_same_bits(bases_of(start), bases_of(result.module.state_dict()))
+
+
+async def test_what_learns_has_a_file_of_its_own_beside_the_model(tmp_path):
+    result = await train({}, *CHOSEN, "deployment.cut=4", "trainers=[]")
+    result.write(tmp_path)
+    adapters, whole = load_file(tmp_path / "adapters.safetensors"), load_file(tmp_path / "model.safetensors")
+    learning = {name for name in whole if ".lora_" in name or name.startswith("3.")}
+    assert_same_bits({name: whole[name] for name in learning}, adapters)
+    fresh = adapted()
+    fresh.load_state_dict(first_weights())
+    assert not fresh.load_state_dict(adapters, strict=False).unexpected_keys
+    assert_same_bits(whole, fresh.state_dict())
+    replace(result, module=result.module.requires_grad_(True)).write(tmp_path)
+    assert not (tmp_path / "adapters.safetensors").exists(), "everything learns"
+    (earlier,) = (tmp_path / "earlier").iterdir()
+    assert_same_bits(adapters, load_file(earlier / "adapters.safetensors"))
 
 
 def test_frozen_parameters_that_do_not_fit_are_refused_and_change_nothing():

@@ -46,3 +46,12 @@ def test_former_files_are_kept_aside_on_request(tmp_path):
     write_together(writes(tmp_path, "x"))
     write_together(writes(tmp_path, "ab"), tmp_path / "deep" / "earlier")
     assert there(tmp_path) == {"0.txt": "a", "1.txt": "b", "deep/earlier/0.txt": "x"}
+
+
+def test_what_belongs_to_the_former_files_goes_aside_with_them(tmp_path):
+    write_together(writes(tmp_path, "xyz"))
+    write_together(writes(tmp_path, "ab"), tmp_path / "earlier", [tmp_path / "2.txt", tmp_path / "3.txt"])
+    assert there(tmp_path) == {
+        **{"0.txt": "a", "1.txt": "b"},
+        **{f"earlier/{number}.txt": word for number, word in enumerate("xyz")},
+    }
