@@ -120,8 +120,9 @@ class TrainingResult:
     def write(self, directory: Path) -> Path:
         """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's path.
 
-        Where some parameters do not learn, `adapters.safetensors` has those that do. All are written
-        whole, or the folder stays unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises StorageError.
+        Where some parameters do not learn, `adapters.safetensors` has those that do. All are written whole, or the folder stays
+        unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace
+        no existing model, and a warning says so. Raises StorageError.
         """
         names = ("model.safetensors", "adapters.safetensors", "summary.json")
         model, adapters, summary = (directory / name for name in names)
