@@ -121,6 +121,22 @@ def _workers() -> Panels:
     ]
 
 
+def _sharing() -> Panels:
+    samples = Curve(EDGE.of("isthmus_worker_samples"), "{{worker}}, " + INSTANCE)
+    blocks = Curve(EDGE.of("isthmus_worker_blocks"), "{{worker}}, " + INSTANCE)
+    exchanged = Curve(EDGE.rate("isthmus_exchange_bytes_total"), "{{direction}}, " + INSTANCE)
+    inputs = Curve(EDGE.of("isthmus_inputs_sent_total"), INSTANCE)
+    return [
+        graph("Samples", "Of a batch, by worker.", "short", 6, samples, steps=True),
+        graph("Blocks by worker", "With which each computes.", "short", 6, blocks, steps=True),
+        graph("Exchanged", "Weights of shared blocks and their gradients.", "Bps", 6, exchanged),
+        graph(
+            "Exchange", "Of one shared block, up to its acknowledgement.", "s", 6, *_seconds("isthmus_exchange_seconds")
+        ),
+        graph("Inputs sent", "Tensors, since the start.", "short", 24, inputs, steps=True),
+    ]
+
+
 def _staleness() -> Panels:
     mean = Curve(EDGE.mean("isthmus_staleness_steps"), f"mean, {INSTANCE}")
     limit = Curve(EDGE.of("isthmus_staleness_limit_steps"), f"K, {INSTANCE}")
@@ -197,6 +213,7 @@ def edge_dashboard() -> Board:
             ],
             "4 · The way down": _way_down(),
             "Workers and links": _workers(),
+            "Divided batches": _sharing(),
             "Staleness": _staleness(),
             "Deployment": _deployment(),
             "Recovery": _recovery(),

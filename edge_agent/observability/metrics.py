@@ -15,7 +15,7 @@ from shared.placement import AGENT
 from shared.planning import Reason
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
-from shared.telemetry.step_series import Distributions
+from shared.telemetry.step_series import Distributions, OneTotal, Totals
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 QUEUES = ("compute", "send", "apply")
@@ -76,6 +76,42 @@ class EngineMetrics:
             registry,
             ["kind"],
         )
+
+
+class SharingMetrics:
+    """Batches that workers divide, and the blocks that they share for it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.worker_samples = KnownGauge(
+            "isthmus_worker_samples", "Samples of a batch that a worker computes on.", registry, ["worker"]
+        )
+        self.worker_blocks = KnownGauge(
+            "isthmus_worker_blocks", "Blocks that a worker computes with.", registry, ["worker"]
+        )
+        (self.exchange_seconds,) = Distributions(
+            "isthmus_exchange_seconds",
+            "Seconds in which the edge sent the weights, or the gradient, of a shared block, to the acknowledgement.",
+            registry,
+            SECONDS_BUCKETS,
+        ).series.values()
+        self.exchange_bytes = Totals(
+            "isthmus_exchange_bytes",
+            "Payload bytes of weights of shared blocks and of their gradients, by direction.",
+            registry,
+            "direction",
+            DIRECTIONS,
+        ).series
+        self.inputs_sent = OneTotal(
+            "isthmus_inputs_sent", "Tensors of inputs that the edge sent to trainers.", registry
+        )
+
+    def show_workers(self, statistics: Statistics) -> None:
+        """Have series of the workers that there are now, and of no other."""
+        for gauge in (self.worker_samples, self.worker_blocks):
+            gauge.clear()
+        for name, figures in statistics.workers.items():
+            self.worker_samples.set(figures.samples, name)
+            self.worker_blocks.set(figures.blocks_run, name)
 
 
 class EdgeMetrics(TrainingMetrics):
@@ -171,6 +207,7 @@ class EdgeMetrics(TrainingMetrics):
             registry=registry,
         )
         self.engine = EngineMetrics(registry)
+        self.sharing = SharingMetrics(registry)
 
     def show_run(self, run_id: str) -> None:
         """Name the run, and no other."""
@@ -180,6 +217,7 @@ class EdgeMetrics(TrainingMetrics):
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
         self.stage_seconds.show(statistics.workers)
+        self.sharing.show_workers(statistics)
         self._worker_links.clear()
         self.engine.prediction_ratio.clear()
         for sender, receiver in statistics.link_rates:

@@ -32,6 +32,9 @@ from shared.placement import AGENT, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
+_EXCHANGED = (Role.ROLE_WEIGHT_GRADIENT, Role.ROLE_WEIGHTS)
+"""Roles of what workers exchange of the blocks that they share."""
+
 
 class RunObserver:
     """Reads the events of one agent: another session begins from the first step where one has left nothing to go on from."""
@@ -58,7 +61,7 @@ class RunObserver:
         subscribe(Placed, self._place)
         subscribe(Encoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
         subscribe(Sent, self._count_sent)
-        subscribe(Delivered, self._time_uplink)
+        subscribe(Delivered, self._note_delivered)
         subscribe(Received, self._count_received)
         subscribe(StepComputed, self._note_own_step)
         subscribe(WorkerDone, self._note_worker)
@@ -126,7 +129,10 @@ class RunObserver:
         before, statistics.workers = statistics.workers, {}
         for name in event.placement.workers:
             blocks = tuple(map(str, ranges_of(held_blocks(event.placement, name))))
-            figures = statistics.workers[name] = WorkerFigures(blocks)
+            tiles = [tile for tile in event.placement.tiles if tile.worker == name]
+            run = {block for tile in tiles for block in range(tile.first, tile.stop)}
+            samples = max((tile.rows.count for tile in tiles), default=0)
+            figures = statistics.workers[name] = WorkerFigures(blocks, len(run), samples)
             if name in before:
                 figures.compute, figures.done_step = before[name].compute, before[name].done_step
         statistics.link_rates, statistics.link_trips = {}, {}
@@ -140,11 +146,17 @@ class RunObserver:
         self._metrics.saved_up.inc(max(event.raw_bytes - event.payload_bytes, 0))
         self._statistics.bytes_up += event.payload_bytes
 
-    def _time_uplink(self, event: Delivered) -> None:
+    def _note_delivered(self, event: Delivered) -> None:
         """T2, of a feature."""
-        if event.tensor.key.role == Role.ROLE_FEATURE:
+        key, sharing = event.tensor.key, self._metrics.sharing
+        if key.role in _EXCHANGED:
+            sharing.exchange_seconds.observe(event.seconds)
+            sharing.exchange_bytes["up"].inc(len(event.tensor.payload))
+        if key.role == Role.ROLE_FEATURE:
             self._metrics.phase_seconds["uplink"].observe(event.seconds)
             self._statistics.uplink.add(event.seconds)
+            if key.block == 0:
+                sharing.inputs_sent.inc()
 
     def _count_received(self, event: Received) -> None:
         """Bytes down; T4, of an error gradient."""
@@ -152,6 +164,8 @@ class RunObserver:
         self._metrics.bytes_down.inc(payload_bytes)
         self._metrics.saved_down.inc(max(event.raw_bytes - payload_bytes, 0))
         self._statistics.bytes_down += payload_bytes
+        if tensor.key.role in _EXCHANGED:
+            self._metrics.sharing.exchange_bytes["down"].inc(payload_bytes)
         if tensor.key.role == Role.ROLE_ERROR_GRADIENT and (stream := self._streams.get(event.peer)) is not None:
             sent = stream.peer_clock.to_local(tensor.sender_nanoseconds)
             self._statistics.downlink.add(max(time.monotonic() - sent, 0.0))

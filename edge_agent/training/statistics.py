@@ -51,11 +51,15 @@ class MeanSince:
 class WorkerFigures:
     """The figures of one worker of the placement in force."""
 
-    __slots__ = ("blocks", "compute", "done_step")
+    __slots__ = ("blocks", "blocks_run", "compute", "done_step", "samples")
 
-    def __init__(self, blocks: tuple[str, ...]) -> None:
+    def __init__(self, blocks: tuple[str, ...], blocks_run: int = 0, samples: int = 0) -> None:
         self.blocks = blocks
         """Blocks whose weights it has, as ranges: "0:2"."""
+        self.blocks_run = blocks_run
+        """Number of blocks that it computes with."""
+        self.samples = samples
+        """Samples of a batch that it computes on: the most with one block."""
         self.done_step = 0
         """First step that it has not done, as far as is known here."""
         self.compute = Timing()

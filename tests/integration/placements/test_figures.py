@@ -61,8 +61,36 @@ async def test_every_worker_counts_the_bytes_that_the_command_foretells(edge_met
             assert counted == expected, (kind, worker)
             assert value(metrics, "isthmus_steps_total") == STEPS, (kind, worker)
             assert value(metrics, "isthmus_samples_total") == STEPS * BATCH_SIZE, (kind, worker)
+        check_what_is_shared(edge_metrics[-1], report)
         for name in servers.keys() - set(report.placement.workers):
             assert value(servers[name].metrics, "isthmus_steps_total") == 0
+
+
+EXCHANGED = (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
+
+
+def check_what_is_shared(metrics, report):
+    """Compare what the edge counts of divided batches with the placement and what it foretells."""
+    placement = report.placement
+    for worker in placement.workers:
+        tiles = [tile for tile in placement.tiles if tile.worker == worker]
+        run = {block for tile in tiles for block in range(tile.first, tile.stop)}
+        assert value(metrics, "isthmus_worker_blocks", worker=worker) == len(run)
+        assert value(metrics, "isthmus_worker_samples", worker=worker) == max((t.rows.count for t in tiles), default=0)
+    crossing = [one for one in report.transfers if AGENT in (one.crossing.sender, one.crossing.receiver)]
+    shared = [one for one in crossing if one.crossing.cargo in EXCHANGED]
+    received = sum(one.bytes for one in shared if one.crossing.receiver == AGENT)
+    sent = sum(one.bytes for one in shared if one.crossing.sender == AGENT)
+    counted = {way: value(metrics, "isthmus_exchange_bytes_total", direction=way) for way in ("up", "down")}
+    assert counted["down"] == STEPS * received
+    assert bool(sent) == bool(counted["up"]), "the last acks need not come"
+    assert counted["up"] <= STEPS * sent
+    assert bool(sent) == bool(value(metrics, "isthmus_exchange_seconds_count"))
+    shows = any(
+        one.crossing.cargo is Cargo.FEATURE and one.crossing.index == 0 and one.crossing.sender == AGENT
+        for one in crossing
+    )
+    assert bool(value(metrics, "isthmus_inputs_sent_total")) == shows
 
 
 @pytest.mark.parametrize(
