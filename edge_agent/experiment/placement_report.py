@@ -24,18 +24,18 @@ from shared.placement import (
     Placement,
     Route,
     Rows,
+    StepPlan,
     carries_raw,
     crossings,
-    gradient_crossings,
     held_blocks,
     loss_rows,
     may_keep,
     replica_keepers,
     stages,
     told_by_gradients,
-    weight_crossings,
 )
 from shared.runtime.block_entries import entries_of
+from shared.runtime.crossing_wire import clipping_spec
 from shared.tensor_wire import slot_codec
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
@@ -105,8 +105,7 @@ class PlacementReport:
 def report_on(workload: Workload) -> PlacementReport:
     """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
     placement, chain, model = placement_of(workload), workload.chain, workload.facts
-    forward = crossings(placement, model)
-    everything = (*forward, *gradient_crossings(placement, model), *weight_crossings(placement, model))
+    everything = StepPlan(placement, model).crossings
     return PlacementReport(
         placement=placement,
         block_names=tuple(block.name for block in chain.blocks),
@@ -134,6 +133,8 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             return specs_bytes(_of_rows((workload.labels,), one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
             return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
+        case Cargo.NORMS | Cargo.COEFFICIENT:
+            return clipping_spec(chain, one).bytes
 
 
 def _encoded_bytes(tensor: TensorSpec, codec: str) -> int:
@@ -148,6 +149,7 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
     chain, config = workload.chain, workload.config
     held = [chain.blocks[block] for block in held_blocks(placement, worker)]
     owned = [block for block in held if placement.owner(block.index) == worker]
+    learnt = _bytes(_learnt(owned))
     state_bytes = partial(optimizer_bytes, config=config.training.optimizer)
     activations = waiting = 0
     for stage in stages(placement, worker):
@@ -162,10 +164,12 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
+    if model.clipped_together:  # gradients wait for the coefficient, which follows from all
+        waiting += learnt
     return Memory(
         worker,
         weights=sum(_bytes((*block.named_parameters().values(), *_buffers(block))) for block in held),
-        gradients=_bytes(_learnt(held)) + (_bytes(_learnt(owned)) if workload.recipe.accumulate_batches > 1 else 0),
+        gradients=_bytes(_learnt(held)) + (learnt if workload.recipe.accumulate_batches > 1 else 0),
         optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned),
         activations=activations,
         waiting=placement.staleness * waiting,

@@ -73,7 +73,7 @@ class Workload:
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
         with computing(training.precision):
             self.chain = with_measured(self.chain, first.inputs)
-        self.facts = facts_of(self.chain)
+        self.facts = facts_of(self.chain, clipped_together=self.recipe.model_clip_norm is not None)
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         check_labels(training.loss, self.chain.features[0], self.chain.outputs, TensorSpec.of(first.labels))
 

@@ -17,6 +17,7 @@ from shared.execution.shared_blocks import BlockPart, WeightedPart, part_of, sum
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import StepPlan, Tile, stages
 from shared.training import block_state
+from shared.training.clipping import BlockNorms, Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.policies import BackwardPolicy, policy_of_stage
@@ -129,10 +130,30 @@ class PlacedBlocks:
         with torch.no_grad():
             return summed(self.held.chain.blocks[block], parts)
 
-    def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
-        """Update blocks by these gradients, or where `taken` has none, by those that `learn` has left in them."""
+    def measure(self, step: int, taken: Mapping[int, BlockGradients]) -> tuple[dict[int, BlockGradients], BlockNorms]:
+        """Gradients of an update with their norms, where all are clipped by one; see `HeldBlocks.measure`."""
         self.held.put_back(taken)
-        self.held.update(blocks, step)
+        return self.held.measure(taken, step)
+
+    @property
+    def clipping(self) -> Clipping:
+        """Clipping of all blocks by one norm, in a recipe that says so."""
+        assert self.held.clipping is not None, "a program has no norms otherwise"
+        return self.held.clipping
+
+    def update(
+        self,
+        step: int,
+        blocks: Sequence[int],
+        taken: Mapping[int, BlockGradients],
+        coefficient: Tensor | None = None,
+    ) -> None:
+        """Update blocks by these gradients, or where `taken` has none, by those that `learn` has left in them.
+
+        coefficient: scales gradients that `measure` has returned.
+        """
+        self.held.put_back(taken)
+        self.held.update(blocks, step, coefficient)
 
     def weights(self, block: int) -> block_state.BlockTensors:
         """A copy of a block's parameters and buffers, for those that share it."""

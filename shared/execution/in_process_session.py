@@ -46,7 +46,7 @@ class InProcessSession:
     ) -> None:
         """chains: of each worker; where no block is shared, they may be one and the same."""
         self._chain, self._method = next(iter(chains.values())), method
-        self._model = facts_of(self._chain)
+        self._model = facts_of(self._chain, clipped_together=recipe.model_clip_norm is not None)
         self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
         }
@@ -221,7 +221,7 @@ class InProcessSession:
         """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
-        if isinstance(one.load, dict) or crossing.cargo is Cargo.LABEL:
+        if isinstance(one.load, dict) or crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             return one.load
         return decoded(codec, one.load, self._chain.coded_slots(crossing.index))
 

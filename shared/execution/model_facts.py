@@ -10,14 +10,15 @@ from shared.placement import BlockFacts, ModelFacts, ValueFacts
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 
-def facts_of(chain: Chain) -> ModelFacts:
-    """The chain in numbers and names."""
+def facts_of(chain: Chain, *, clipped_together: bool = False) -> ModelFacts:
+    """The chain in numbers and names. clipped_together: see `ModelFacts`."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
         together=chain.together,
         values=tuple(_value_facts(chain, value) for value in chain.values.all),
         features=chain.values.features,
+        clipped_together=clipped_together,
     )
 
 

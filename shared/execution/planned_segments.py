@@ -8,10 +8,12 @@ from typing import NamedTuple
 from shared.placement import (
     Backward,
     Cargo,
+    Clip,
     Crossing,
     Forward,
     Loss,
     ModelFacts,
+    Norms,
     Operation,
     Order,
     Program,
@@ -122,7 +124,7 @@ def _updated(operations: Sequence[Operation], first: int) -> tuple[int, ...]:
 
 
 def _name_of(segment: Program) -> str:
-    kinds = (type(one) for one in segment if isinstance(one, Forward | Backward | Sum | Update))
+    kinds = (type(one) for one in segment if isinstance(one, Forward | Backward | Sum | Norms | Clip | Update))
     return ", ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds))
 
 

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from shared.execution.pieces import Piece
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Slots
 from shared.placement import Crossing
+from shared.training.clipping import BlockNorms
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
@@ -33,5 +36,9 @@ class StepInFlight:
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
+    norms: BlockNorms = field(default_factory=dict)
+    """Norms of the gradients of this worker's own blocks, and of those whose norms come to it."""
+    coefficient: Tensor | None = None
+    """Number by which gradients are scaled, where all are clipped by one norm."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""

@@ -21,9 +21,11 @@ from shared.model.features import Gradients, Slots
 from shared.placement import (
     Backward,
     Cargo,
+    Clip,
     Crossing,
     Forward,
     Loss,
+    Norms,
     Order,
     Receive,
     Rows,
@@ -252,6 +254,10 @@ class StepScheduler:
                     state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
                 state.labels.append(Piece(rows, load[0]))
+            case Cargo.NORMS if load[0] is not None:
+                state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
+            case Cargo.COEFFICIENT:
+                state.coefficient = load[0]
 
     def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
         for crossing in segment.receives:
@@ -260,7 +266,11 @@ class StepScheduler:
             match operation:
                 case Updates(blocks, at_once):
                     taken = {} if at_once else {block: state.block_gradients.pop(block, {}) for block in blocks}
-                    self._blocks.update(state.step, blocks, taken)
+                    self._blocks.update(state.step, blocks, taken, state.coefficient)
+                case Norms(blocks):
+                    self._measure(state, blocks)
+                case Clip():
+                    state.coefficient = self._blocks.clipping.coefficient(state.norms)
                 case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
@@ -279,6 +289,12 @@ class StepScheduler:
                     weighted = list(self._weighted(state, block, parts))
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
         return self._sent(state, segment.sends)
+
+    def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
+        taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
+        gradients, norms = self._blocks.measure(state.step, taken)
+        state.block_gradients |= gradients
+        state.norms |= norms
 
     def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
         for slot, _, at, whole in self._window.plan.answers[stage]:
@@ -343,6 +359,10 @@ class StepScheduler:
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
             case Cargo.WEIGHTS:
                 return self._blocks.weights(crossing.index)
+            case Cargo.NORMS:
+                return (torch.cat([state.norms[block] for block in crossing.slots]),)
+            case Cargo.COEFFICIENT:
+                return (state.coefficient,)
 
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""

@@ -22,8 +22,10 @@ from shared.placement.facts import BlockFacts, ModelFacts, Permissions, ValueFac
 from shared.placement.gradients_tell import may_keep, tells_inputs, told_by_gradients
 from shared.placement.programs import (
     Backward,
+    Clip,
     Forward,
     Loss,
+    Norms,
     Operation,
     Program,
     Receive,
@@ -51,6 +53,7 @@ __all__ = [
     "BlockMove",
     "BlockRange",
     "Cargo",
+    "Clip",
     "Crossing",
     "Deployment",
     "Fetches",
@@ -58,6 +61,7 @@ __all__ = [
     "Link",
     "Loss",
     "ModelFacts",
+    "Norms",
     "OnDisk",
     "Operation",
     "Order",

@@ -20,7 +20,8 @@ class Crossing:
     """Rows of something that go from one worker to another in every step.
 
     index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
-    their gradients, the block. Labels have index L. slots: of a feature and of an error gradient, the tensors of it that cross.
+    their gradients, the block. Labels have index L. slots: of a feature and of an error gradient, the tensors of it that cross;
+    of norms, the blocks.
     """
 
     sender: str
@@ -271,11 +272,13 @@ class Flow(NamedTuple):
     """See `gradient_crossings`; none in an evaluation."""
     weights: tuple[Crossing, ...]
     """See `weight_crossings`; none in an evaluation."""
+    norms: tuple[Crossing, ...] = ()
+    """See `norm_crossings`; they follow from the links that all others need."""
 
     @property
     def everything(self) -> tuple[Crossing, ...]:
         """All of it."""
-        return (*self.forward, *self.gradients, *self.weights)
+        return (*self.forward, *self.gradients, *self.weights, *self.norms)
 
 
 def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
@@ -297,7 +300,7 @@ def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:
         return placement.staleness
     if not training:
         return max(placement.staleness, AHEAD_IN_AN_EVALUATION)
-    somebody_waits = flow.gradients or flow.weights
+    somebody_waits = flow.gradients or flow.weights or flow.norms
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 

@@ -54,6 +54,8 @@ class ModelFacts:
     """The tensors that blocks hand on. Left out, each feature is one, which the next block alone reads."""
     features: tuple[tuple[int, ...], ...] = ()
     """The values of each feature, slot by slot, as places in `values`."""
+    clipped_together: bool = False
+    """True if the gradients of all blocks are clipped by one norm, so that their owners have to exchange theirs."""
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -69,13 +69,25 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class Norms:
+    """Compute the norms of the gradients of all blocks that this worker owns and that learn."""
+
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Compute the coefficient by which all gradients are scaled, from the norms of all owners."""
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """Clip and apply the gradient of a block that this worker owns."""
 
     block: int
 
 
-Operation = Take | Send | Receive | Forward | Loss | Backward | Sum | Update
+Operation = Take | Send | Receive | Forward | Loss | Backward | Sum | Norms | Clip | Update
 Program = tuple[Operation, ...]
 
 
@@ -141,8 +153,10 @@ class _Writer:
 
     def _updates(self, worker: str) -> Iterator[Operation]:
         placement, held = self._placement, held_blocks(self._placement, worker)
+        clipped_later: list[int] = []
         for block in reversed(held):
-            if placement.owner(block) != worker or not self._model.blocks[block].changes:
+            facts = self._model.blocks[block]
+            if placement.owner(block) != worker or not facts.changes:
                 continue
             parts = self._received(worker, Cargo.WEIGHT_GRADIENT, block)
             yield from parts
@@ -150,10 +164,33 @@ class _Writer:
                 own = [tile.rows for tile in placement.holders(block) if tile.worker == worker]
                 pushed = [part.crossing for part in parts]
                 yield Sum(block, tuple(sorted([*pushed, *own], key=_first_sample)))
+            if self._model.clipped_together and facts.trainable:
+                clipped_later.append(block)
+                continue
+            yield Update(block)
+            yield from self._sent(worker, Cargo.WEIGHTS, block)
+        yield from self._clipped(worker, clipped_later)
+        for block in clipped_later:
             yield Update(block)
             yield from self._sent(worker, Cargo.WEIGHTS, block)
         for block in held:
             yield from self._received(worker, Cargo.WEIGHTS, block)
+
+    def _clipped(self, worker: str, blocks: list[int]) -> Iterator[Operation]:
+        """The exchange with the owners of other blocks, before any block is updated."""
+        from_others, to_others = (
+            self._received(worker, Cargo.NORMS, 0),
+            self._sent(worker, Cargo.COEFFICIENT, 0),
+        )
+        if blocks:
+            yield Norms(tuple(blocks))
+        yield from from_others
+        if passed_on := self._sent(worker, Cargo.NORMS, 0):
+            yield from passed_on
+            yield from self._received(worker, Cargo.COEFFICIENT, 0)
+        elif blocks:
+            yield Clip()
+        yield from to_others
 
     def _sent(self, worker: str, cargo: Cargo, index: int) -> list[Send]:
         return self._sends.get((worker, cargo, index), [])

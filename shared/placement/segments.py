@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from shared.placement.derived import Crossing
-from shared.placement.programs import Backward, Forward, Loss, Operation, Program, Receive, Send, Sum, Take
+from shared.placement.programs import Backward, Forward, Loss, Norms, Operation, Program, Receive, Send, Sum, Take
 from shared.placement.tiles import Cargo
 
 
@@ -36,6 +36,8 @@ def _begins_segment(operation: Operation, last: Operation) -> bool:
             return False
         case Forward() | Backward():  # two in a row are of shared blocks
             return isinstance(last, Send) or type(last) is type(operation)
+        case Norms():  # those of all blocks, so they wait for sums as for backwards
+            return not isinstance(last, Forward | Loss | Backward)
     return isinstance(last, Send)
 
 
@@ -82,6 +84,8 @@ def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, .
     found: list[tuple[int, ...]] = []
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
         own = [made[block] for block in map(_exchanged, segment) if block in made]
+        if _Lane.SUM in last and any(isinstance(one, Norms) for one in segment):
+            own.append(last[_Lane.SUM])
         found.append(tuple({*([last[lane]] if lane in last else []), *own}))
         last[lane] = number
         made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
@@ -199,5 +203,5 @@ def _makers(segment: Program, makes: Mapping[Crossing, tuple[str, int]]) -> list
 
 def _uses_tensors(operation: Operation) -> bool:
     if isinstance(operation, Send):
-        return operation.crossing.cargo is not Cargo.WEIGHTS
+        return operation.crossing.cargo not in (Cargo.WEIGHTS, Cargo.NORMS, Cargo.COEFFICIENT)
     return isinstance(operation, Forward | Loss | Backward)

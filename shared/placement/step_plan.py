@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from shared.placement.derived import Crossing, answers, first_worker, flow_of, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
+from shared.placement.norms import norm_crossings
 from shared.placement.programs import Program, programs_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import Waiting, segments
@@ -25,8 +26,12 @@ class StepPlan:
         self.model = model
         self.training = training
         flow = flow_of(placement, model, training=training)
+        self.links = links_of(placement, flow)
+        """Pairs of workers that need a stream; see `links_of`."""
+        if training and model.clipped_together:
+            flow = flow._replace(norms=norm_crossings(placement, model, self.links))
         self.crossings = flow.everything
-        """Crossings of a step: forward, then error gradients, then those of shared blocks."""
+        """Crossings of a step: forward, then error gradients, those of shared blocks, and those of clipping."""
         self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)
@@ -34,19 +39,20 @@ class StepPlan:
         """By stage, the ways of its error gradients; see `answers`."""
         self.ahead = steps_ahead(placement, flow, training=training)
         """Number of steps that may have begun beyond the oldest that some worker is still computing; see `steps_ahead`."""
-        self.links = links_of(placement, flow)
-        """Pairs of workers that need a stream; see `links_of`."""
         self._programs = programs_of(placement, model, flow, training=training)
         waiting = Waiting({name: segments(whole)[1] for name, whole in self._programs.items()})
         self.waited = {source.worker: waiting.for_all(source.worker) for source in placement.sources}
         """By each worker that begins steps, the segments after which it has waited for all others; see `Waiting.for_all`."""
         self.unaware = frozenset(name for name, waited in self.waited.items() if waited is None)
         """The workers that begin steps and learn how far the others are by their reports alone."""
-        weights_come = any(one.cargo is Cargo.WEIGHTS for one in self.crossings)
-        self.most_under_way = self.ahead + 1 + weights_come
-        """The most steps that any worker has under way: one more, where new weights come while the next step is computed."""
+        come_late = {one.cargo for one in self.crossings}.intersection((Cargo.WEIGHTS, Cargo.COEFFICIENT))
+        self.most_under_way = self.ahead + 1 + bool(come_late)
+        """The most steps that any worker has under way: one more, where new weights, or the coefficient of an update, come
+        while the next step is computed."""
         self._parents = report_parents(first_worker(placement), self.links)
-        self.stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
+        exchanging = {worker for one in flow.norms for worker in (one.sender, one.receiver)}
+        stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
+        self.stateless = stateless - exchanging
         """The workers that may begin again in mid-step with nothing, while all others go on; see `stateless_workers`."""
         to_hear = self.unaware | {first_worker(placement)}
         self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}

@@ -28,6 +28,10 @@ class Cargo(StrEnum):
     """One part of the gradient of a shared block, to its owner."""
     WEIGHTS = "weights"
     """A block's weights after an update, from its owner."""
+    NORMS = "norms"
+    """Norms of the gradients of blocks, to the owner that collects those of all; see `norms`."""
+    COEFFICIENT = "coefficient"
+    """The number by which all gradients are scaled before an update, from that owner."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,19 @@ from shared.placement.tiles import Cargo
 _RANKS = {
     cargo: rank
     for rank, cargo in enumerate(
-        (Cargo.ERROR_GRADIENT, Cargo.LABEL, Cargo.FEATURE, Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
+        (
+            Cargo.ERROR_GRADIENT,
+            Cargo.NORMS,
+            Cargo.COEFFICIENT,
+            Cargo.LABEL,
+            Cargo.FEATURE,
+            Cargo.WEIGHT_GRADIENT,
+            Cargo.WEIGHTS,
+        )
     )
 }
-"""First the loads that end a step of other workers, and labels before their feature. Those of shared blocks come last: they are
-large, and other workers can compute while they are on their way."""
+"""First the loads that end a step of other workers, with the few numbers of clipping, and labels before their feature. Those of
+shared blocks come last: they are large, and other workers can compute while they are on their way."""
 
 
 def urgency(crossing: Crossing, step: int) -> tuple[int, int, int]:

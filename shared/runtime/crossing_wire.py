@@ -1,12 +1,13 @@
 """Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
-A feature or an error gradient is a tensor for each slot that crosses; labels are one; the load of a shared block is a tensor
-for each of its entries (`block_entries`).
+A feature or an error gradient is a tensor for each slot that crosses; labels are one, and so are norms and a coefficient; the
+load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name
@@ -19,6 +20,7 @@ from shared.placement import Cargo, Crossing, Placement, Route
 from shared.registry import is_lossy
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
+from shared.training.clipping import check_coefficient, check_norms, count_of
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -28,7 +30,20 @@ ROLES = {
     Cargo.LABEL: Role.ROLE_LABEL,
     Cargo.WEIGHT_GRADIENT: Role.ROLE_WEIGHT_GRADIENT,
     Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
+    Cargo.NORMS: Role.ROLE_NORMS,
+    Cargo.COEFFICIENT: Role.ROLE_COEFFICIENT,
 }
+CLIPPING = {Cargo.NORMS: check_norms, Cargo.COEFFICIENT: check_coefficient}
+"""The cargoes by which all blocks are clipped by one norm, each with what refuses other numbers."""
+
+
+def clipping_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
+    """The form of a load by which blocks are clipped."""
+    of_blocks = crossing.cargo is Cargo.NORMS
+    return TensorSpec(
+        (sum(count_of(chain.blocks[block]) for block in crossing.slots) if of_blocks else 1,), torch.float64
+    )
+
 
 EncodedSlots = dict[int, Encoded | None]
 """The tensors of a crossing by slot, None where there is no gradient."""
@@ -85,6 +100,8 @@ class CrossingWire:
         key, version = self.key(crossing, step, slot), self.placement.version
         if crossing.cargo is Cargo.LABEL:
             return ExpectedTensor(key, version, "raw", lambda labels: self._check_labels(labels, rows))
+        if crossing.cargo in CLIPPING:
+            return ExpectedTensor(key, version, "raw", clipping_spec(self.chain, crossing))
         if crossing.cargo in SHARED:
             entry = self.entries(crossing)[slot]
             # A part without samples has nothing at all.
@@ -127,6 +144,9 @@ class CrossingWire:
             entries = self.entries(crossing)
             return {entries[slot].name: entries[slot].from_wire(value) for slot, value in sorted(values.items())}
         if crossing.cargo is Cargo.LABEL:
+            return (values[0],)
+        if crossing.cargo in CLIPPING:
+            CLIPPING[crossing.cargo](values[0])
             return (values[0],)
         loads: Gradients = tuple(values.get(slot) for slot in range(len(self.chain.features[crossing.index])))
         return loads

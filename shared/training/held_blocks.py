@@ -1,10 +1,11 @@
 """The blocks whose weights a worker holds, with their optimizer: brought, updated, given away, whole or not at all.
 
-A block learns the same wherever it is: its gradient is clipped by itself, every parameter has an optimizer state of its own,
-and the learning rate follows from the step. So one optimizer serves all blocks of a worker. Called from one thread.
+A block learns the same wherever it is: its gradient is clipped by itself, or by one coefficient for all, every parameter has an
+optimizer state of its own, and the learning rate follows from the step. So one optimizer serves all blocks of a worker. Called
+from one thread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.training import block_state
 from shared.training.block_failures import block_failure
+from shared.training.clipping import BlockNorms, Clipping
 from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
@@ -31,6 +33,8 @@ class HeldBlocks:
         self.device = device
         self.weights_version = 0
         """Rises whenever weights change."""
+        self.clipping = Clipping(chain, clip_norm) if (clip_norm := recipe.model_clip_norm) is not None else None
+        """Clipping of all blocks by one norm; None where each is clipped by itself, or none is."""
         self._grouping = Grouping(recipe.optimizer)
         self._optimizer: torch.optim.Optimizer | None = None
         """Optimizer of all parameters that the blocks learn; None where there are none."""
@@ -100,26 +104,32 @@ class HeldBlocks:
             self._release(index)
         self._taken_in = ()
 
-    def update(self, indices: Iterable[int], step: int) -> None:
+    def measure(self, indices: Iterable[int], step: int) -> tuple[dict[int, BlockGradients], BlockNorms]:
+        """Take the gradients of blocks, with those of earlier batches, and compute their norms; none where no update is due."""
+        assert self.clipping is not None, "gradients are clipped block by block otherwise"
+        indices = tuple(indices)
+        self._gather(indices, step)
+        gradients = self.take_gradients(indices)
+        return gradients, {index: self.clipping.norms(index, gradients[index]) for index in indices}
+
+    def update(self, indices: Iterable[int], step: int, coefficient: Tensor | None = None) -> None:
         """Take the gradient that backwards have left in each block for the update of `step`, and update where one is due.
 
-        That clips each block's gradient, steps the optimizer at the rate of `step`, and drops the gradients. A block that is
-        not named must have no gradient. Where an update has several batches, the gradients of the earlier ones are kept.
+        That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
+        gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
+        that `measure` has returned; left out, each is clipped by its block, or by these blocks as if there were no others.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
         self._updating = [index for index in indices if index in self._learning]
         if not self._updating or self._optimizer is None:
             return
-        if self.recipe.accumulate_batches > 1:
-            self._accumulate(self._updating)
-            if not self.recipe.updates_after(step):
-                return
-            self.put_back({index: self._accumulated.pop(index) for index in self._updating})
+        if coefficient is None:
+            self._gather(self._updating, step)
+        if not self.recipe.updates_after(step):
+            return
         parameters = [self._learning[index].values() for index in self._updating]
-        if (clip_norm := self.recipe.optimizer.clip_norm) is not None:
-            for of_block in parameters:
-                torch.nn.utils.clip_grad_norm_(of_block, clip_norm, foreach=False)
+        self._clip(coefficient)
         for place, group in enumerate(self._optimizer.param_groups):
             group["lr"] = learning_rate(self.recipe, step, place)
         with self._update_failures:
@@ -128,6 +138,31 @@ class HeldBlocks:
             for parameter in of_block:
                 parameter.grad = None
         self.weights_version += 1
+
+    def _gather(self, indices: Sequence[int], step: int) -> None:
+        """Put the gradients of earlier batches beside what backwards have left, where an update is due; else take all away."""
+        if self.recipe.accumulate_batches > 1:
+            self._accumulate(indices)
+            if self.recipe.updates_after(step):
+                self.put_back({index: self._accumulated.pop(index) for index in indices})
+
+    def _clip(self, coefficient: Tensor | None) -> None:
+        updated = {index: self._learning[index] for index in self._updating}
+        if (clip_norm := self.recipe.optimizer.clip_norm) is None:
+            return
+        if self.clipping is None:
+            for parameters in updated.values():
+                torch.nn.utils.clip_grad_norm_(parameters.values(), clip_norm, foreach=False)
+            return
+        gradients = {
+            index: {name: value.grad for name, value in parameters.items() if value.grad is not None}
+            for index, parameters in updated.items()
+        }
+        if coefficient is None:
+            norms = {index: self.clipping.norms(index, of_block) for index, of_block in gradients.items()}
+            coefficient = self.clipping.coefficient(norms)
+        for of_block in gradients.values():
+            self.clipping.scale(of_block.values(), coefficient)
 
     def _accumulate(self, indices: Iterable[int]) -> None:
         """Add what backwards have left to the gradients of earlier batches, as autograd does."""

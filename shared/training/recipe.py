@@ -77,6 +77,11 @@ class Recipe(Section):
     total_steps: PositiveInt
     """Length of the whole training as the schedule sees it."""
 
+    @property
+    def model_clip_norm(self) -> float | None:
+        """The largest norm of all gradients together; None where blocks are clipped by themselves, or not at all."""
+        return self.optimizer.clip_norm if self.optimizer.clip == "model" else None
+
     def updates_after(self, step: int) -> bool:
         """Tell whether an update follows the backward of a step."""
         return (step + 1) % self.accumulate_batches == 0

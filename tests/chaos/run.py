@@ -47,12 +47,19 @@ EXPERIMENT = [
     "model.kwargs={depth=4, hidden=128}",
     'data.train={factory="tests.support.samples:FlatDigits"}',
     'data.test={factory="tests.support.samples:FlatDigits"}',
-    'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}',
     f"training.max_steps={STEPS}",
     f"data.batch_size={BATCH_SIZE}",
     "compute.threads=1",
     'compute.device="cpu"',
 ]
+UPDATES = (
+    ['training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'],
+    [
+        'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
+        "training.accumulate_batches=2",
+    ],
+)
+"""Updates of the runs by turns: block by block after every batch, and all blocks clipped together after two."""
 
 
 @dataclass
@@ -85,14 +92,20 @@ class Expected(NamedTuple):
     """Weights where workers share blocks."""
 
 
-def expected_states(folder: Path) -> Expected:
-    """By one process each."""
+def expected_states(folder: Path) -> tuple[Expected, ...]:
+    """By one process each, for each of `UPDATES`."""
     torch.set_num_threads(1)
     file = folder / "divided.json"
     file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
     trainers = 'trainers=[{name="near", address="127.0.0.1:1"}]'
-    divided = edge_config(*EXPERIMENT, f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]')
-    return Expected(plain_state(edge_config(*EXPERIMENT)), plain_tiles_state(divided))
+    placed = [f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]']
+    return tuple(
+        Expected(
+            plain_state(edge_config(*EXPERIMENT, *updates)),
+            plain_tiles_state(edge_config(*EXPERIMENT, *updates, *placed)),
+        )
+        for updates in UPDATES
+    )
 
 
 class _Side:
@@ -138,8 +151,8 @@ class _Side:
             self.process.wait()
 
 
-async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: int, faults: int) -> Outcome:
-    """Run with about so many faults, drawn from `seed`."""
+async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int) -> Outcome:
+    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`."""
     dice = random.Random(seed)
     trainers, divided = ("near", "far", "spare")[: dice.randint(1, 3)], dice.random() < DIVIDED_SHARE
     if stateless := seed % STATELESS_EVERY == 0:
@@ -155,7 +168,7 @@ async def disturbed_run(seed: int, folder: Path, expected: Expected, staleness: 
                 dice,
                 Outcome(seed, staleness, len(trainers), divided, stateless),
                 folder,
-                expected,
+                expected[seed % len(UPDATES)],
                 faults,
                 places,
                 links,
@@ -181,7 +194,10 @@ async def _disturbed_run(
         placement = draw(dice, names, divided=outcome.divided)
         changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
     addresses = {name: relay.address for name, relay in relays.items()}
-    agent_flags = _agent_flags(folder, outcome.staleness, placement, addresses)
+    agent_flags = [
+        *_agent_flags(folder, outcome.staleness, placement, addresses),
+        *UPDATES[outcome.seed % len(UPDATES)],
+    ]
     agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
     on_trainers = [STATELESS if outcome.stateless else dice.choice(names) for _ in range(faults - on_link - on_agent)]
     trainers = [

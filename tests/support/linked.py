@@ -153,7 +153,8 @@ class LinkedSession:
         self._heard = Heard()
         self.events: dict[str, Ends] = {}
         """By worker."""
-        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
+        model = facts_of(next(iter(self.chains.values())), clipped_together=told.model_clip_norm is not None)
+        self.plan = plan = StepPlan(placement, model)
         self._told, self._how = told, method(backward)
         self._threads = {
             worker: Threads(InlineWorker(seconds) if computing is None else computing(worker), InlineWorker(seconds))

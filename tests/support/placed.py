@@ -73,9 +73,10 @@ def recipe(
     *,
     checkpoint_activations: bool = False,
     accumulate_batches: int = 1,
+    clip: str = "block",
 ) -> Recipe:
     return Recipe(
-        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, groups=GROUPS),
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, clip=clip, groups=GROUPS),
         schedule=ScheduleConfig(name="cosine", every="step", warmup_steps=2),
         loss="cross_entropy",
         seed=7,
@@ -145,12 +146,18 @@ class WatchedBlocks(PlacedBlocks):
         self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
         self._inputs += [weakref.ref(tensor) for tensor in inputs if tensor is not None]
 
-    def update(self, step: int, blocks: Sequence[int], taken: Mapping[int, BlockGradients]) -> None:
+    def update(
+        self,
+        step: int,
+        blocks: Sequence[int],
+        taken: Mapping[int, BlockGradients],
+        coefficient: Tensor | None = None,
+    ) -> None:
         """See `PlacedBlocks`."""
         for block in blocks:
             assert step == self._updated[block] + 1, "each step once, in their order"
             self._updated[block] = step
-        super().update(step, blocks, taken)
+        super().update(step, blocks, taken, coefficient)
 
     def take_weights(self, block: int, tensors: dict[str, Tensor]) -> None:
         """See `PlacedBlocks`."""
@@ -177,7 +184,9 @@ class LooseSession:
         self.most_unanswered = 0
         """Most steps that had begun at a worker and whose tensors it still needed."""
         self._placement, self._dice = placement, dice
-        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values()))))
+        self.plan = plan = StepPlan(
+            placement, facts_of(next(iter(self.chains.values())), clipped_together=told.model_clip_norm is not None)
+        )
         self.blocks = {
             worker: WatchedBlocks(
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),

@@ -114,6 +114,8 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs
     optimizer = plain_optimizer(module, recipe.optimizer)
     random = any(block.draws_random for block in blocks)
     clipped = [list(block.named_parameters().values()) for block in blocks]
+    if recipe.optimizer.clip == "model":
+        clipped = [list(module.parameters())]
     for step, inputs, labels in batches:
         given = features_of_inputs(inputs)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):

@@ -32,7 +32,9 @@ def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
 def plain_tiles(chain: Chain, placement: Placement, recipe: Recipe) -> "PlainTiles":
     """One process that trains the blocks of a chain in place."""
     parameters = [block.named_parameters().values() for block in chain.blocks]
-    return PlainTiles([block.module for block in chain.blocks], placement, recipe, parameters)
+    tiles = PlainTiles([block.module for block in chain.blocks], placement, recipe, parameters)
+    tiles.in_order = list(chain.module.parameters())
+    return tiles
 
 
 class PlainTiles:
@@ -48,6 +50,8 @@ class PlainTiles:
         """parameters: of each block, in the order in which clipping adds up their norms; left out, in the block's own."""
         self.blocks = nn.ModuleList(blocks).train()
         self._parameters = [list(each) for each in parameters or [block.parameters() for block in self.blocks]]
+        self.in_order = list(self.blocks.parameters())
+        """All parameters, in the order in which one clipping of all adds up their norms."""
         self._placement, self._recipe = placement, recipe
         self._optimizers = [
             plain_optimizer(block, recipe.optimizer) if any(p.requires_grad for p in block.parameters()) else None
@@ -86,8 +90,12 @@ class PlainTiles:
             for index, parts in enumerate(copies):
                 if len(self._placement.holders(index)) > 1:
                     self._join(index, [(part.rows, part.module) for part in parts])
+            if self._recipe.optimizer.clip == "model" and (step + 1) % self._recipe.accumulate_batches == 0:
+                torch.nn.utils.clip_grad_norm_(self.in_order, self._recipe.optimizer.clip_norm)
+            for index in range(len(copies)):
                 if (optimizer := self._optimizers[index]) is not None:
-                    plain_update([self._parameters[index]], optimizer, self._recipe, step)
+                    clipped = [] if self._recipe.optimizer.clip == "model" else [self._parameters[index]]
+                    plain_update(clipped, optimizer, self._recipe, step)
         return loss
 
     def _loss(self, outputs: "Pieces", labels: Tensor) -> tuple[float, "Gradients"]:

@@ -32,7 +32,7 @@ from shared.placement import (
     why_raw,
 )
 from shared.runtime.block_entries import SHARED
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.crossing_wire import CLIPPING, CrossingWire, clipping_spec
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -72,7 +72,7 @@ class PlacementJudge:
     @cached_property
     def model(self) -> ModelFacts:
         """Return the facts of the model that a placement needs."""
-        return facts_of(self.chain)
+        return facts_of(self.chain, clipped_together=self.recipe.model_clip_norm is not None)
 
     def read(self, wanted: pb.Placement) -> ActivePlacement:
         """Read and judge a placement. Computes. Raises ConfigError, ProtocolError or StatusError."""
@@ -106,7 +106,7 @@ class PlacementJudge:
         mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
         each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:
-            each += self._waiting_bytes(plan.placement)
+            each += self._waiting_bytes(plan.placement) + self._clipped_bytes(plan)
         # To a worker that has lost all comes at once what its peers have kept for it.
         in_flight = plan.most_under_way if self.worker in plan.stateless else plan.ahead + 1
         return Batches(in_flight, each)
@@ -164,6 +164,15 @@ class PlacementJudge:
         weights = [value for block in waiting for value in self.chain.blocks[block].named_parameters().values()]
         return self.graph_bytes + sum(value.nbytes for value in weights)
 
+    def _clipped_bytes(self, plan: StepPlan) -> int:
+        """Count the bytes of the gradients of a batch that wait for their coefficient."""
+        if not any(one.cargo is Cargo.COEFFICIENT and one.receiver == self.worker for one in plan.crossings):
+            return 0
+        owned = (block for block in self.chain.blocks if plan.placement.owner(block.index) == self.worker)
+        return sum(
+            value.nbytes for block in owned for value in block.named_parameters().values() if value.requires_grad
+        )
+
     def _check_size(self, placement: Placement, one: Crossing) -> None:
         if one.cargo in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             for slot in one.slots:
@@ -179,6 +188,8 @@ class PlacementJudge:
         """
         if one.cargo is Cargo.LABEL:
             return 0  # counted when they are announced
+        if one.cargo in CLIPPING:
+            return 2 * clipping_spec(self.chain, one).bytes
         if one.cargo in SHARED:
             return (2 + (kept and one.cargo is Cargo.WEIGHTS)) * sum(entry.spec.bytes for entry in wire.entries(one))
         total = 0

@@ -23,11 +23,15 @@ class _Chosen(Section):
     """The checks of the section as a whole."""
 
     name: str
+    clip: str
+    clip_norm: float | None
 
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
         refuse_unused(self, self.name, _OWN_KEYS)
         settings_of(self)
+        if self.clip == "model" and self.clip_norm is None:
+            raise ValueError('clip is "model", and there is no norm to clip to; set clip_norm, or leave clip out')
         return self
 
 
@@ -37,8 +41,12 @@ def _fields() -> dict[str, Any]:
     clip_norm = Field(
         None,
         examples=[1.0],
-        description="Largest norm of a block's gradient; a longer one is scaled down to it. Per block, and not for the whole "
-        "network, so that the result does not depend on where the cut is.",
+        description="Largest norm of a gradient; a longer one is scaled down to it.",
+    )
+    clip = Field(
+        "block",
+        description='What clip_norm bounds: "block" the gradient of each block by itself, "model" that of all blocks, as '
+        'torch.nn.utils.clip_grad_norm_ does. With "model" the owners of blocks tell each other the norms of their gradients.',
     )
     groups = Field(
         (),
@@ -51,6 +59,7 @@ def _fields() -> dict[str, Any]:
         "name": (Literal[tuple(OPTIMIZERS)], name),
         **{key: (field.annotation, field) for key, field in OptimizerSettings.model_fields.items()},
         "clip_norm": (PositiveFloat | None, clip_norm),
+        "clip": (Literal["block", "model"], clip),
         "groups": (tuple[OptimizerGroup, ...], groups),
     }
     for spec in OPTIMIZERS.values():
@@ -82,6 +91,7 @@ if TYPE_CHECKING:
         """The name of the optimizer, and its settings."""
 
         clip_norm: float | None
+        clip: Literal["block", "model"]
         groups: tuple[OptimizerGroup, ...]
 
         def __init__(self, **keys: Any) -> None: ...

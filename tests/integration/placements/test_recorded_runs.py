@@ -65,12 +65,20 @@ def writing(folder):
     return lambda result: result.write(folder)
 
 
-async def test_changes_of_placement_are_repeated_where_they_were(tmp_path):
+CLIPPED_TOGETHER = (
+    'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
+    "training.accumulate_batches=2",
+)
+
+
+@pytest.mark.parametrize("updates", [(), CLIPPED_TOGETHER], ids=["by block", "together"])
+async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_path):
     out, kinds = tmp_path / "out", ["chain of three", "two workers", "labels stay", "there and back"]
     changing = Changing([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)])
     async with running_trainers() as servers:
         placed = flags_of("chain of four", addresses_of(servers), tmp_path)
-        await run_training(edge_config(*recorded("cnn", out, *placed, *LOSSY)), changing, write_result=writing(out))
+        config = edge_config(*recorded("cnn", out, *placed, *LOSSY), *updates)
+        await run_training(config, changing, write_result=writing(out))
     record = read_record(record_of(out))
     assert len(record.stretches) == len(kinds) + 1
     assert replay(record, out / "model.safetensors") == STEPS

@@ -43,6 +43,12 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
     ROLE_FROZEN: _Role.ValueType  # 8
     """The parameters of one block that do not learn, as one safetensors file."""
+    ROLE_NORMS: _Role.ValueType  # 9
+    """The norm of the gradient of each parameter that learns in some blocks, where all blocks are clipped by one norm: in the order of the
+    blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter.
+    """
+    ROLE_COEFFICIENT: _Role.ValueType  # 10
+    """The number from 0 to 1 by which all gradients of a step are scaled before the update, float64."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a tensor is to the training."""
@@ -65,6 +71,12 @@ ROLE_WEIGHTS: Role.ValueType  # 7
 """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
 ROLE_FROZEN: Role.ValueType  # 8
 """The parameters of one block that do not learn, as one safetensors file."""
+ROLE_NORMS: Role.ValueType  # 9
+"""The norm of the gradient of each parameter that learns in some blocks, where all blocks are clipped by one norm: in the order of the
+blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter.
+"""
+ROLE_COEFFICIENT: Role.ValueType  # 10
+"""The number from 0 to 1 by which all gradients of a step are scaled before the update, float64."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _DataType:
@@ -198,7 +210,7 @@ class Frame(_message.Message):
     """What the tensor is."""
     block: _builtins.int
     """Of a feature and of an error gradient, the block whose input it is (L, the number of blocks, for the output of the
-    model); of labels, L; of a block's state, its weights and their gradients, the block.
+    model); of labels, L; of a block's state, its weights and their gradients, the block; of norms and coefficients, 0.
     """
     slot: _builtins.int
     """Which one of the tensors that cross at this block; 0 for the first."""

@@ -242,3 +242,15 @@ def test_with_checkpoints_of_activations_the_inputs_of_blocks_wait_and_one_block
     features = workload(*stash).chain.features
     assert again.waiting == 2 * (features[1][0].bytes + features[2][0].bytes + again.gradients)
     assert again.waiting - 2 * again.gradients < 2 * again.activations < 2 * kept.activations
+
+
+def test_clipped_by_one_norm_gradients_wait_with_the_batches_and_few_numbers_cross():
+    apart = (*CHAIN[:2], "placement.near=1:3", "placement.far=3:", "deployment.staleness=2")
+    clipped = 'training.optimizer={name="sgd", clip_norm=1.0, clip="model"}'
+    before, after = reported(*apart), reported(*apart, clipped)
+    added = [one for one in after.transfers if one not in before.transfers]
+    assert {str(one.crossing.cargo) for one in added} == {"norms", "coefficient"}
+    assert sum(one.bytes for one in added) < 1000
+    assert of(after, "near")[0].waiting == of(before, "near")[0].waiting + 2 * of(before, "near")[0].gradients
+    summed = reported(*apart, "training.accumulate_batches=2")
+    assert of(summed, "near")[0].gradients == 2 * of(before, "near")[0].gradients

@@ -20,12 +20,14 @@ STEPS = 6
 
 ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 """Chains, labels that stay, and shared blocks."""
+UPDATES = st.sampled_from([{}, {"accumulate_batches": 2}, {"clip_norm": 0.5, "clip": "model"}])
+"""Updates of every batch, of several, and with one norm for all blocks."""
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(ANY, st.sampled_from(sorted(POLICIES)), st.sampled_from([1, 2]), st.randoms(use_true_random=False))
-def test_an_order_of_events_decides_every_bit(placement, policy, batches_of_update, dice):
-    told, module = recipe("adam", accumulate_batches=batches_of_update), built("dropping")
+@given(ANY, st.sampled_from(sorted(POLICIES)), UPDATES, st.randoms(use_true_random=False))
+def test_an_order_of_events_decides_every_bit(placement, policy, updates, dice):
+    told, module = recipe("adam", **updates), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = LooseSession(module, placement, told, policy, random.Random(dice.random()))
     session.train(batches)
@@ -39,10 +41,10 @@ def test_an_order_of_events_decides_every_bit(placement, policy, batches_of_upda
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(chains(), st.randoms(use_true_random=False))
-def test_without_staleness_the_order_decides_nothing(placement, dice):
+@given(chains(), UPDATES, st.randoms(use_true_random=False))
+def test_without_staleness_the_order_decides_nothing(placement, updates, dice):
     placement = replace(placement, staleness=0)
-    told, module = recipe("sgd"), built("dropping")
+    told, module = recipe("sgd", **updates), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = LooseSession(module, placement, told, "replay", random.Random(dice.random()))
     session.train(batches)

@@ -36,9 +36,11 @@ def cases(draw):
 @st.composite
 def recipes(draw):
     """Draw a recipe; the last of its updates may lack a batch."""
+    clip_norm = draw(st.sampled_from([None, 0.5, 0.5]))
     return recipe(
         draw(st.sampled_from(sorted(OPTIMIZERS))),
-        draw(st.sampled_from([None, 0.5])),
+        clip_norm,
+        clip="block" if clip_norm is None else draw(st.sampled_from(["block", "model"])),
         checkpoint_activations=draw(st.booleans()),
         accumulate_batches=draw(st.sampled_from([1, 1, 2, 3])),
     )

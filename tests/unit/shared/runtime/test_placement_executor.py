@@ -32,6 +32,10 @@ ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 """Chains, labels that stay, shared blocks, samples at several workers, owners without a tile."""
 
 
+UPDATES = st.sampled_from([{}, {"clip_norm": 0.5, "clip": "model"}, {"accumulate_batches": 2}])
+"""Updates of every batch, with one norm for all blocks, and of several batches."""
+
+
 def delays(dice: random.Random):
     longest = dice.choice([0.0, 0.001, 0.05])
     return lambda: dice.uniform(0, longest)
@@ -54,9 +58,10 @@ def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, T
     st.lists(st.integers(0, 60), max_size=8),
     st.integers(0, 1 << 30),
     st.integers(1, 8),
+    UPDATES,
 )
-def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, losses, seed, last_samples):
-    placement, told, module = replace(placement, staleness=0), recipe("adam"), built("dropping")
+def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, losses, seed, last_samples, updates):
+    placement, told, module = replace(placement, staleness=0), recipe("adam", **updates), built("dropping")
     samples = [placement.batch_size] * (STEPS - 1) + [min(last_samples, placement.batch_size)]
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
     seconds = delays(random.Random(seed))

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -24,6 +24,7 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
+from shared.training.recipe import Recipe
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced
 from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
@@ -51,6 +52,11 @@ class Timed:
     update: float = 0.0
     frozen: int = 0
     """Number of the first blocks that learn nothing."""
+    clip: str = "block"
+
+    @property
+    def told(self) -> Recipe:
+        return recipe("sgd", clip_norm=0.5, clip=self.clip)
 
     @property
     def module(self) -> nn.Sequential:
@@ -61,7 +67,7 @@ class Timed:
 
     @property
     def model(self) -> ModelFacts:
-        return facts_of(chain_of(self.module))
+        return facts_of(chain_of(self.module), clipped_together=self.told.model_clip_norm is not None)
 
     def _carried(self, link: Link) -> float:
         return self.carry.get(link) or self.carry.get(Link(link.listener, link.dialer), 1e-4)
@@ -93,7 +99,7 @@ class Timed:
             session = LinkedSession(
                 self.module,
                 self.placement,
-                recipe("sgd"),
+                self.told,
                 computing=self._pace,
                 wires=self._wire,
                 chunk_bytes=1 << 16,
@@ -172,6 +178,18 @@ def test_updates_and_distance_cost_what_is_simulated(staleness):
 )
 def test_labels_that_stay_take_as_long_as_simulated(staleness, edge, trainer, carry):
     run_as_simulated(labels_stay(staleness, edge, trainer, carry))
+
+
+@pytest.mark.parametrize("kind", ["two workers", "a chain", "labels stay"])
+def test_one_norm_for_all_blocks_takes_no_trip_more_than_one_for_each(kind):
+    def timed(clip: str) -> Timed:
+        far = {"round_trip": 0.04, "clip": clip}
+        if kind == "labels stay":
+            return replace(labels_stay(0, 0.02, 0.02, 0.0203), update=0.002, **far)
+        return chain(0, next(iter(mixes(2 if kind == "two workers" else 3))), update=0.002, **far)
+
+    blocks, whole = (run_as_simulated(timed(clip)).seconds_per_step() for clip in ("block", "model"))
+    assert whole <= 1.02 * blocks
 
 
 def test_a_worker_waits_for_nobody_where_nothing_can_be_stale():

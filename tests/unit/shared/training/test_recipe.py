@@ -110,6 +110,7 @@ def test_cosine_counts_a_last_partial_epoch_and_stays_at_its_floor():
         ({"momentum": 1.0}, "less than 1"),
         ({"learning_rate": 0.0}, "greater than 0"),
         ({"clip_norm": 0.0}, "greater than 0"),
+        ({"clip": "model"}, 'clip is "model", and there is no norm to clip to'),
     ],
 )
 def test_an_optimizer_that_makes_no_sense_is_refused(values, what: str):
@@ -157,7 +158,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    11: {
+    12: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
@@ -166,6 +167,7 @@ RECIPES = {
         "optimizer.alpha": "number",
         "optimizer.beta2_decay": "number",
         "optimizer.betas": "array or null",
+        "optimizer.clip": "string",
         "optimizer.clip_norm": "number or null",
         "optimizer.clip_threshold": "number",
         "optimizer.eps": "number or null",

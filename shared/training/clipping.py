@@ -1,0 +1,90 @@
+"""The clipping of all gradients of a model by one norm, whoever owns its blocks, as `torch.nn.utils.clip_grad_norm_` does it.
+
+Owners tell the norm of each parameter's gradient; one of them computes the coefficient, and each scales its own gradients.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from shared.errors import ProtocolError
+from shared.model.chain import Block, Chain
+
+NO_GRADIENT = -1.0
+"""Stands for the norm of a parameter that no gradient has reached."""
+_EPSILON = 1e-6
+"""Added to the norm, as torch does."""
+BlockNorms = dict[int, Tensor]
+"""By block, the norms of the gradients of its parameters that learn, in their order: float64, or `NO_GRADIENT`."""
+
+
+def count_of(block: Block) -> int:
+    """Count the parameters of a block that learn."""
+    return sum(parameter.requires_grad for parameter in block.named_parameters().values())
+
+
+class Clipping:
+    """The clipping of the blocks of one chain."""
+
+    def __init__(self, chain: Chain, clip_norm: float) -> None:
+        self._clip_norm = clip_norm
+        order = {id(parameter): place for place, parameter in enumerate(chain.module.parameters())}
+        learning = [
+            {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+            for block in chain.blocks
+        ]
+        self._names = [tuple(of_block) for of_block in learning]
+        self._places = [[(order[id(value)], value.dtype) for value in of_block.values()] for of_block in learning]
+        dtypes = (dtype for of_block in self._places for _, dtype in of_block)
+        self._dtype = reduce(torch.promote_types, dtypes, torch.float32)
+
+    def norms(self, block: int, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Compute the norms of a block's gradients, by the names of its parameters; an infinite one where it is no number."""
+        found = [
+            float(torch.linalg.vector_norm(gradients[name])) if name in gradients else NO_GRADIENT
+            for name in self._names[block]
+        ]
+        return torch.tensor(found, dtype=torch.float64).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+    def parted(self, blocks: Iterable[int], joined: Tensor) -> BlockNorms:
+        """Part the joined norms of these blocks."""
+        blocks = tuple(blocks)
+        parts = torch.split(joined, [len(self._names[block]) for block in blocks])
+        return dict(zip(blocks, parts, strict=True))
+
+    def coefficient(self, norms: Mapping[int, Tensor]) -> Tensor:
+        """Compute the number, at most 1, by which all gradients are scaled. norms: of all blocks that learn."""
+        found = sorted(
+            (place, norm, dtype)
+            for block, of_block in norms.items()
+            for (place, dtype), norm in zip(self._places[block], of_block.tolist(), strict=True)
+            if norm != NO_GRADIENT
+        )
+        if not found:
+            return torch.ones(1, dtype=torch.float64)
+        # The same operations in the same types, for the same bits.
+        total = torch.linalg.vector_norm(torch.stack([torch.tensor(norm, dtype=dtype) for _, norm, dtype in found]))
+        clamped = torch.clamp(self._clip_norm / (total + _EPSILON), max=1.0)
+        return clamped.to(torch.float64).reshape(1)
+
+    def scale(self, gradients: Iterable[Tensor], coefficient: Tensor) -> None:
+        """Scale gradients in place."""
+        factor = coefficient[0].to(self._dtype)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.device))
+
+
+def check_norms(norms: Tensor) -> None:
+    """Refuse what is no norms of gradients. Raises ProtocolError."""
+    if not bool(((norms >= 0.0) | (norms == NO_GRADIENT)).all()):
+        raise ProtocolError(
+            f"norms of gradients came of which one is no norm: each is 0 or more, or {NO_GRADIENT:g} where there is no gradient"
+        )
+
+
+def check_coefficient(coefficient: Tensor) -> None:
+    """Refuse what is no coefficient of clipping. Raises ProtocolError."""
+    if not 0.0 <= float(coefficient) <= 1.0:
+        raise ProtocolError(f"gradients are to be scaled by {float(coefficient):g}; a coefficient is from 0 to 1")
