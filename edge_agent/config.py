@@ -74,6 +74,9 @@ class DataConfig(Section):
     collate: FactoryName | None = Field(default=None, examples=["my_data:padded"])
     """Function that makes a batch of a list of items: it returns a pair of inputs and labels, each with the items along the
     first dimension. Every batch is made by it, also those of `test` and `calibration`. Left out, the items are stacked."""
+    longest: Annotated[int, Field(ge=2)] | None = Field(default=None, examples=[128])
+    """Greatest length of a batch, the second dimension of its inputs, where `collate` makes batches of several lengths. Memory
+    is counted for it. Left out, all batches have one length."""
     batch_size: PositiveInt = 32
     """Samples of one step."""
     drop_last: bool = True
@@ -88,6 +91,14 @@ class DataConfig(Section):
         if isinstance(values, dict) and "train" in values and "test" not in values:
             return {**values, "test": None}
         return values
+
+    @model_validator(mode="after")
+    def _only_a_function_makes_lengths(self) -> Self:
+        if self.longest is not None and self.collate is None:
+            raise ValueError(
+                "longest is set and collate is not; without a function to make batches, all have one length"
+            )
+        return self
 
 
 class PrivacyConfig(Section):

@@ -101,6 +101,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             allowed=allowed,
             inputs_may_cross=limits.accept_inputs,
             public_inputs=tuple(request.public_inputs),
+            length_varies=request.length_varies,
             limits=build_limits,
             check=check_built,
         )

@@ -12,6 +12,7 @@ from edge_agent.data.described import kind_of, layout_of
 from shared.errors import DataError
 from shared.factory import load_factory
 from shared.foreign import described, foreign_code, place_of
+from shared.model.examples import length_of
 from shared.model.inputs import Inputs, InputSpecs
 
 Stacked = tuple[Inputs, Tensor]
@@ -27,6 +28,8 @@ class Collate:
 
     name: str
     """`package.module:function`."""
+    longest: int | None = None
+    """The greatest length of a batch; None where all have one."""
     example: InputSpecs | None = None
     """The kind of a batch that every batch must be of; None before there is any."""
     _function: Any = field(init=False, repr=False, compare=False)
@@ -37,11 +40,11 @@ class Collate:
         except DataError as error:
             raise DataError(f"data.collate: {error}") from error
 
-    def __reduce__(self) -> tuple[type["Collate"], tuple[str, InputSpecs | None]]:
-        return Collate, (self.name, self.example)
+    def __reduce__(self) -> tuple[type["Collate"], tuple[str, int | None, InputSpecs | None]]:
+        return Collate, (self.name, self.longest, self.example)
 
     def like(self, example: InputSpecs) -> "Collate":
-        """Return the same function, whose inputs must all be of this kind."""
+        """Return the same function, whose inputs must all be of this kind, or shorter where they may be."""
         return replace(self, example=example)
 
     def __call__(self, items: list[Any]) -> Stacked:
@@ -57,8 +60,7 @@ class Collate:
             raise self._refusal(f"returned a value {kind_of(made)}; it must return a pair of inputs and labels")
         inputs = self._inputs(made[0], len(items))
         labels = self._part(made[1], "labels", len(items))
-        if self.example is not None:
-            self._check_kind(InputSpecs.of(inputs), self.example)
+        self._check_kind(InputSpecs.of(inputs))
         return inputs, labels if labels.is_floating_point() else labels.long()
 
     def _inputs(self, value: Any, count: int) -> Inputs:
@@ -81,19 +83,38 @@ class Collate:
             )
         return tensor
 
-    def _check_kind(self, inputs: InputSpecs, example: InputSpecs) -> None:
-        if (inputs.names, _of_one(inputs)) != (example.names, _of_one(example)):
+    def _check_kind(self, inputs: InputSpecs) -> None:
+        length = length_of(inputs.specs)
+        if self.longest is not None and length > self.longest:
             raise self._refusal(
-                f"returned {_described(inputs)}, and {_described(example)} for the first batch of data.train; the inputs of "
-                "all batches must be alike but for the number of items"
+                f"returned inputs of length {length}, and data.longest is {self.longest}; raise it, or let the function cut "
+                "them"
             )
+        if self.example is not None and not self._is_like(inputs, self.example, length):
+            but = "the number of items" if self.longest is None else "the number of items and the length"
+            raise self._refusal(
+                f"returned {_described(inputs)}, and {_described(self.example)} for the first batch of data.train; the inputs "
+                f"of all batches must be alike but for {but}"
+            )
+
+    def _is_like(self, inputs: InputSpecs, example: InputSpecs, length: int) -> bool:
+        if inputs.names != example.names or len(inputs.specs) != len(example.specs):
+            return False
+        for spec, wanted in zip(inputs.specs, example.specs, strict=True):
+            may_differ = (
+                self.longest is not None and spec.shape[1:2] == (length,) and wanted.shape[1:2] == (self.longest,)
+            )
+            behind = 2 if may_differ else 1
+            if (spec.dtype, len(spec.shape), spec.shape[behind:]) != (
+                wanted.dtype,
+                len(wanted.shape),
+                wanted.shape[behind:],
+            ):
+                return False
+        return True
 
     def _refusal(self, what: str) -> DataError:
         return DataError(f"data.collate: {self.name!r} {what}")
-
-
-def _of_one(inputs: InputSpecs) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(spec.shape[1:], spec.dtype) for spec in inputs.specs]
 
 
 def _described(inputs: InputSpecs) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from edge_agent.config import EdgeConfig
-from edge_agent.data import BatchLoader, Collate, EvaluationLoader, evaluation_batches
+from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
@@ -11,7 +11,8 @@ from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
-from shared.model.inputs import Inputs, InputSpecs
+from shared.model.examples import length_of
+from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_labels, narrowed
@@ -29,9 +30,10 @@ class Workload:
         data, training = config.data, config.training
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
-        self.collate = None if data.collate is None else Collate(data.collate)
+        self.collate = None if data.collate is None else Collate(data.collate, data.longest)
         first = next(evaluation_batches(train, data.batch_size, collate=self.collate))
-        self.example = InputSpecs.of(first.inputs)
+        example = first.inputs if data.longest is None else with_length(first.inputs, data.longest)
+        self.example = InputSpecs.of(example)
         if self.collate is not None:
             self.collate = self.collate.like(self.example)
         self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers, self.collate)
@@ -59,13 +61,13 @@ class Workload:
         """The keys of the data sets whose labels may go only where raw samples may."""
         self.batch_size = len(first.labels)
         """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
-        self.labels = TensorSpec.of(narrowed(first.labels))
-        """Labels as they travel, for the first batch."""
+        self.labels = self._labels_of(first)
+        """Labels as they travel, for the first batch, or for the greatest length."""
         # A trainer takes no batch that is larger than the example.
         self.evaluation = (
             None if self.test is None else EvaluationLoader(self.test, self.batch_size, data.workers, self.collate)
         )
-        self.chain = self._built(first.inputs)
+        self.chain = self._built(example)
         Grouping(training.optimizer).check(self.chain.module)
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
@@ -75,7 +77,8 @@ class Workload:
             self.chain = with_measured(self.chain, first.inputs)
         self.facts = facts_of(self.chain, clipped_together=self.recipe.model_clip_norm is not None)
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
-        check_labels(training.loss, self.chain.features[0], self.chain.outputs, TensorSpec.of(first.labels))
+        labels = TensorSpec.of(first.labels)
+        check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
@@ -93,7 +96,14 @@ class Workload:
                 output=self.recipe.output,
                 inputs_may_cross=bool(self.config.privacy.inputs_to),
                 public_inputs=self.config.privacy.public_inputs,
+                length_varies=self.config.data.longest is not None,
             )
+
+    def _labels_of(self, first: Batch) -> TensorSpec:
+        spec, longest = TensorSpec.of(narrowed(first.labels)), self.config.data.longest
+        if longest is None or spec.differentiable or spec.shape[1:2] != (length_of(first.features),):
+            return spec
+        return TensorSpec((spec.shape[0], longest, *spec.shape[2:]), spec.dtype)
 
     def block_operations(self) -> list[float]:
         """Count the operations of a forward of each block; see `shared.model.operations`. Computes."""

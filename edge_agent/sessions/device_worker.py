@@ -39,7 +39,7 @@ class DeviceWorker:
             experiment.held,
             Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
             Threads(state.threads.compute, state.threads.codec),
-            lambda labels: check_labels(loss, chain.features[0], chain.outputs, labels),
+            lambda labels: check_labels(loss, chain.features[0], chain.outputs_beside(labels), labels),
             emit,
             state.step_log,
         )

@@ -38,6 +38,7 @@ def opening_request(experiment: Experiment, worker: str, placement: Placement) -
         inputs=[TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in inputs.specs],
         input_names=inputs.names,
         public_inputs=config.privacy.public_inputs,
+        length_varies=chain.lengths is not None,
         recipe_json=experiment.recipe.model_dump_json(),
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],

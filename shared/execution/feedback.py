@@ -80,9 +80,11 @@ def decoded(codec: str, tensors: Gradients, coded: Sequence[bool]) -> Gradients:
 
 
 def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]:
-    """Return the error of the codec on each tensor; None where there is none."""
+    """Return the error of the codec on each tensor; None where there is none, as on what is no float."""
     return tuple(
-        None if tensor is None or arrived is None or arrived is tensor else compression_error(arrived, tensor.cpu())
+        None
+        if tensor is None or arrived is None or arrived is tensor or not tensor.is_floating_point()
+        else compression_error(arrived, tensor.cpu())
         for arrived, tensor in zip(received, sent, strict=True)
     )
 

@@ -10,7 +10,8 @@ from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code, place_of
 from shared.model.budget import BuildLimits, bounded_build
-from shared.model.chain import Chain, build_chain, declared_blocks
+from shared.model.chain import Chain, build_chain
+from shared.model.division.declared import declared_blocks
 from shared.model.inputs import Inputs
 from shared.model.learning import Learning
 from shared.model.output import choose_output
@@ -60,13 +61,14 @@ def build_checked_chain(
     allowed: Allowed | None = None,
     inputs_may_cross: bool = False,
     public_inputs: Collection[str] = (),
+    length_varies: bool = False,
     limits: BuildLimits | None = None,
     check: Callable[[nn.Module], None] | None = None,
 ) -> Chain:
     """The model as a verified chain of blocks, of which that learns that is to. Raises ModelError.
 
-    output: the entry to train on, of a model that returns a dictionary. inputs_may_cross, public_inputs: see `build_chain`.
-    check: may refuse the module before it is run on the example.
+    output: the entry to train on, of a model that returns a dictionary. inputs_may_cross, public_inputs, length_varies: see
+    `build_chain`. check: may refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
     if check is not None:
@@ -82,7 +84,13 @@ def build_checked_chain(
         if output is not None:
             declared = declared_blocks(module)
             choose_output(module if declared is None else declared[-1][1], output)
-        return build_chain(module, example, inputs_may_cross=inputs_may_cross, public_inputs=public_inputs)
+        return build_chain(
+            module,
+            example,
+            inputs_may_cross=inputs_may_cross,
+            public_inputs=public_inputs,
+            length_varies=length_varies,
+        )
 
 
 def check_cut(cut: int, chain: Chain) -> None:

@@ -6,7 +6,6 @@ parameters and buffers under the module's own names (`state_entries.py`), and th
 (`division/verify.py`).
 """
 
-import inspect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +15,15 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.model.behaviour import Behaviour, behaviour_of
+from shared.model.division.declared import declared_by_place
+from shared.model.division.lengths import Lengths, lengths_of
 from shared.model.division.seams import find_seams
 from shared.model.division.segmentation import find_pieces
 from shared.model.division.segments import Joined, build_modules
 from shared.model.division.verify import Verification
-from shared.model.examples import shorter
+from shared.model.examples import of_length, other_lengths, shorter
 from shared.model.features import Features, FeatureSpecs
-from shared.model.inputs import Inputs, by_place, features_of_inputs, names_of_inputs
-from shared.model.public import public_slots, with_public
+from shared.model.inputs import Inputs, features_of_inputs, names_of_inputs
 from shared.model.reading_off import Trial, changing, made_up_trials, measured_trials, readable_shares, why_raw
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
@@ -31,6 +31,7 @@ from shared.model.state_entries import BlockState, StateEntry, assign_state
 from shared.model.tied import check_tied
 from shared.model.tracing import trace
 from shared.model.values.connecting import made_slots, shown_of, torn_blocks, uses_of, wiring_of
+from shared.model.values.public import public_slots, with_public
 from shared.model.values.wiring import Value, Values, connect
 
 
@@ -110,6 +111,8 @@ class Chain:
     """Fingerprint of each block: numbers that the same chain on another machine has too."""
     input_names: tuple[str, ...] = ()
     """Names of the parameters that take the inputs, in the order of `features[0]`; none where places do."""
+    lengths: Lengths | None = None
+    """Lengths that batches may have; None where all are like the example."""
 
     @property
     def first_boundary(self) -> int:
@@ -161,6 +164,10 @@ class Chain:
     def outputs(self) -> FeatureSpecs:
         """The outputs. A loss with a name of ours takes one, a user's own several."""
         return self.features[-1]
+
+    def outputs_beside(self, labels: TensorSpec) -> FeatureSpecs:
+        """The outputs for a batch with labels of this kind, which may tell its length."""
+        return self.outputs if self.lengths is None else self.lengths.outputs_beside(labels, self.outputs)
 
     @property
     def together(self) -> tuple[tuple[int, ...], ...]:
@@ -229,7 +236,12 @@ class Chain:
 
 
 def build_chain(
-    module: nn.Module, example: Inputs, *, inputs_may_cross: bool = False, public_inputs: Collection[str] = ()
+    module: nn.Module,
+    example: Inputs,
+    *,
+    inputs_may_cross: bool = False,
+    public_inputs: Collection[str] = (),
+    length_varies: bool = False,
 ) -> Chain:
     """Divide a module into blocks and verify them on `example`, a batch of inputs on the module's device.
 
@@ -238,7 +250,8 @@ def build_chain(
     Blocks between which the batch is not the first dimension become one. Buffers, gradients, modes and random state are
     afterwards as they were. Shapes other than the batch size are taken to stay as they are in the example.
     inputs_may_cross: whether the edge's user permits that features leave it off which samples can be read. public_inputs: names
-    of inputs that may leave it in any case. Raises ModelError, and ConfigError for such a name that is no input.
+    of inputs that may leave it in any case. length_varies: whether batches may be shorter than the example. Raises ModelError,
+    and ConfigError for such a name that is no input.
     """
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError(f"{type(module).__name__} is or holds a TorchScript module; give the module it was made of")
@@ -250,7 +263,9 @@ def build_chain(
     with unchanged(module):
         mode = module.training
         verification = Verification(module, inputs, names)
-        named_modules = _declared(module, names) or _traced_blocks(module, inputs, names, verification)
+        for length in other_lengths(inputs) if length_varies else ():
+            verification.add_length(of_length(inputs, length))
+        named_modules = declared_by_place(module, names) or _traced_blocks(module, inputs, names, verification)
         if len(named_modules) < 2:
             raise ModelError(f"{type(module).__name__} consists of a single block; a chain needs two or more")
     assign_state(module, named_modules)  # before any use of the blocks, because it names the ones that it refuses
@@ -289,7 +304,8 @@ def build_chain(
         )
         for index, (name, block) in enumerate(named_modules)
     )
-    return Chain(module, blocks, observed.features, values, readable, inputs_may_cross, behaviours, names)
+    lengths = lengths_of(type(module).__name__, observed.of_lengths) if length_varies else None
+    return Chain(module, blocks, observed.features, values, readable, inputs_may_cross, behaviours, names, lengths)
 
 
 def with_measured(chain: Chain, batch: Inputs) -> Chain:
@@ -326,45 +342,6 @@ def _joined(
             "first dimension; use batch_first=True in its layers, or keep the batch in front; or it is written to in passing"
         )
     return [(name, blocks[0] if len(blocks) == 1 else Joined(blocks)) for name, blocks in joined]
-
-
-def declared_blocks(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """Return the blocks that the module itself declares, with their names; None when it declares none."""
-    if inspect.isfunction(method := getattr(type(module), "blocks", None)):
-        blocks = method(module)
-        if not isinstance(blocks, list | tuple) or not all(isinstance(block, nn.Module) for block in blocks):
-            raise ModelError(f"{type(module).__name__}.blocks() must return a list of modules")
-        return list(zip(_names(module, blocks), blocks, strict=True))
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and len(module) > 1:
-        children = list(module._modules.items())
-        # Were its parameterless beginning (a Flatten, say) a block, its output would be the raw input.
-        first = next((place for place, child in enumerate(module) if any(True for _ in child.parameters())), 0)
-        head = nn.Sequential(*list(module)[: first + 1]) if first else module[0]
-        return [
-            (children[first][0], head),
-            *((name, child) for name, child in children[first + 1 :] if child is not None),
-        ]
-    return None
-
-
-def _names(module: nn.Module, blocks: Sequence[nn.Module]) -> list[str]:
-    """The name of each block: its qualified name, or that of the first submodule with parameters, or its place."""
-    qualified = {part: name for name, part in module.named_modules()}
-    names: list[str] = []
-    for index, block in enumerate(blocks):
-        with_parameters = (part for part in block.modules() if any(True for _ in part.parameters()))
-        candidates = (qualified[part] for part in (block, *with_parameters) if part in qualified)
-        name = next(candidates, "")
-        names.append(name if name and name not in names else f"blocks.{index}")
-    return names
-
-
-def _declared(module: nn.Module, names: tuple[str, ...]) -> list[tuple[str, nn.Module]] | None:
-    """The blocks that the module declares, of which the first takes the inputs by their places."""
-    if (declared := declared_blocks(module)) is None:
-        return None
-    (first, block), *others = declared
-    return [(first, by_place(block, names)), *others]
 
 
 def _traced_blocks(

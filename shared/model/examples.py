@@ -1,9 +1,9 @@
-"""Other inputs like an example: of another batch size, with other contents, shorter."""
+"""Other inputs like an example: of another batch size, with other contents, of another length."""
 
 import torch
 from torch import Tensor
 
-from shared.model.features import Features
+from shared.model.features import Features, FeatureSpecs
 
 _OTHER_BATCH_SIZES = (2, 3)
 
@@ -34,15 +34,27 @@ def other_batch(example: Features) -> Features:
     return with_batch(example, other_batch_sizes(example)[0])
 
 
-def shorter(example: Features) -> Features | None:
-    """The inputs, one shorter in the dimension behind the batch; None where that is not there, or has nothing to lose.
+def length_of(inputs: Features | FeatureSpecs) -> int:
+    """The length of inputs: the size behind the batch of the first of them that has one, or else 1."""
+    return next((each.shape[1] for each in inputs if len(each.shape) > 1), 1)
 
-    Of several inputs, the first that has such a dimension gives the length, and all with that length become shorter.
-    """
-    length = next((tensor.shape[1] for tensor in example if tensor.dim() > 1), 1)
-    if length < 2:
-        return None
+
+def of_length(inputs: Features, length: int) -> Features:
+    """The inputs with another length; longer ones repeat what they hold. All that have the length now get the other."""
+    before = length_of(inputs)
     return tuple(
-        tensor[:, :-1].clone() if tensor.dim() > 1 and tensor.shape[1] == length else tensor.clone()
-        for tensor in example
+        tensor[:, torch.arange(length) % before] if tensor.dim() > 1 and tensor.shape[1] == before else tensor.clone()
+        for tensor in inputs
     )
+
+
+def other_lengths(example: Features) -> tuple[int, ...]:
+    """Some lengths below the example's: one less, and half of it; fewer where there are not so many."""
+    length = length_of(example)
+    return tuple(dict.fromkeys(each for each in (length - 1, length // 2) if each > 0))
+
+
+def shorter(example: Features) -> Features | None:
+    """The inputs, one shorter; None where they have no length, or nothing to lose."""
+    length = length_of(example)
+    return of_length(example, length - 1) if length > 1 else None

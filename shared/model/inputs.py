@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
+from shared.model.examples import of_length
 from shared.model.features import Features, FeatureSpecs, specs_bytes, specs_of
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
@@ -66,6 +67,12 @@ def as_inputs(features: Features, names: tuple[str, ...]) -> Inputs:
     if names:
         return dict(zip(names, features, strict=True))
     return features[0] if len(features) == 1 else features
+
+
+def with_length(inputs: Inputs, length: int) -> Inputs:
+    """Return inputs with another length; see `of_length`."""
+    features = of_length(features_of_inputs(inputs), length)
+    return features if isinstance(inputs, tuple) else as_inputs(features, names_of_inputs(inputs))
 
 
 def _check_names(module: nn.Module, names: tuple[str, ...]) -> None:

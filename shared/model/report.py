@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from shared.model.chain import Chain, declared_blocks
+from shared.model.chain import Chain
+from shared.model.division.declared import declared_blocks
 from shared.model.division.seams import Seam, find_seams
 from shared.model.division.segmentation import find_pieces
 from shared.model.footprint import OptimizerBytes

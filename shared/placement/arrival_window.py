@@ -23,6 +23,8 @@ class ArrivalWindow:
         self._next_steps = {one: window.first_of(one) for one in coming}
         self._samples: dict[int, int] = {}
         """Samples of the whole batch, by step of which something has come and that is not known to be done."""
+        self._lengths: dict[int, int] = {}
+        """Length of the batch, by such step, where batches differ in it."""
 
     @property
     def expected(self) -> tuple[Crossing, ...]:
@@ -55,14 +57,32 @@ class ArrivalWindow:
         self._next_steps[crossing] = step + 1
         return crossing
 
+    def accept_length(self, sender: str, step: int, length: int) -> None:
+        """Take note of the length of a batch, by what `sender` announces of it.
+
+        Raises ProtocolError where its step has another one.
+        """
+        expected = self._lengths.get(step, length)
+        if length != expected:
+            raise ProtocolError(
+                f"a tensor of step {step} came from {sender!r} for a length of {length}; it has {expected}"
+            )
+        self.note_length(step, length)
+
+    def note_length(self, step: int, length: int) -> None:
+        """Take note of the length of a batch, by what this worker sends of it."""
+        self._forget_done()
+        self._lengths[step] = length
+
     def again(self, crossing: Crossing, step: int) -> None:
         """Expect this crossing to come again from `step` on, because its later tensors are lost."""
         self._next_steps[crossing] = step
 
     def _forget_done(self) -> None:
         done = self.window.done
-        while self._samples and (oldest := next(iter(self._samples))) < done:
-            del self._samples[oldest]
+        for known in (self._samples, self._lengths):
+            while known and (oldest := next(iter(known))) < done:
+                del known[oldest]
 
     def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
         if (crossing := self._coming.get((sender, cargo, index))) is None:

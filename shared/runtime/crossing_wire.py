@@ -4,8 +4,9 @@ A feature or an error gradient is a tensor for each slot that crosses; labels ar
 load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -108,9 +109,20 @@ class CrossingWire:
             may_be_absent = crossing.cargo is Cargo.WEIGHT_GRADIENT and (entry.is_gradient or not rows)
             return ExpectedTensor(key, version, "raw", entry.sent, may_be_absent=may_be_absent)
         spec = self.chain.features[crossing.index][slot]
-        tensor = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+        whole = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
+        tensor: TensorSpec | Callable[[TensorSpec], None] = whole
+        if rows and (lengths := self.chain.lengths) is not None and lengths.varies(crossing.index, slot):
+            tensor = partial(self._check_length, crossing, slot, whole)
         is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
         return ExpectedTensor(key, version, self.codec(crossing, slot), tensor, may_be_absent=is_gradient)
+
+    def length(self, crossing: Crossing, slot: int, shape: Sequence[int]) -> int | None:
+        """Return the length of a batch, by the shape of one of its tensors; None where that does not tell it."""
+        if self.chain.lengths is None or crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
+            return None
+        if not shape or not shape[0]:
+            return None  # of a part without samples nothing has a length
+        return self.chain.lengths.of(crossing.index, slot, shape)
 
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
         """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
@@ -150,6 +162,17 @@ class CrossingWire:
             return (values[0],)
         loads: Gradients = tuple(values.get(slot) for slot in range(len(self.chain.features[crossing.index])))
         return loads
+
+    def _check_length(self, crossing: Crossing, slot: int, longest: TensorSpec, tensor: TensorSpec) -> None:
+        """Refuse a tensor that is not that of any length. longest: that of the greatest."""
+        lengths = self.chain.lengths
+        assert lengths is not None, "the caller has seen to it"
+        length = lengths.of(crossing.index, slot, tensor.shape)
+        if length is None or tensor != lengths.spec(crossing.index, slot, longest, length):
+            raise ProtocolError(
+                f"{crossing.cargo} {crossing.index} is {tensor.dtype} {tensor.shape}; {longest.dtype} {longest.shape} was "
+                f"expected, or what it is for a length of 1 to {lengths.longest}"
+            )
 
     def _check_labels(self, labels: TensorSpec, rows: int) -> None:
         if not labels.shape or labels.shape[0] != rows:

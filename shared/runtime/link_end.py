@@ -100,6 +100,11 @@ class LinkEnd:
 
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
+        for slot, tensor in enumerate(outgoing.load if isinstance(outgoing.load, tuple) else ()):
+            if tensor is None:
+                continue
+            if (length := self._wire.length(outgoing.crossing, slot, tensor.shape)) is not None:
+                self._arrivals.note_length(outgoing.step, length)
         self._outbox.put(outgoing)
         self._more_to_send.set()
 
@@ -201,6 +206,8 @@ class LinkEnd:
         self._check(frame, key, crossing, step, slots[count])
         if count == 0:
             self._arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
+        if (length := self._wire.length(crossing, slots[count], frame.tensor.shape)) is not None:
+            self._arrivals.accept_length(self.peer, step, length)
         if count + 1 < len(slots):
             self._announced[crossing] = step, samples, count + 1
         else:

@@ -78,7 +78,7 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, trained here and now."""
     data, training = config.data, config.training
     dataset = load_dataset(data.train.factory, data.train.kwargs)
-    collate = None if data.collate is None else Collate(data.collate)
+    collate = None if data.collate is None else Collate(data.collate, data.longest)
     loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, 0, collate)
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(

@@ -214,8 +214,8 @@ class OtherKeys(Masked):
 class Words(Sequences):
     """The sequences, each of a length of its own, as a dictionary of what a tokeniser would return."""
 
-    def __init__(self, samples: int = 200, longest: int = 12) -> None:
-        super().__init__(samples, longest)
+    def __init__(self, samples: int = 200, longest: int = 12, vocabulary: int = 50) -> None:
+        super().__init__(samples, longest, vocabulary)
         self._lengths = torch.randint(2, longest + 1, (samples,), generator=torch.Generator().manual_seed(7))
 
     def __getitem__(self, index: int) -> dict[str, Tensor | int]:  # type: ignore[override]
@@ -256,6 +256,13 @@ def unlabelled(items: list[tuple[Tensor, int]]) -> tuple[Tensor, str]:
 def longest(items: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
     """Words padded to the longest of a batch."""
     return padded(items, max(len(item["input_ids"]) for item in items))
+
+
+def continued(items: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Words padded to the longest of a batch, and the word after each."""
+    inputs, _ = longest(items)
+    tokens = inputs["input_ids"]
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def misspelt(items: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tensor]:

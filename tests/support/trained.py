@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.model.chain import Chain, build_chain
-from shared.model.inputs import Inputs
+from shared.model.inputs import Inputs, with_length
 from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.placement import AGENT, Placement, Rows, Source, Tile
@@ -34,6 +34,8 @@ class Task(NamedTuple):
     output: str | None = None
     """The entry to train on, as `model.output` names it."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=0.05, momentum=0.9, clip_norm=1.0)
+    longest: int | None = None
+    """The greatest length of a batch, where batches differ in it."""
 
 
 class Trained:
@@ -53,7 +55,12 @@ class Trained:
     def built(self, worker: str = AGENT) -> Chain:
         """Return a worker's own chain, with the first weights."""
         if worker not in self._chains:
-            self._chains[worker] = build_chain(copy.deepcopy(self.module), self.batches[0][0])
+            example, longest = self.batches[0][0], self.task.longest
+            self._chains[worker] = build_chain(
+                copy.deepcopy(self.module),
+                example if longest is None else with_length(example, longest),
+                length_varies=longest is not None,
+            )
         self._chains[worker].module.load_state_dict(self.module.state_dict())
         return self._chains[worker]
 

@@ -129,7 +129,7 @@ class PlacementJudge:
     def check_labels(self, labels: TensorSpec, uses: Uses) -> None:
         """Refuse labels that the loss does not accept, or for which there is no memory. Raises an IsthmusError."""
         self.check_tensor("a tensor of labels", labels.bytes)
-        check_labels(self.recipe.loss, self.chain.features[0], self.chain.outputs, labels)
+        check_labels(self.recipe.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         self.memory.take_labels(labels.bytes, uses)
 
     def _check_worker(self, placement: Placement) -> None:

@@ -5,15 +5,15 @@ module is left unchanged.
 """
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
-from shared.model.examples import other_batch_sizes, with_batch
+from shared.model.examples import length_of, other_batch_sizes, with_batch
 from shared.model.features import Features, FeatureSpecs, call_module, specs_of
 from shared.model.inputs import by_place
 from shared.model.random_state import generator_states, random_state
@@ -33,6 +33,8 @@ class Observed:
     """By block and output, the slot of the input that the block hands on as it is; None where it makes or changes a tensor."""
     not_batch_first: frozenset[int] = frozenset()
     """Indices of the blocks whose inputs do not have the batch as their first dimension at every batch size."""
+    of_lengths: Mapping[int, tuple[FeatureSpecs, ...]] = field(default_factory=dict)
+    """The features by the length of the inputs, where other lengths were compared too."""
 
 
 class Verification:
@@ -60,8 +62,10 @@ class Verification:
             self._add(_Pass(f"in eval mode with a batch of {size}", False, with_batch(example, size)))
 
     def add_length(self, inputs: Features) -> None:
-        """Compare on inputs of another length too."""
-        length = next(tensor.shape[1] for tensor in inputs if tensor.dim() > 1)
+        """Compare on inputs of another length too, unless this is done already."""
+        length = length_of(inputs)
+        if length in (length_of(case.inputs) for case in self._passes):
+            return
         self._add(_Pass(f"in eval mode with a length of {length}", False, inputs))
 
     def _add(self, case: "_Pass") -> None:
@@ -87,7 +91,11 @@ class Verification:
             for batch, features in crossing
             if any(spec.shape[:1] != batch for spec in features[index])
         )
-        return replace(results[0].observed, not_batch_first=never)
+        of_lengths = {
+            length_of(case.inputs): result.observed.features
+            for case, result in zip(reversed(self._passes), reversed(results), strict=True)
+        }
+        return replace(results[0].observed, not_batch_first=never, of_lengths=of_lengths)
 
     def _difference(self, case: "_Pass", expected: "_Result") -> str:
         if not _same(self._run([(self._name, self._module)], case), expected):

@@ -90,6 +90,7 @@ class OpenSessionRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     INPUT_NAMES_FIELD_NUMBER: _builtins.int
     PUBLIC_INPUTS_FIELD_NUMBER: _builtins.int
+    LENGTH_VARIES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -104,6 +105,8 @@ class OpenSessionRequest(_message.Message):
     """The run that the session is part of, 32 hexadecimal digits of which the agent makes its own: the same at all trainers, and
     when the run is resumed. Every line of the log about the session bears it. Left out, it is the session's id.
     """
+    length_varies: _builtins.bool
+    """True if batches may be shorter than `inputs` in their second dimension, all of a step by as much."""
     @_builtins.property
     def model(self) -> Global___Model:
         """The model."""
@@ -150,10 +153,11 @@ class OpenSessionRequest(_message.Message):
         inputs: _abc.Iterable[_tensor_pb2.TensorHeader] | None = ...,
         input_names: _abc.Iterable[_builtins.str] | None = ...,
         public_inputs: _abc.Iterable[_builtins.str] | None = ...,
+        length_varies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "public_inputs", b"public_inputs", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "length_varies", b"length_varies", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "public_inputs", b"public_inputs", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,6 +84,17 @@ def test_inputs_of_another_structure_than_the_example_are_refused():
         list(evaluation_batches(numbered(), 2, collate=collate("noisy").like(InputSpecs.of(example))))
 
 
+def test_lengths_up_to_the_greatest_are_taken_and_others_are_not():
+    example = InputSpecs.of(next(evaluation_batches(Words(8), 4, collate=collate("padded"))).inputs)
+    varying = Collate(f"{SAMPLES}:longest", 12).like(example)
+    lengths = {batch.features[0].shape[1] for batch in evaluation_batches(Words(8), 1, collate=varying)}
+    assert len(lengths) > 1
+    with pytest.raises(DataError, match=r"returned inputs of length \d+, and data\.longest is 3; raise it, or let the"):
+        list(evaluation_batches(Words(8), 1, collate=Collate(f"{SAMPLES}:longest", 3)))
+    with pytest.raises(DataError, match="must be alike but for the number of items and the length"):
+        list(evaluation_batches(numbered(), 2, collate=Collate(f"{SAMPLES}:noisy", 12).like(example)))
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -123,6 +123,24 @@ TASKS = {
 }
 
 
+def any_length() -> int:
+    return int(torch.randint(2, texts.LENGTH + 1, ()))
+
+
+VARYING = {
+    "GPT with tied weights": Task(texts.GPT, lambda: following(texts.WORDS, any_length()), TOKENS),
+    "torch's encoder with padding": Task(texts.TransformerClassifier, lambda: (drawn(4, any_length()), classes())),
+    "BERT": Task(libraries.bert, lambda: (cut(padded(), any_length()), classes()), output="logits", optimizer=ADAMW),
+    "GPT-2 with padding": Task(libraries.gpt2, lambda: ends(cut(padded(), any_length())), TOKENS, "logits"),
+    "LSTM of characters": Task(texts.CharLSTM, lambda: following(texts.WORDS, any_length()), TOKENS),
+}
+"""Models whose batches have lengths of their own."""
+
+
+def cut(tokens: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+    return {name: tensor[:, :length].contiguous() for name, tensor in tokens.items()}
+
+
 @pytest.fixture(scope="module", params=TASKS)
 def trained(request, one_thread):  # noqa: ARG001 - what is compared is computed on one thread
     return Trained(TASKS[request.param])
@@ -151,6 +169,23 @@ def test_training_at_any_cut_equals_the_plain_loop(name):
     trained = Trained(task._replace(model=lambda: without_chance(task.model())))
     for placement in list(chosen(trained, QUICK))[::2]:
         assert_same_bits(trained.plain(QUICK), trained.placed(placement, QUICK))
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_batches_of_several_lengths_train_at_any_cut_as_in_the_plain_loop(name):
+    task = VARYING[name]
+    trained = Trained(task._replace(model=lambda: without_chance(task.model()), longest=texts.LENGTH))
+    assert len(trained.chain.blocks) >= 3
+    for placement in list(chosen(trained, QUICK))[::2]:
+        assert_same_bits(trained.plain(QUICK), trained.placed(placement, QUICK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARYING)
+def test_thirty_steps_of_several_lengths_at_every_cut_equal_the_plain_loop(name):
+    trained = Trained(VARYING[name]._replace(longest=texts.LENGTH))
+    for placement in chosen(trained, PLACEMENTS):
+        assert_same_bits(trained.plain(MOST_STEPS), trained.placed(placement, MOST_STEPS))
 
 
 @pytest.mark.slow

@@ -187,6 +187,17 @@ def test_all_parts_of_a_step_are_of_one_batch():
         ArrivalWindow(Window(plan, "far")).accept("edge", Cargo.LABEL, 4, 0, 9)
 
 
+def test_all_tensors_of_a_step_are_of_one_length_whoever_sends_them():
+    window = Window(StepPlan(stacked(("edge", 0, 1), ("far", 1, 3), ("edge", 3, 4)), FOUR), "far")
+    judge = ArrivalWindow(window)
+    judge.accept_length("edge", 0, 5)
+    judge.note_length(1, 7)
+    for step, other in ((0, 6), (1, 5)):
+        with pytest.raises(ProtocolError, match=f"of step {step} came from 'near' for a length of {other}; it has "):
+            judge.accept_length("near", step, other)
+    judge.accept_length("near", 0, 5)
+
+
 def test_labels_that_stay_are_never_sent():
     placement = stacked(("edge", 0, 1), ("far", 1, 3), ("edge", 3, 4))
     check(placement, FOUR, ALONE)

@@ -1,18 +1,23 @@
 """Invalid messages of a peer on a link: each is refused with one sentence, before memory is taken, and changes nothing."""
 
 import asyncio
+import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import IsthmusError, RefusedError
+from shared.model.chain import build_chain
 from shared.placement import Placement, Rows, Source, Tile
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
+from tests.support.models import several
 from tests.support.placed import INPUTS, WIDTH, batch_of, built, recipe
 from tests.support.virtual import run_virtually
 
@@ -177,3 +182,41 @@ def test_only_announcements_of_the_placement_are_accepted(announced):
             continue
         assert (one.role, one.block, one.slot) in {(Role.ROLE_FEATURE, 1, 0), (Role.ROLE_ERROR_GRADIENT, 3, 0)}
         assert one.tensor.encoded_bytes <= 4 * WIDTH * 4
+
+
+def short(slot: int, length: int) -> Frame:
+    """Build the announcement of a mask, which is slot 0, or of a feature beside it, for a batch of this length."""
+    shape = (4, length) if slot == 0 else (4, length, several.WIDTH)
+    dtype, each = (DataType.DATA_TYPE_BOOL, 1) if slot == 0 else (DataType.DATA_TYPE_FLOAT32, 4)
+    strides = (length, 1) if slot == 0 else (length * several.WIDTH, several.WIDTH, 1)
+    header = TensorHeader(codec="raw", dtype=dtype, shape=shape, strides=strides, encoded_bytes=each * math.prod(shape))
+    return Frame(role=Role.ROLE_FEATURE, block=1, slot=slot, placement_version=2, batch_samples=4, tensor=header)
+
+
+def varying_end():
+    """Build the trainer's end of the link where batches have lengths of their own, up to 6."""
+
+    async def main() -> LinkedSession:
+        tokens = torch.randint(11, (4, several.LENGTH), generator=torch.Generator().manual_seed(1))
+        inputs = {"input_ids": tokens, "attention_mask": tokens > 2}
+        make_chain = partial(build_chain, example=inputs, length_varies=True)
+        return LinkedSession(several.NamedEncoder(), LABELS_STAY, recipe("sgd"), make_chain=make_chain)
+
+    return run_virtually(main).workers["near"].links["edge"]
+
+
+@pytest.mark.parametrize("length", [several.LENGTH + 1, 10**12, 0])
+def test_a_length_beyond_the_examples_is_refused_before_memory_is_taken_for_it(length):
+    end = varying_end()
+    with pytest.raises(IsthmusError, match=r"\(4, 6\) was expected, or what it is for a length of 1 to 6"):
+        end.accept(short(0, length))
+    for slot in (0, 1):
+        end.accept(short(slot, several.LENGTH))
+
+
+def test_all_tensors_of_a_step_have_one_length():
+    end = varying_end()
+    end.accept(short(0, 5))
+    with pytest.raises(IsthmusError, match="a tensor of step 0 came from 'edge' for a length of 4; it has 5"):
+        end.accept(short(1, 4))
+    end.accept(short(1, 5))
