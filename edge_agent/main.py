@@ -125,6 +125,7 @@ def model(
         from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
         from edge_agent.experiment.workload import Workload
         from shared.model.build import build_checked_chain, parse_kwargs
+        from shared.model.learning import Learning
         from shared.model.report import describe_chain
         from shared.model.report import explain as seams_of
         from shared.model.spec import parse_examples
@@ -132,7 +133,12 @@ def model(
 
     loaded = load_config(EdgeConfig, config, overrides or [])
     if factory is not None and example is not None:
-        chain = build_checked_chain(factory, parse_kwargs(kwargs), 0, parse_examples(example))
+        chain = build_checked_chain(
+            *(factory, parse_kwargs(kwargs), 0, parse_examples(example)),
+            learning=Learning(loaded.model.frozen, loaded.model.learns),
+            output=loaded.model.output,
+            public_inputs=loaded.privacy.public_inputs,
+        )
     elif factory is None and example is None and kwargs == "{}":
         chain = Workload(loaded).chain
     else:

@@ -42,6 +42,10 @@ _JITTER, _STEP = 0.3, 0.01
 """Noise that parts equal numbers, and the changes, in standard deviations of the samples."""
 
 
+Run = Callable[[int, nn.Module, Features], Features]
+"""Runs a block, given its place, from which its random numbers follow: no two blocks drop the same ones."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One way in which samples are changed and blocks are run."""
@@ -50,7 +54,7 @@ class Trial:
     """Inputs of one sample or more. The first one is examined."""
     changed: Features
     """The same with other numbers, of which only some are put in place at a time."""
-    run: Callable[[nn.Module, Features], Features]
+    run: Run
     others: float
     """The most that all other numbers may change a number that tells one, in relation to that one."""
 
@@ -87,11 +91,11 @@ def made_up_trials(inputs: FeatureSpecs, persistent: frozenset[int]) -> list[Tri
     """Trials with made-up samples and weights, which every machine has alike. persistent: as for `behaviour_of`."""
     values: dict[int, dict[str, Tensor]] = {}
 
-    def run(block: nn.Module, features: Features) -> Features:
+    def run(place: int, block: nn.Module, features: Features) -> Features:
         block.train(False)
         if id(block) not in values:
             values[id(block)] = made_up_values(block, persistent)
-        return _run(block, features, values[id(block)])
+        return _run(place, block, features, values[id(block)])
 
     samples = made_up_features(inputs, 1)
     others = tuple(
@@ -104,10 +108,10 @@ def made_up_trials(inputs: FeatureSpecs, persistent: frozenset[int]) -> list[Tri
 def measured_trials(batch: Features) -> list[Trial]:
     """Trials with samples and the weights that the blocks have now, in eval mode and in train mode."""
 
-    def run_in(training: bool) -> Callable[[nn.Module, Features], Features]:
-        def run(block: nn.Module, features: Features) -> Features:
+    def run_in(training: bool) -> Run:
+        def run(place: int, block: nn.Module, features: Features) -> Features:
             block.train(training)
-            return _run(block, features, {})
+            return _run(place, block, features, {})
 
         return run
 
@@ -153,14 +157,14 @@ def _first(samples: Features) -> Features:
     return tuple(tensor[:1] for tensor in samples)
 
 
-def _run(block: nn.Module, features: Features, values: dict[str, Tensor]) -> Features:
+def _run(place: int, block: nn.Module, features: Features, values: dict[str, Tensor]) -> Features:
     """The outputs with these parameters and buffers in place of the block's own, and with copies of all other buffers."""
     buffers = {name: values.get(name, buffer).clone() for name, buffer in block.named_buffers()}
-    with random_state("reading off"):
+    with random_state("reading off", place):
         return call_module(block, tuple(feature.clone() for feature in features), {**values, **buffers})
 
 
-def _trials(samples: Features, others: Features, run: Callable[[nn.Module, Features], Features]) -> list[Trial]:
+def _trials(samples: Features, others: Features, run: Run) -> list[Trial]:
     """Exchange numbers for others, which rounding cannot hide. Measured ones are changed a little, which shows the
     selected ones.
 
@@ -227,8 +231,8 @@ def _shares_of_all(blocks: Sequence[nn.Module], made: Sequence[Collection[int]] 
         for index in range(opened):
             try:
                 if len(plain) == index + 1:
-                    plain.append(trial.run(blocks[index], plain[index]))
-                values = [trial.run(blocks[index], value) for value in values]
+                    plain.append(trial.run(index, blocks[index], plain[index]))
+                values = [trial.run(index, blocks[index], value) for value in values]
             except UNFIT:
                 opened = index
                 break

@@ -47,7 +47,7 @@ def with_public(
     with torch.no_grad():
         for index, block in enumerate(blocks[:-1]):
             try:
-                one, other = trial.run(block, one), trial.run(block, other)
+                one, other = trial.run(index, block, one), trial.run(index, block, other)
             except UNFIT:
                 found = {place for place in found if values.all[place].feature <= index}
                 break

@@ -78,6 +78,7 @@ def llama(layers: int = 2, width: int = 16) -> nn.Module:
 
 def adapted_gpt2(layers: int = 2, width: int = 16, words: int = WORDS, heads: int = 2, rank: int = 2) -> nn.Module:
     """GPT-2 with adapters of low rank, by peft."""
+    torchvision_imported()
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=rank, target_modules=["c_attn"], fan_in_fan_out=True)
     module: nn.Module = peft.get_peft_model(gpt2(layers, width, words, heads), config)

@@ -81,3 +81,10 @@ def test_a_model_is_explained_by_its_command(edge_agent):
     assert (code, err) == (0, "")
     assert "'layers.0.mix' and 'layers.0.out' are in one block:" in out
     assert "tests/support/models/masked.py:" in out
+
+
+def test_a_factory_is_shown_with_the_output_that_is_set_and_with_what_learns(edge_agent):
+    named = ["--factory", "tests.support.models.outputs:named", "--example", "4x64", "--json"]
+    code, out, err = edge_agent("model", *named, "--set", "model.output=logits", "--set", 'model.learns=["head"]')
+    assert (code, err) == (0, "")
+    assert [row["trainable"] for row in json.loads(out)] == [False, False, False, True]

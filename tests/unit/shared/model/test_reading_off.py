@@ -248,6 +248,25 @@ def test_weights_that_were_trained_do_not_change_the_verdict():
     assert build_checked_chain("shared.model.zoo:bilstm", {"vocabulary": 50}, 3, TOKENS).first_boundary == 2
 
 
+class Dropped(nn.Module):
+    """Adds to each number a mixture of all, or nothing by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.dropout = nn.Linear(96, 96), nn.Dropout(0.1)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value + self.dropout(self.mix(value.flatten(1))).view_as(value)
+
+
+def test_layers_do_not_all_drop_the_same_numbers():
+    """Behind one layer many tokens stand as they were looked up, where nothing was added; behind several, hardly any."""
+    module = nn.Sequential(
+        nn.Embedding(50, 8), *(Dropped() for _ in range(6)), nn.Sequential(nn.Flatten(), nn.Linear(96, 4))
+    )
+    assert with_measured(build_chain(module, TOKENS), TOKENS).first_boundary == 3
+
+
 class Beside(nn.Module):
     """A function of its input, with other numbers beside."""
 
