@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 
 import pytest
@@ -100,6 +101,28 @@ def train(folder):
         return json.loads((directory / "summary.json").read_text()), run.output, directory
 
     return train
+
+
+def test_a_language_model_is_fine_tuned_by_adapters_with_texts_and_labels_that_stay(folder):
+    if find_spec("peft") is None:
+        pytest.skip("peft is not installed")
+    # As where a reader installs: there is no torchvision, which one that is built for CUDA would be here.
+    (folder / "sitecustomize.py").write_text('import sys\n\nsys.modules["torchvision"] = None\n')
+    page, text = blocks("language-model.md"), (ROOT / "docs" / "language-model.md").read_text()
+    with held_port() as port:
+        typed = {one.command: one.output for one in reader_at(folder, f"127.0.0.1:{port}", steps=None).follow(page)}
+    (shown,) = (output for command, output in typed.items() if "edge-agent placement" in command)
+    assert re.search(r"│ gpu +│ no +│ no +│ no ", shown), "neither inputs nor labels nor outputs"
+    summary = json.loads((folder / "run" / "notes" / "summary.json").read_text())
+    assert summary["test_loss"] < float(re.search(r"test loss ends below ([\d.]+\d)", text)[1])
+    assert [block["worker"] for block in summary["blocks"]] == [*["edge"] * 3, *["gpu"] * 3, "edge"]
+    trained, base = (load_file(folder / place / "model.safetensors") for place in ("run/notes", "base"))
+    kept = {name.removeprefix("base_model.model.").replace(".base_layer", ""): name for name in trained}
+    assert all(torch.equal(value, trained[kept[name]]) for name, value in base.items())
+    adapters = load_file(folder / "run" / "notes" / "adapters.safetensors")
+    assert adapters.keys() == {name for name in trained if ".lora_" in name}
+    (said,) = (output for command, output in typed.items() if "use_notes.py" in command)
+    assert said.splitlines()[-1].startswith("07:30 pump 4 is ")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
