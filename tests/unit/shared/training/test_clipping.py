@@ -6,9 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from shared.training.clipping import NO_GRADIENT, Clipping
-from tests.support.placed import built, chain_of
+from shared.training.stage import lone_stage
+from tests.support.placed import CPU, batch_of, built, chain_of, recipe
+from tests.support.plain import assert_same_bits, plain_optimizer, plain_update
 
 NAMES = [name for name, _ in built("dropping").named_parameters()]
 
@@ -46,3 +49,17 @@ def test_without_a_gradient_nothing_is_scaled():
     chain = chain_of(built("dropping"))
     clipping = Clipping(chain, 1.0)
     assert clipping.coefficient({block.index: clipping.norms(block.index, {}) for block in chain.blocks}).item() == 1.0
+
+
+def test_a_stage_alone_is_clipped_as_if_there_were_no_other_blocks():
+    module, told = built("dropping"), recipe("sgd", clip_norm=0.05, clip="model")
+    plain = copy.deepcopy(module)
+    stage = lone_stage(chain_of(module), 0, len(module), told, CPU)
+    inputs, labels = batch_of(0, 8)
+    graph = stage.forward(0, (inputs,), input_gradient=False)
+    stage.backward_from(graph, nn.functional.cross_entropy(graph.outputs[0], labels))
+    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        theirs.grad = ours.grad.clone()
+    stage.update(0)
+    plain_update([plain.parameters()], plain_optimizer(plain, told.optimizer), told, 0)
+    assert_same_bits(dict(plain.state_dict()), dict(module.state_dict()))
