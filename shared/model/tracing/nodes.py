@@ -4,6 +4,7 @@ A tensor remembers its node itself, so that it is freed as early as without a tr
 the module are known by identity.
 """
 
+import copy
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -179,7 +180,10 @@ class Nodes:
                 self.mark(result, node)
             return result
         if isinstance(result, dict):
-            return {key: self._entry(node, key, value, unchanged) for key, value in result.items()}
+            found = copy.copy(result)  # of its own class, which may have its entries as attributes, too
+            for key, value in result.items():
+                found[key] = self._entry(node, key, value, unchanged)
+            return found
         if type(result) in (tuple, list):
             return type(result)(self._entry(node, index, each, unchanged) for index, each in enumerate(result))
         if isinstance(result, tuple):  # one with names

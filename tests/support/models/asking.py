@@ -240,6 +240,41 @@ class Decoder(nn.Module):
         return self.head(self.decoder(x, memory, tgt_mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1])))
 
 
+class Outputs(dict[str, Tensor]):
+    """A dictionary whose entries are attributes, too."""
+
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        super().__setitem__(key, value)
+        setattr(self, key, value)
+
+
+class LookingBody(nn.Module):
+    """Looks at contents, and returns a dictionary of its own class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Outputs:
+        """One entry."""
+        found = Outputs()
+        x = self.linear(x)
+        found["hidden"] = x * 2 if float(x.detach().max()) > 0 else x
+        return found
+
+
+class Opaque(nn.Module):
+    """Takes what such a module returns by its attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.body, self.head = nn.Linear(WIDTH, WIDTH), LookingBody(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of the shape of `x`."""
+        return self.head(self.body(self.first(x).relu()).hidden)
+
+
 class Noisy(nn.Module):
     """Drops at a rate, and by a way, that follow its mode."""
 

@@ -109,12 +109,12 @@ class PositionalEncoding(nn.Module):
 class TransformerClassifier(nn.Module):
     """torch's encoder with a mask of padding, and the mean of what is no padding."""
 
-    def __init__(self, width: int = 8, layers: int = 3) -> None:
+    def __init__(self, width: int = 8, layers: int = 3, *, packs: bool = True) -> None:
         super().__init__()
         self.width = width
         self.embedding, self.position = nn.Embedding(WORDS, width, padding_idx=0), PositionalEncoding(width)
         layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.1, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=packs)
         self.classifier = nn.Linear(width, CLASSES)
 
     def forward(self, tokens: Tensor) -> Tensor:

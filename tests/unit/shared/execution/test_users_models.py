@@ -104,6 +104,9 @@ TASKS = {
     "LSTM of characters": Task(texts.CharLSTM, lambda: following(texts.WORDS), TOKENS),
     "GPT with tied weights": Task(texts.GPT, lambda: following(texts.WORDS), TOKENS, optimizer=ADAMW),
     "torch's encoder with padding": Task(texts.TransformerClassifier, lambda: (drawn(4, texts.LENGTH), classes())),
+    "its layers with padding": Task(
+        lambda: texts.TransformerClassifier(packs=False), lambda: (drawn(4, texts.LENGTH), classes())
+    ),
     "torch's encoder and decoder": Task(texts.Translator, sentence_pairs, TOKENS),
     "BERT": Task(libraries.bert, lambda: (padded(), classes()), output="logits", optimizer=ADAMW),
     "GPT-2": Task(libraries.gpt2, lambda: named(following(libraries.WORDS)), TOKENS, "logits", ADAMW),

@@ -80,6 +80,7 @@ CASES = [
     (asking.Decoder, TOKENS, ["embed", *(f"decoder.layers.{index}" for index in range(3)), "head"]),
     (asking.Rotary, TOKENS, ["tokens", "layers.0", "layers.1", "layers.2", "head"]),
     (asking.Padded, TOKENS, ["embed", "encoder", "head"]),
+    (asking.Opaque, SEQUENCES, ["first", "body", "head"]),
     (asking.Noisy, SEQUENCES, ["first", "second", "third"]),
     (asking.Skipping, TOKENS, ["tokens", "layers.0", "layers.1", "head"]),
     (asking.Headed, TOKENS, ["body.tokens", "body.positions", "body.layers.0", "body.layers.1", "head"]),
