@@ -57,6 +57,8 @@ class WorkerMeasurements(Part):
     """By the names of both ends, as "near-far"."""
     segments: list[list[int]] | None = None
     """Numbers of the links that share a segment; None where that is not known yet."""
+    message_seconds: NonNegativeFloat | None = None
+    """Cost of a message at each of its ends; None where that is not known yet."""
 
 
 class MeasuredParts:
@@ -86,6 +88,10 @@ class MeasuredParts:
     def add_segments(self, segments: list[list[int]]) -> None:
         """Take in which links share a segment."""
         self.done = self.done.model_copy(update={"segments": segments})
+
+    def add_message(self, seconds: float) -> None:
+        """Take in what a message costs at each of its ends."""
+        self.done = self.done.model_copy(update={"message_seconds": seconds})
 
     def rounds(self, worker: str, piece: Piece) -> tuple[StepSeconds, ...] | None:
         """Return the rounds of a piece on a worker; none at all where there is no room, None where that is not known."""

@@ -23,11 +23,12 @@ from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.measured_links import measured_link
 from edge_agent.profiling.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.message_cost import measured_message
 from edge_agent.profiling.shared_segments import shared_segments
-from edge_agent.profiling.timers import measuring_session
+from edge_agent.profiling.timers import measuring_session, trainer_clients
 from edge_agent.profiling.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
-from shared.errors import ConfigError, PlanError
+from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.model.features import specs_bytes
@@ -98,9 +99,12 @@ async def _profile(
             await measuring.measure(session, threads, emit)
             if parts.done.segments is None:
                 parts.add_segments(await _segments(session, links, parts))
+        document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+        if parts.done.message_seconds is None:
+            parts.add_message(await _message(experiment, parse_profile(document, str(out)), threads, repeats))
     finally:
         await asyncio.to_thread(parts.save)
-    document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+    document["message"] = [parts.done.message_seconds, 0.0]
     profile = parse_profile(document, str(out))
     text = json.dumps(document, indent=1)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
@@ -133,6 +137,22 @@ async def _segments(session: OpenSession, links: Sequence[tuple[str, str]], part
         assert link is not None, "all links are measured"
         alone[near, far] = link
     return await shared_segments(lambda near, far: measured_link(session, near, far), alone)
+
+
+async def _message(experiment: Experiment, profile: Profile, threads: AgentThreads, steps: int) -> float:
+    """Measure what a message costs; 0, with a warning, where the batch that would show it may not be divided."""
+    lossless = {"codec": "fp32", "downlink_codec": "fp32"}
+    deployment = experiment.config.deployment.model_copy(update=lossless)
+    config = experiment.config.model_copy(update={"deployment": deployment, "placement": PlacementSection()})
+    tried = await asyncio.to_thread(chain_experiment, config)
+    try:
+        async with trainer_clients(experiment) as clients:
+            return await measured_message(clients, tried, profile, threads, steps)
+    except (ConfigError, DataError) as why:
+        _log.warning("what a message costs is not known: no divided batch could be tried", reason=str(why))
+        return 0.0
+    finally:
+        await asyncio.to_thread(tried.close)
 
 
 def _codecs(config: EdgeConfig, repeats: int) -> dict[str, object]:

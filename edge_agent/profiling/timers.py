@@ -97,8 +97,8 @@ def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None
 
 
 @asynccontextmanager
-async def measuring_session(experiment: Experiment, threads: AgentThreads) -> AsyncIterator[OpenSession]:
-    """A session on all trainers of the experiment, in which nothing is trained; nothing is left of it. Raises IsthmusError."""
+async def trainer_clients(experiment: Experiment) -> AsyncIterator[dict[str, TrainerClient]]:
+    """Clients of all trainers of the experiment, by name. Raises IsthmusError."""
     config = experiment.config
     async with AsyncExitStack() as stack:
         clients = {}
@@ -106,6 +106,13 @@ async def measuring_session(experiment: Experiment, threads: AgentThreads) -> As
             if trainer.name in experiment.trainers:
                 client = TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls))
                 clients[trainer.name] = await stack.enter_async_context(client)
+        yield clients
+
+
+@asynccontextmanager
+async def measuring_session(experiment: Experiment, threads: AgentThreads) -> AsyncIterator[OpenSession]:
+    """A session on all trainers of the experiment, in which nothing is trained; nothing is left of it. Raises IsthmusError."""
+    async with trainer_clients(experiment) as clients:
         retry = Retry(0)  # a lost trainer ends the measurement
         session = await open_session(clients, experiment, threads, retry)
         try:

@@ -1,16 +1,18 @@
-"""A few real steps at one cut, for the profile: what a step takes of the edge when everything runs at once.
+"""A few real steps, for the profile: what a step takes when everything runs at once.
 
 Knows nothing of what the parts take alone.
 """
 
 import statistics
 import time
+from collections.abc import Mapping
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.device_worker import DeviceWorker
+from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
@@ -49,6 +51,15 @@ async def turn_seconds(client: TrainerClient, config: EdgeConfig, cut: int, thre
     return statistics.fmean(watch.turns[WARM_UP_STEPS:])
 
 
+async def placed_seconds(
+    clients: Mapping[str, TrainerClient], experiment: Experiment, threads: AgentThreads, steps: int
+) -> float:
+    """Return the mean seconds of a step under the placement of an experiment of its own, which is used up."""
+    watch = await _train_under(clients, experiment, threads, WARM_UP_STEPS + steps)
+    steady = watch.ends[WARM_UP_STEPS - 1 :]
+    return (steady[-1] - steady[0]) / (len(steady) - 1)
+
+
 class _Watch:
     """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
     gradient waited."""
@@ -84,14 +95,22 @@ async def _train(
     deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32", "backward": "replay"}
     changed = config.deployment.model_copy(update=deployment)
     experiment = Experiment(config.model_copy(update={"deployment": changed, "placement": PlacementSection()}))
-    stop_step = WARM_UP_STEPS + steps + staleness
+    clients = {config.only_trainer.name: client}
+    return await _train_under(clients, experiment, threads, WARM_UP_STEPS + steps + staleness)
+
+
+async def _train_under(
+    clients: Mapping[str, TrainerClient], experiment: Experiment, threads: AgentThreads, stop_step: int
+) -> _Watch:
+    """Train an experiment until this step, and throw it away."""
     events, boundary = Events(), StepBoundary()
-    session = await open_session({config.only_trainer.name: client}, experiment, threads, Retry(0))
+    session = await open_session(clients, experiment, threads, Retry(0))
     try:
         device = await DeviceWorker.made(session.state, events.emit)
         worker = device.placed
         try:
-            await Recovery(session, device).rejoin(is_whole=True)
+            joined = await Recovery(session, device).rejoin(is_whole=True)
+            await dial_peers(session, joined.tickets)
             aggregator, watch = StepAggregator(events, worker, _ignore, boundary), _Watch(events, worker.run)
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
