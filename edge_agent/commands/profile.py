@@ -174,8 +174,8 @@ def _profile_chain(
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
         from edge_agent.profiling.events import Estimated, Measured
+        from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
         from shared.prediction import load_table
 
     files = dict(_name_and_file(each) for each in tables)
@@ -198,7 +198,7 @@ def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.profiling.events import Estimated, Measured
-        from edge_agent.profiling.tiers_profile import profile_tiers
+        from edge_agent.profiling.workers.tiers_profile import profile_tiers
 
     with counting_bars(Console(stderr=True), {Measured: "profiling three tiers"}) as events:
         events.subscribe(Estimated, lambda event: typer.echo(event.line))

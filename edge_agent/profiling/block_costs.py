@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.measured_parts import Run
+from edge_agent.profiling.workers.measured_parts import Run
 from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes

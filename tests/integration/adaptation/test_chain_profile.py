@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from edge_agent.profiling.chain_profile import ChainSettings, profile_chain
 from edge_agent.profiling.events import Estimated
+from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
 from shared.planning import Question, SearchSpace, best, best_order

@@ -7,7 +7,7 @@ import pytest
 from edge_agent import run_training
 from edge_agent.main import app
 from edge_agent.profiling.events import Estimated
-from edge_agent.profiling.tiers_profile import profile_tiers
+from edge_agent.profiling.workers.tiers_profile import profile_tiers
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, PlanError, UnreachableError
 from shared.planning import load_profile

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import combinations
 
-from edge_agent.profiling.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.measured_parts import MeasuredLink
 from shared.concurrency.tasks import gathered
 
 Hop = tuple[str, str]

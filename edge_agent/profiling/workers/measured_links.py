@@ -3,7 +3,7 @@
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.measured_parts import MeasuredLink
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Transfer
 from shared.client.credentials import trainer_access

@@ -17,16 +17,16 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.block_costs import trained_bytes, try_blocks
-from edge_agent.profiling.chain_profile import chain_experiment
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
-from edge_agent.profiling.measured_links import measured_link
-from edge_agent.profiling.measured_parts import MeasuredParts, Piece
-from edge_agent.profiling.message_cost import measured_message
-from edge_agent.profiling.shared_segments import shared_segments
 from edge_agent.profiling.timers import measuring_session, trainer_clients
-from edge_agent.profiling.worker_measuring import WorkerMeasuring, steps_of_a_round
+from edge_agent.profiling.workers.chain_profile import chain_experiment
+from edge_agent.profiling.workers.measured_links import measured_link
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.workers.message_cost import measured_message
+from edge_agent.profiling.workers.shared_segments import shared_segments
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Emit, ignore

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from edge_agent.profiling.measured_parts import MeasuredLink
-from edge_agent.profiling.shared_segments import shared_segments
+from edge_agent.profiling.workers.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.shared_segments import shared_segments
 
 HOPS = (("edge", "near"), ("edge", "far"), ("near", "far"))
 

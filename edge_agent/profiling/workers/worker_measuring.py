@@ -17,9 +17,9 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.block_costs import TriedBlock
 from edge_agent.profiling.events import Measured
-from edge_agent.profiling.measured_links import measured_link
-from edge_agent.profiling.measured_parts import MeasuredParts, Piece
 from edge_agent.profiling.timers import is_of_the_blocks, timer_at, timer_here
+from edge_agent.profiling.workers.measured_links import measured_link
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
 from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES

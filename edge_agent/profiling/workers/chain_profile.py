@@ -21,10 +21,10 @@ from edge_agent.placement_config import PlacementSection
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
-from edge_agent.profiling.measured_parts import MeasuredParts, Piece, Run
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import measuring_session
-from edge_agent.profiling.worker_measuring import WorkerMeasuring, steps_of_a_round
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece, Run
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.profiling.message_cost import message_seconds
+from edge_agent.profiling.workers.message_cost import message_seconds
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.planning import Simulated, conditions_of, load_profile
 from shared.planning.operation_costs import Linear

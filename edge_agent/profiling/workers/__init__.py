@@ -1,0 +1,1 @@
+"""Profiles of several workers: chains, three tiers, and what both measure."""
