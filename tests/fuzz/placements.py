@@ -21,8 +21,6 @@ from shared.placement import (
     Window,
     check,
     crossings,
-    gradient_crossings,
-    weight_crossings,
 )
 from tests.support.placements import WORKERS, Step, models, placements
 
@@ -66,10 +64,10 @@ def fuzz_placements(count: int, first_seed: int) -> Crossed:
     )
     @given(st.data())
     def judge(data: st.DataObject) -> None:
-        model = data.draw(models())
+        model = replace(data.draw(models()), clipped_together=data.draw(st.booleans()))
         placement = data.draw(placements_where_labels_stay(model))
         check(placement, model, NOBODY)
-        everything = _all_crossings(placement, model)
+        everything = StepPlan(placement, model).crossings
         assert not [one for one in everything if _tells_a_label(one, placement)]
         _nobody_knows_more_than_is_his(placement, model)
         _nobody_may_be_told(placement, model)
@@ -92,10 +90,6 @@ def _labels_stay(placement: Placement) -> bool:
 
 def _samples(rows: Rows) -> range:
     return range(rows.begin, rows.end)
-
-
-def _all_crossings(placement: Placement, model: ModelFacts) -> list[Crossing]:
-    return [*crossings(placement, model), *gradient_crossings(placement, model), *weight_crossings(placement, model)]
 
 
 def _tells_a_label(one: Crossing, placement: Placement) -> bool:

@@ -161,6 +161,8 @@ class LinkedSession:
             for worker in placement.workers
         }
         self.workers: dict[str, PlacementExecutor] = {}
+        self.wires: dict[str, CrossingWire] = {}
+        """Wire of each worker, by its name."""
         self.blocks: dict[str, WatchedBlocks] = {}
         for worker in placement.workers:
             if not held_blocks(placement, worker) and not any(one.worker == worker for one in placement.sources):
@@ -173,7 +175,8 @@ class LinkedSession:
         """Make the run of a worker, of a chain of its own."""
         held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker))
         self.blocks[worker] = blocks = WatchedBlocks(held, self.plan, worker, self._how)
-        wire, emit = CrossingWire(self.placement, chain, lambda _labels: None), self.events[worker].emit
+        wire = self.wires[worker] = CrossingWire(self.placement, chain, lambda _labels: None)
+        emit = self.events[worker].emit
         self.workers[worker] = PlacementExecutor(window, wire, blocks, self._threads[worker], emit)
 
     @property

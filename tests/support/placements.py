@@ -12,10 +12,12 @@ from shared.placement import (
     Backward,
     BlockFacts,
     Cargo,
+    Clip,
     Crossing,
     Forward,
     Loss,
     ModelFacts,
+    Norms,
     Permissions,
     Placement,
     Receive,
@@ -49,7 +51,7 @@ def divisions(draw, whole: int, parts: int):
 
 @st.composite
 def models(draw):
-    """One to six blocks, some of which learn nothing."""
+    """One to six blocks, some of which learn nothing, clipped each by itself."""
     blocks = draw(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6))
     return ModelFacts(tuple(BlockFacts(f"b{i}", learns, buffers) for i, (learns, buffers) in enumerate(blocks)))
 
@@ -135,6 +137,10 @@ class Step:
     backwards: list[tuple[int, int]] = field(default_factory=list)
     parts: dict[tuple[str, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     """(worker, block) -> the samples whose gradient it has."""
+    norms: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Worker -> the blocks whose norms it knows."""
+    clipping: set[str] = field(default_factory=set)
+    """The workers that know the coefficient."""
     updates: list[tuple[str, int]] = field(default_factory=list)
     fresh: set[tuple[str, int]] = field(default_factory=set)
     """(worker, block) whose weights are those after the step."""
@@ -198,7 +204,17 @@ class Step:
                 assert [sample for part in rows for sample in _samples(part)] == list(
                     range(self.placement.batch_size)
                 ), "the parts are in the order of their samples and make up the batch"
+            case Norms(blocks):
+                for block in blocks:
+                    assert self.parts[worker, block] == set(range(self.placement.batch_size)), "of the whole batch"
+                self.norms[worker] |= set(blocks)
+            case Clip():
+                learning = {block for block, facts in enumerate(self.model.blocks) if facts.trainable}
+                assert self.norms[worker] == learning, "by the norms of all that learns"
+                self.clipping.add(worker)
             case Update(block):
+                if self.model.clipped_together and self.model.blocks[block].trainable:
+                    assert worker in self.clipping, "clipped by what all agree on"
                 self.updates.append((worker, block))
                 self.fresh.add((worker, block))
 
@@ -216,6 +232,10 @@ class Step:
                 return not learns or set(_samples(crossing.rows)) <= self.parts[worker, crossing.index]
             case Cargo.WEIGHTS:
                 return (worker, crossing.index) in self.fresh
+            case Cargo.NORMS:
+                return set(crossing.slots) <= self.norms[worker]
+            case Cargo.COEFFICIENT:
+                return worker in self.clipping
 
     def _take(self, worker: str, crossing: Crossing) -> None:
         here = {(crossing.index, sample) for sample in _samples(crossing.rows)}
@@ -228,6 +248,10 @@ class Step:
                 self.labels[worker] |= set(_samples(crossing.rows))
             case Cargo.WEIGHT_GRADIENT:
                 self.parts[worker, crossing.index] |= set(_samples(crossing.rows))
+            case Cargo.NORMS:
+                self.norms[worker] |= set(crossing.slots)
+            case Cargo.COEFFICIENT:
+                self.clipping.add(worker)
             case Cargo.WEIGHTS:
                 self.fresh.add((worker, crossing.index))
 

@@ -86,7 +86,7 @@ def test_neither_comes_where_blocks_are_clipped_by_themselves_or_from_one_who_ha
 )
 def test_a_number_that_it_cannot_be_is_refused(cargo, numbers, says):
     session = linked()
-    wire = session.workers["edge"].links["near"]._wire
+    wire = session.wires["edge"]
     crossing = next(
         one for one in session.plan.crossings if one.cargo is cargo and "edge" in (one.sender, one.receiver)
     )
