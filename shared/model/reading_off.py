@@ -277,6 +277,8 @@ class _Readings:
 
     def add(self, bit: int, others: float, plain: Tensor, half: Tensor, other_half: Tensor) -> int:
         """Count the changes of two halves, and return how many numbers may still reveal one of the sample's."""
+        if not plain.numel():
+            return 0
         one, other = (half - plain).abs(), (other_half - plain).abs()
         larger, smaller = torch.maximum(one, other), torch.minimum(one, other)
         if not bit:

@@ -100,6 +100,6 @@ def test_three_machines_are_profiled_planned_and_trained_as_the_page_says(tmp_pa
     assert any(block.text.rpartition("about")[0] == told for block in PAGE), "the page shows what is printed"
     assert dry.splitlines()[:4] == profiled.splitlines()[:4]
     assert load_profile(tmp_path / "chain.json").names == ("edge", "near", "far")
-    assert planned.startswith("cuts ")
+    assert planned.startswith(("cut", "all blocks on edge")), "workers of one speed may be left empty"
     assert "on near" in trained
     assert "on far" in trained

@@ -317,3 +317,19 @@ def test_every_input_is_looked_at(table, boundaries):
     assert (
         len(readable_shares([Second(table).eval(), nn.Identity()], made_up_trials(inputs, frozenset()))) == boundaries
     )
+
+
+class Nothing(nn.Module):
+    """A layer with weights that hands on no number at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.linear(value)[:, :0]
+
+
+def test_a_feature_without_numbers_tells_nothing():
+    spec = TensorSpec((2, 12), torch.float32)
+    assert readable_shares([Nothing(), nn.Identity()], made_up_trials((spec,), frozenset())) == ()
