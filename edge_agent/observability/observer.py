@@ -147,7 +147,7 @@ class RunObserver:
         self._statistics.bytes_up += event.payload_bytes
 
     def _note_delivered(self, event: Delivered) -> None:
-        """T2, of a feature."""
+        """T2, of a feature; what is exchanged of shared blocks."""
         key, sharing = event.tensor.key, self._metrics.sharing
         if key.role in _EXCHANGED:
             sharing.exchange_seconds.observe(event.seconds)

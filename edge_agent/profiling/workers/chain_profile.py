@@ -95,11 +95,8 @@ async def _profile(
         emit(Estimated(line))
     if dry_run:
         return None
-    try:
-        async with measuring_session(experiment, threads) as session:
-            await measuring.measure(session, threads, emit)
-    finally:
-        await asyncio.to_thread(parts.save)
+    async with measuring_session(experiment, threads) as session:
+        await measuring.measure(session, threads, emit)
     encode, _ = await threads.codec.run(
         codec_fits, narrow_codec(experiment.config), settings.repeats, experiment.config
     )

@@ -58,11 +58,11 @@ async def profile_tiers(
         raise ConfigError(
             f"--tiers measures this device and {TIERS - 1} trainers, and trainers names {len(config.all_trainers)}"
         )
-    in_order = {"cut": None, "staleness": 0}  # without a replay
+    without_replay = {"cut": None, "staleness": 0}
     config = config.model_copy(
         update={
             "placement": PlacementSection(),
-            "deployment": config.deployment.model_copy(update=in_order),
+            "deployment": config.deployment.model_copy(update=without_replay),
         }
     )
     prepare_process(config.compute.threads)
@@ -94,16 +94,14 @@ async def _profile(
         emit(Estimated(line))
     if dry_run:
         return None
-    try:
-        async with measuring_session(experiment, threads) as session:
-            await measuring.measure(session, threads, emit)
-            if parts.done.segments is None:
-                parts.add_segments(await _segments(session, links, parts))
-        document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
-        if parts.done.message_seconds is None:
-            parts.add_message(await _message(experiment, parse_profile(document, str(out)), threads, repeats))
-    finally:
-        await asyncio.to_thread(parts.save)
+    async with measuring_session(experiment, threads) as session:
+        await measuring.measure(session, threads, emit)
+        if parts.done.segments is None:
+            parts.add_segments(await _segments(session, links, parts))
+            await asyncio.to_thread(parts.save)
+    document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+    if parts.done.message_seconds is None:
+        parts.add_message(await _message(experiment, parse_profile(document, str(out)), threads, repeats))
     document["message"] = [parts.done.message_seconds, 0.0]
     profile = parse_profile(document, str(out))
     text = json.dumps(document, indent=1)

@@ -55,6 +55,7 @@ class WorkerMeasuring:
         self._experiment = experiment
         self._pieces, self._links = pieces, links
         self._steps, self._parts = steps, parts
+        self._total = ROUNDS * sum(map(len, pieces.values())) + len(links)
 
     def costs(self, tried: Sequence[TriedBlock], of_tables: Mapping[str, int] | None = None) -> list[str]:
         """List in words the measurements that are still to be made. of_tables: runs that no measurement is for, by worker."""
@@ -81,12 +82,21 @@ class WorkerMeasuring:
         return ROUNDS if rounds is None else ROUNDS - len(rounds) if rounds else 0
 
     async def measure(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
-        """Measure all that is not known yet, and keep it. At the end the session is joined. Raises IsthmusError."""
+        """Measure all that is not known yet, and keep it, whatever ends it. At the end the session is joined. Raises
+        IsthmusError."""
+        try:
+            await self._measure_workers(session, threads, emit)
+            await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
+            await self._measure_links(session, emit)
+        finally:
+            await asyncio.to_thread(self._parts.save)
+
+    async def _measure_workers(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
         timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
         timers[AGENT] = timer_here(self._experiment, threads)
         order, saved_seconds = random.Random(0), time.monotonic()
         everything = [(name, piece) for name, pieces in self._pieces.items() for piece in pieces]
-        total, done = ROUNDS * len(everything) + len(self._links), 0
+        done = 0
         for number in range(ROUNDS):
             for name, piece in order.sample(everything, len(everything)):
                 rounds = self._parts.rounds(name, piece)
@@ -104,14 +114,14 @@ class WorkerMeasuring:
                     await asyncio.to_thread(self._parts.save)
                     saved_seconds = time.monotonic()
                 done += 1
-                emit(Measured(done, total))
-        await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
-        for near, far in self._links:
+                emit(Measured(done, self._total))
+
+    async def _measure_links(self, session: OpenSession, emit: Emit) -> None:
+        for done, (near, far) in enumerate(self._links, start=self._total - len(self._links) + 1):
             if self._parts.link(near, far) is None:
                 self._parts.add_link(near, far, await measured_link(session, near, far))
                 await asyncio.to_thread(self._parts.save)
-            done += 1
-            emit(Measured(done, total))
+            emit(Measured(done, self._total))
 
 
 def _mean(steps: Sequence[StepSeconds]) -> StepSeconds:

@@ -7,10 +7,9 @@ import pytest
 from edge_agent import run_training
 from shared.errors import ExitCode
 from tests.support.commands import agent_fails
-from tests.support.experiments import MODELS, flags
-from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
-from tests.support.plain import assert_same_bits, plain_state
-from tests.support.plain_tiles import plain_tiles_state
+from tests.support.experiments import MODELS
+from tests.support.placed_runs import trained_as_one_process
+from tests.support.placement_kinds import RANGES, SHARED
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,14 +24,8 @@ QUICK = ("two workers", "chain of three", "labels stay", "samples divided")
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
 )
 async def test_every_kind_of_placement_equals_one_process(kind, tmp_path):
-    chosen = [*flags("cnn", "adamw"), *STEPS, ACCUMULATED]
-    async with running_trainers() as servers:
-        placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "cnn")]
-        config = edge_config(*chosen, *placed)
-        result = await run_training(config)
-    expected = plain_tiles_state(config) if kind in SHARED else plain_state(edge_config(*chosen))
-    assert_same_bits(expected, result.module.state_dict())
-    assert result.summary.steps == 27
+    summary = await trained_as_one_process(kind, "cnn", tmp_path, [*STEPS, ACCUMULATED])
+    assert summary.steps == 27
 
 
 @pytest.mark.parametrize("policy", ["replay", "stash"])

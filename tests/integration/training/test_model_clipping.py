@@ -5,10 +5,10 @@ import pytest
 from edge_agent import run_training
 from shared.errors import ExitCode
 from tests.support.commands import agent_fails
-from tests.support.experiments import MODELS, flags
-from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
+from tests.support.experiments import MODELS
+from tests.support.placed_runs import trained_as_one_process
+from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,23 +25,13 @@ QUICK = ("two workers", "chain of three", "labels stay", "owners that run nothin
     "more", [pytest.param((), id="one"), pytest.param(("training.accumulate_batches=3",), id="three")]
 )
 async def test_every_kind_of_placement_equals_one_process(kind, more, tmp_path):
-    chosen = [*flags("cnn", "adamw"), CLIPPED, *STEPS, *more]
-    async with running_trainers() as servers:
-        placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "cnn")]
-        config = edge_config(*chosen, *placed)
-        result = await run_training(config)
-    expected = plain_tiles_state(config) if kind in SHARED else plain_state(edge_config(*chosen))
-    assert_same_bits(expected, result.module.state_dict())
+    await trained_as_one_process(kind, "cnn", tmp_path, [CLIPPED, *STEPS, *more])
 
 
 @pytest.mark.parametrize("model", ["mlp", "tied", pytest.param("lstm", marks=pytest.mark.slow), "fickle"])
 async def test_so_does_every_model(model, tmp_path):
     """Weights that two blocks use, and parameters that no gradient reaches in some steps."""
-    chosen = [*flags(model, "adamw"), CLIPPED, *STEPS]
-    async with running_trainers() as servers:
-        placed = [*flags_of("labels stay", addresses_of(servers), tmp_path), *permitted("labels stay", model)]
-        result = await run_training(edge_config(*chosen, *placed))
-    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+    await trained_as_one_process("labels stay", model, tmp_path, [CLIPPED, *STEPS])
 
 
 async def test_the_device_alone_clips_as_one_process():

@@ -204,7 +204,7 @@ def features_of_a_trained_network(factory, kwargs):
     ],
 )
 def test_features_of_a_trained_network_are_nearer_than_uniform_and_the_papers_form(factory, kwargs):
-    """A fit may end beside the least error: of 36,000 outputs of 640 numbers 12 lay beyond, by 2.5 % at most."""
+    """A fit descends to the least error near its start. On a small batch another start may find less, on all together not."""
     features = features_of_a_trained_network(factory, kwargs)
     assert len(features) > 3
     for bits, (name, batches) in itertools.product(BITS, features.items()):
