@@ -34,6 +34,8 @@ class Method:
     """The policy of stages that wait for their error gradient, one of `POLICIES`."""
     feedback: FeedbackMode = FeedbackMode.BATCH
     """Mode of error feedback: the correction of error gradients for the loss of codecs on features."""
+    first_sample: int = 0
+    """Sample of a group's batch with which this session's batch begins: other members draw other random numbers."""
 
 
 class _PlacedStage(NamedTuple):
@@ -57,7 +59,7 @@ class PlacedBlocks:
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
         for tile in stages(placement, worker):
-            stage = Stage(held, tile.first, tile.stop, first_sample=tile.rows.begin)
+            stage = Stage(held, tile.first, tile.stop, first_sample=method.first_sample + tile.rows.begin)
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
             input_gradient = model.wants_input_gradient(tile.first, tile.stop)

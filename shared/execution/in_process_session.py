@@ -16,13 +16,15 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
+from shared.execution.shared_blocks import BlockPart, weights_layout
 from shared.execution.step_in_flight import Load
 from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
-from shared.placement import Cargo, Placement, PlacementPlan, Route, Window, held_blocks, moves
+from shared.placement import GROUP, Cargo, Placement, PlacementPlan, Route, Window, from_group, held_blocks, moves
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import changing_blocks
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
 
@@ -42,11 +44,23 @@ class InProcessSession:
     """A session under one placement. The blocks of the chains are trained in place."""
 
     def __init__(
-        self, chains: Mapping[str, Chain], placement: Placement, recipe: Recipe, method: Method, device: torch.device
+        self,
+        chains: Mapping[str, Chain],
+        placement: Placement,
+        recipe: Recipe,
+        method: Method,
+        device: torch.device,
+        give: Callable[[Outgoing], object] | None = None,
     ) -> None:
-        """chains: of each worker; where no block is shared, they may be one and the same."""
+        """chains: of each worker; where no block is shared, they may be one and the same.
+
+        give: takes the gradients of a member's blocks for its group, which answers by `take_merged`; None outside a group.
+        """
         self._chain, self._method = next(iter(chains.values())), method
-        self._model = facts_of(self._chain, clipped_together=recipe.model_clip_norm is not None)
+        self._model = facts_of(
+            self._chain, clipped_together=recipe.model_clip_norm is not None, merged=give is not None
+        )
+        self._give = give
         self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
         }
@@ -84,17 +98,48 @@ class InProcessSession:
 
         Begins and ends with nothing in flight, as an epoch does; the last batches end one after the other.
         """
+        for _ in self.training(first_step, stop_step, batches):
+            pass
+        return self.taken_losses()
+
+    def training(self, first_step: int, stop_step: int, batches: Iterator[Batch]) -> Iterator[None]:
+        """Do the same steps as `train`, and yield wherever others of a group have to go on first."""
         under_way: deque[int] = deque()
         _move(self._windows, first_step)
         for step in range(first_step, stop_step):
             if len(under_way) > self._placement.staleness:
-                self._pump(self._may_end(under_way.popleft()))
+                yield from self._ending(under_way.popleft())
             self._begin(step, next(batches))
             under_way.append(step)
             self._pump(self._may_end(None))
         while under_way:
-            self._pump(self._may_end(under_way.popleft()))
-        return self._taken_losses()
+            yield from self._ending(under_way.popleft())
+
+    def _ending(self, step: int) -> Iterator[None]:
+        self._pump(self._may_end(step))
+        while self._give is not None and any(step in steps.in_flight for steps in self._steps.values()):
+            yield
+            self._pump(self._may_end(step))
+
+    @property
+    def changing_blocks(self) -> list[int]:
+        """List the blocks that training changes."""
+        return changing_blocks(self._chain)
+
+    def weights(self, worker: str, block: int) -> BlockPart:
+        """Return the weights and buffers of a block as a worker has them, not copied."""
+        return weights_layout(self._held[worker].chain.blocks[block])
+
+    def take_weights(self, weights: Mapping[int, BlockPart]) -> None:
+        """Go on with these weights of blocks at every worker that holds them. Nothing is in flight."""
+        for held in self._held.values():
+            for block in weights.keys() & set(held.indices):
+                held.take_weights(block, weights[block])
+
+    def take_merged(self, step: int, block: int, weights: BlockPart) -> None:
+        """Bring the weights of a block that the group has updated."""
+        crossing = from_group(self._placement, block)
+        self._steps[crossing.receiver].deliver(step, self._placement.batch_size, crossing, weights)
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
         """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""
@@ -110,7 +155,7 @@ class InProcessSession:
             assert work is not None, f"{turn} comes before what it needs"
             self._do(self._steps[turn.worker], work)
             self._pump(lambda worker, _work: worker not in named)
-        return self._taken_losses()
+        return self.taken_losses()
 
     @property
     def working(self) -> dict[str, int]:
@@ -206,6 +251,10 @@ class InProcessSession:
 
     def _deliver(self, one: Outgoing) -> None:
         crossing = one.crossing
+        if crossing.receiver == GROUP:
+            assert self._give is not None, "only programs of a group's member have it"
+            self._give(one)
+            return
         arrived = self._coded(one)
         if crossing.cargo is Cargo.FEATURE and self._feedback[crossing.sender].wants(crossing):
             assert isinstance(arrived, tuple)
@@ -225,7 +274,8 @@ class InProcessSession:
             return one.load
         return decoded(codec, one.load, self._chain.coded_slots(crossing.index))
 
-    def _taken_losses(self) -> list[BatchLoss]:
+    def taken_losses(self) -> list[BatchLoss]:
+        """Take the losses of the steps that are done, in their order. Nothing is in flight."""
         assert not any(steps.in_flight for steps in self._steps.values()), "every step is done"
         losses, self._losses = self._losses, {}
         return [whole_loss(parts) for _, parts in sorted(losses.items())]

@@ -10,15 +10,16 @@ from shared.placement import BlockFacts, ModelFacts, ValueFacts
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 
-def facts_of(chain: Chain, *, clipped_together: bool = False) -> ModelFacts:
-    """The chain in numbers and names. clipped_together: see `ModelFacts`."""
+def facts_of(chain: Chain, *, clipped_together: bool = False, merged: bool = False) -> ModelFacts:
+    """The chain in numbers and names. clipped_together, merged: see `ModelFacts`; a group clips by itself."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
         together=chain.together,
         values=tuple(_value_facts(chain, value) for value in chain.values.all),
         features=chain.values.features,
-        clipped_together=clipped_together,
+        clipped_together=clipped_together and not merged,
+        merged=merged,
     )
 
 

@@ -42,16 +42,39 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
     The loss has scaled each part already, so their sum is the gradient of the whole batch. A buffer of floats becomes the mean
     of the parts by samples, in float64; one of integers, as a counter of batches, that of the first part.
     """
+    _take_buffers(block, parts)
+    return _added(block, [(one.part, None) for one in parts])
+
+
+def averaged(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
+    """Average gradients of batches by their samples, left to right, and put the buffers that follow into the block.
+
+    g0 * w0, then + g_r * w_r with w_r = n_r / N, multiplied and added apart, so that the result depends on no order of arrival
+    and on no fused operation. Buffers are as in `summed`.
+    """
+    _take_buffers(block, parts)
+    samples = sum(one.samples for one in parts)
+    return _added(block, [(one.part, one.samples / samples) for one in parts])
+
+
+def _take_buffers(block: Block, parts: Sequence[WeightedPart]) -> None:
     for name, buffer in _buffers(block).items():
         buffer.copy_(_mean([(one.part[name], one.samples) for one in parts]))
+
+
+def _added(block: Block, parts: Sequence[tuple[BlockPart, float | None]]) -> BlockGradients:
+    """Add gradients, each of which may be multiplied by a number first."""
     gradient: BlockGradients = {}
     for name, parameter in block.named_parameters().items():
-        found = [one.part[f"gradient/{name}"] for one in parts if f"gradient/{name}" in one.part]
-        if found:
-            total = found[0].to(parameter.device, copy=True)
-            for part in found[1:]:
-                total += part.to(parameter.device)
-            gradient[name] = total
+        for part, factor in parts:
+            if (found := part.get(f"gradient/{name}")) is None:
+                continue
+            own = found.to(parameter.device)
+            scaled = own if factor is None else own * factor
+            if name in gradient:
+                gradient[name] += scaled
+            else:
+                gradient[name] = scaled.clone() if scaled is found else scaled
     return gradient
 
 

@@ -11,10 +11,12 @@ from shared.placement.derived import (
     answers,
     crossings,
     first_worker,
+    from_group,
     gradient_crossings,
     held_blocks,
     loss_rows,
     stages,
+    to_group,
     weight_crossings,
 )
 from shared.placement.document import document_of, load_placement, parse_placement
@@ -39,13 +41,14 @@ from shared.placement.replacing import reassign_worker
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.step_plan import PlacementPlan, StepPlan
-from shared.placement.tiles import AGENT, Cargo, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.tiles import AGENT, GROUP, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.urgency import urgency
 from shared.placement.validity import carries_raw, check, check_size, why_raw
 from shared.placement.window import Window
 
 __all__ = [
     "AGENT",
+    "GROUP",
     "Answer",
     "ArrivalWindow",
     "Backward",
@@ -93,6 +96,7 @@ __all__ = [
     "document_of",
     "fetches",
     "first_worker",
+    "from_group",
     "gradient_crossings",
     "held_blocks",
     "load_placement",
@@ -107,6 +111,7 @@ __all__ = [
     "segments",
     "stages",
     "tells_inputs",
+    "to_group",
     "told_by_gradients",
     "two_workers",
     "unnamed_blocks",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shared.placement.facts import ModelFacts, ValueFacts
-from shared.placement.tiles import Cargo, Placement, Rows, Tile
+from shared.placement.tiles import GROUP, Cargo, Placement, Rows, Tile
 
 AHEAD_IN_AN_EVALUATION = 2
 AHEAD_WHERE_NOTHING_IS_STALE = 7
@@ -263,6 +263,17 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
     return (*pushes, *pulls)
 
 
+def to_group(placement: Placement, block: int) -> Crossing:
+    """The gradient of a block that its owner gives to the group: no link carries it."""
+    whole = Rows(0, placement.batch_size)
+    return Crossing(placement.owner(block), GROUP, Cargo.WEIGHT_GRADIENT, block, whole)
+
+
+def from_group(placement: Placement, block: int) -> Crossing:
+    """The weights of a block that its owner takes from the group, once all members' gradients are in them."""
+    return Crossing(GROUP, placement.owner(block), Cargo.WEIGHTS, block, Rows(0, placement.batch_size))
+
+
 class Flow(NamedTuple):
     """All that crosses in one step, of training or of an evaluation."""
 
@@ -289,18 +300,18 @@ def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
     return Flow(forward, gradient_crossings(placement, model), weight_crossings(placement, model))
 
 
-def steps_ahead(placement: Placement, flow: Flow, *, training: bool) -> int:
+def steps_ahead(placement: Placement, flow: Flow, *, training: bool, merged: bool = False) -> int:
     """Return the number of steps that may have begun anywhere beyond the oldest that some worker is still computing.
 
     K, where any worker waits for another's gradient or weights, and where nothing goes to another at all. Otherwise nothing can
     be stale, and more are let through, so that no worker stands still; in an evaluation a few, because it takes memory beside
-    the training.
+    the training. merged: True if weights come from a group.
     """
     if not flow.forward:
         return placement.staleness
     if not training:
         return max(placement.staleness, AHEAD_IN_AN_EVALUATION)
-    somebody_waits = flow.gradients or flow.weights or flow.norms
+    somebody_waits = merged or flow.gradients or flow.weights or flow.norms
     return placement.staleness if somebody_waits else max(placement.staleness, AHEAD_WHERE_NOTHING_IS_STALE)
 
 

@@ -56,6 +56,8 @@ class ModelFacts:
     """The values of each feature, slot by slot, as places in `values`."""
     clipped_together: bool = False
     """True if the gradients of all blocks are clipped by one norm, so that their owners have to exchange theirs."""
+    merged: bool = False
+    """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
 
     def __post_init__(self) -> None:
         if not self.values:

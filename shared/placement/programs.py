@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shared.placement.derived import Crossing, Flow, held_blocks, loss_rows, stages
+from shared.placement.derived import Crossing, Flow, from_group, held_blocks, loss_rows, stages, to_group
 from shared.placement.facts import ModelFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
 
@@ -154,6 +154,7 @@ class _Writer:
     def _updates(self, worker: str) -> Iterator[Operation]:
         placement, held = self._placement, held_blocks(self._placement, worker)
         clipped_later: list[int] = []
+        merged: list[int] = []
         for block in reversed(held):
             facts = self._model.blocks[block]
             if placement.owner(block) != worker or not facts.changes:
@@ -164,6 +165,10 @@ class _Writer:
                 own = [tile.rows for tile in placement.holders(block) if tile.worker == worker]
                 pushed = [part.crossing for part in parts]
                 yield Sum(block, tuple(sorted([*pushed, *own], key=_first_sample)))
+            if self._model.merged:
+                yield Send(to_group(placement, block))
+                merged.append(block)
+                continue
             if self._model.clipped_together and facts.trainable:
                 clipped_later.append(block)
                 continue
@@ -172,6 +177,9 @@ class _Writer:
         yield from self._clipped(worker, clipped_later)
         for block in clipped_later:
             yield Update(block)
+            yield from self._sent(worker, Cargo.WEIGHTS, block)
+        for block in merged:  # the group has updated it
+            yield Receive(from_group(placement, block))
             yield from self._sent(worker, Cargo.WEIGHTS, block)
         for block in held:
             yield from self._received(worker, Cargo.WEIGHTS, block)

@@ -8,11 +8,11 @@ there, and the new weights of each are taken as soon as they come.
 import itertools
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from shared.placement.derived import Crossing
 from shared.placement.programs import Backward, Forward, Loss, Norms, Operation, Program, Receive, Send, Sum, Take
-from shared.placement.tiles import Cargo
+from shared.placement.tiles import GROUP, Cargo
 
 
 def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
@@ -80,7 +80,7 @@ class Order(NamedTuple):
 def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, ...], ...]:
     last: dict[_Lane, int] = {}
     made: dict[int | None, int] = {}
-    """The last segment that computes with a block."""
+    """The last segment that computes with a block, or gives its gradient to a group."""
     found: list[tuple[int, ...]] = []
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
         own = [made[block] for block in map(_exchanged, segment) if block in made]
@@ -89,7 +89,12 @@ def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, .
         found.append(tuple({*([last[lane]] if lane in last else []), *own}))
         last[lane] = number
         made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
+        made |= {one.crossing.index: number for one in segment if _gives_to_group(one)}
     return tuple(found)
+
+
+def _gives_to_group(operation: Operation) -> TypeGuard[Send]:
+    return isinstance(operation, Send) and operation.crossing.receiver == GROUP
 
 
 def _exchanged(operation: Operation) -> int | None:

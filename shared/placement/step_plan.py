@@ -37,7 +37,7 @@ class StepPlan:
             self._between[one.sender, one.receiver].append(one)
         self.answers = answers(placement, model) if training else {}
         """By stage, the ways of its error gradients; see `answers`."""
-        self.ahead = steps_ahead(placement, flow, training=training)
+        self.ahead = steps_ahead(placement, flow, training=training, merged=model.merged)
         """Number of steps that may have begun beyond the oldest that some worker is still computing; see `steps_ahead`."""
         self._programs = programs_of(placement, model, flow, training=training)
         waiting = Waiting({name: segments(whole)[1] for name, whole in self._programs.items()})
@@ -46,7 +46,7 @@ class StepPlan:
         self.unaware = frozenset(name for name, waited in self.waited.items() if waited is None)
         """The workers that begin steps and learn how far the others are by their reports alone."""
         come_late = {one.cargo for one in self.crossings}.intersection((Cargo.WEIGHTS, Cargo.COEFFICIENT))
-        self.most_under_way = self.ahead + 1 + bool(come_late)
+        self.most_under_way = self.ahead + 1 + bool(come_late or (training and model.merged))
         """The most steps that any worker has under way: one more, where new weights, or the coefficient of an update, come
         while the next step is computed."""
         self._parents = report_parents(first_worker(placement), self.links)

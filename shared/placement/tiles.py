@@ -13,6 +13,8 @@ from functools import cached_property
 
 AGENT = "edge"
 """The name of the agent among the workers."""
+GROUP = "the group"
+"""Stands for the owner of weights in a group of devices, which is no worker of any placement: no worker can have this name."""
 
 
 class Cargo(StrEnum):

@@ -8,7 +8,7 @@ from shared.placement.derived import Crossing, crossings, stages, weight_crossin
 from shared.placement.facts import ModelFacts, Permissions, ValueFacts
 from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.ranges import ranges_of
-from shared.placement.tiles import Cargo, Placement, Rows
+from shared.placement.tiles import AGENT, Cargo, Placement, Rows
 
 MAX_SHARED_PARTS = 4096
 """Largest number of parts of a placement beyond one a block. Its consequences take time and memory for each part."""
@@ -17,7 +17,20 @@ MAX_SHARED_PARTS = 4096
 def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> None:
     """Check a placement. Raises ConfigError with the first rule that it breaks, and a right value."""
     check_size(placement)
-    for rule in (_numbers, _workers, _grid, _one_tile_a_block, _together, _sources, _owners, _labels, _routes, _types):
+    rules = (
+        _numbers,
+        _workers,
+        _grid,
+        _one_tile_a_block,
+        _together,
+        _sources,
+        _owners,
+        _merged,
+        _labels,
+        _routes,
+        _types,
+    )
+    for rule in rules:
         for sentence in rule(placement, model):
             raise ConfigError(f"placement: {sentence}")
     for sentence in _enough_samples(placement, model):
@@ -129,6 +142,21 @@ def _owners(placement: Placement, _model: ModelFacts) -> Iterator[str]:
             yield f"block {block} is shared by {', '.join(holders)} and has no owner; name the one that updates it"
 
 
+def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    """In a group, one trainer owns all that training changes."""
+    if not model.merged:
+        return
+    owners = {block: placement.owner(block) for block, facts in enumerate(model.blocks) if facts.changes}
+    for block, owner in owners.items():
+        if owner == AGENT:
+            yield (
+                f"block {block} ({model.blocks[block].name}) is owned by {AGENT!r}; in a group a trainer owns every block that "
+                "training changes"
+            )
+    if len(several := sorted(set(owners.values()))) > 1:
+        yield f"{' and '.join(map(repr, several))} own blocks that training changes; in a group one trainer owns all of them"
+
+
 def _labels(placement: Placement, _model: ModelFacts) -> Iterator[str]:
     heads = {tile.worker for tile in placement.holders(placement.blocks - 1)}
     if placement.labels is not None and placement.labels != heads:
@@ -199,6 +227,8 @@ def _telling(placement: Placement, model: ModelFacts, permissions: Permissions) 
             told.append("samples, because it computes on raw ones")
         if tells_labels(one, placement) and one.receiver not in labels_to:
             told.append("labels, because it is the last block")
+        if model.merged and one.cargo is Cargo.WEIGHT_GRADIENT and not told:
+            told.append("what this device has, because the trainer has those of every step")
         if told and one.receiver not in permissions.gradients_to:
             sources = " or ".join(sorted({source.worker for source in placement.sources}))
             yield (

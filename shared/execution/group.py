@@ -1,0 +1,211 @@
+"""A group of devices that train one model: it adds up what its members give, updates, and hands out the new weights.
+
+Each member has a rank, runs the whole model on samples of its own, and gives the gradient of each block once a step. A block is
+updated once all ranks that take part in the step have given theirs; gradients are averaged in the order of ranks, so the order
+of arrival decides nothing. Knows nothing of sessions, threads and links.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from shared.errors import ConfigError, ProtocolError
+from shared.execution.shared_blocks import BlockPart, WeightedPart, averaged, weights_of
+from shared.training.held_blocks import BlockGradients, HeldBlocks
+from shared.training.held_state import changing_blocks
+
+_AT_A_STEP = "rank {rank} gives the gradient of block {block} of step {step}; the group is at step {now}"
+
+
+class Merged(NamedTuple):
+    """The weights of a block after the update of a step, for one member. Others may have the same tensors."""
+
+    rank: int
+    step: int
+    block: int
+    weights: BlockPart
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The steps in which one rank takes part."""
+
+    first: int
+    stop: int | None = None
+    """First step without it; None while no end is known."""
+    awaited: set[tuple[int, int]] = field(default_factory=set)
+    """Steps and blocks of which it has given the gradient and does not have the weights."""
+
+    def takes_part(self, step: int) -> bool:
+        """Tell whether the group waits for the rank at a step."""
+        return self.first <= step and (self.stop is None or step < self.stop)
+
+
+class Group:
+    """The weights and optimizer of a group, and its members. Belongs to one thread.
+
+    All ranks take part from the first step on, whether they have come or not.
+    """
+
+    def __init__(
+        self,
+        held: HeldBlocks,
+        size: int,
+        staleness: int = 0,
+        first_step: int = 0,
+        stepped: Callable[[int], object] = lambda _step: None,
+    ) -> None:
+        """held: all blocks of the model, before `first_step`. staleness: K, by which a member may be ahead of the group.
+
+        stepped: called with each step once all blocks of the one before are updated, before anybody has their weights.
+        Raises ConfigError for a group without members.
+        """
+        if size < 1:
+            raise ConfigError(f"a group has {size} members; it must have 1 or more")
+        self.size = size
+        self.step = first_step
+        """The oldest step of which some block is not updated."""
+        self._held = held
+        self._staleness = staleness
+        self._stepped = stepped
+        self._changing = changing_blocks(held.chain)
+        self._seats = {rank: _Seat(first_step) for rank in range(size)}
+        self._parts: dict[tuple[int, int], dict[int, WeightedPart]] = defaultdict(dict)
+        """By step and block, the parts of the update to come, by rank."""
+        self._gradients: dict[int, BlockGradients] = {}
+        """Gradients of blocks of this step that wait for those of all, to be clipped by one norm."""
+        self._updated: dict[int, BlockPart] = {}
+        """By block that this step has updated, the weights after that."""
+        self._before: dict[int, BlockPart] = {}
+        """By the same blocks, the weights with which the step began."""
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """By rank that takes part in this step or will, the first step in which it does."""
+        return {rank: seat.first for rank, seat in self._seats.items() if seat.stop is None or seat.stop > self.step}
+
+    def missing(self) -> list[int]:
+        """List the ranks for which the present step waits."""
+        return [rank for rank in self._seats if any(self._lacks(rank, block) for block in self._changing)]
+
+    def take_seat(self, rank: int) -> int:
+        """Have a rank go on, with nothing but what it gets here; returns the step at which it begins.
+
+        One that has never left begins again at the present step: what it has given of that counts already, and is dropped when
+        it comes again. One that had left takes part from the first step on of which no block is updated. Its weights are to be
+        read (`first_weights`) once the group is at that step. Raises ConfigError for a rank that the group has not got.
+        """
+        if (seat := self._seats.get(rank)) is None:
+            raise ConfigError(f"rank {rank} is none of a group of {self.size}; the ranks are 0 to {self.size - 1}")
+        seat.awaited.clear()
+        if seat.stop is None:
+            return max(self.step, seat.first)
+        begun = self.step + bool(self._updated or self._gradients)
+        # It has given all before its end, so that it may go on before this is reached.
+        seat.first, seat.stop = max(begun, seat.stop), None
+        return seat.first
+
+    def first_weights(self, block: int) -> BlockPart:
+        """Return a block's weights with which the present step begins, though it may be updated already."""
+        return self._before.get(block) or weights_of(self._held.chain.blocks[block])
+
+    def leave(self, rank: int, step: int) -> list[Merged]:
+        """Have a rank take part in no step from this one on; it has given all before.
+
+        Returns what the others waited for. Raises ProtocolError where it has given anything of the step.
+        """
+        seat = self._seats[rank]
+        if step < self.step or any(given >= step and rank in parts for (given, _), parts in self._parts.items()):
+            raise ProtocolError(f"rank {rank} is to leave the group before step {step}, which has begun")
+        seat.stop = step
+        seat.awaited.clear()
+        return self._advanced()
+
+    def merge(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> list[Merged]:
+        """Take the gradient of a block and its buffers, of one member's batch; returns the weights that members wait for.
+
+        A gradient that counts already is dropped, known by rank, step and block. Raises ProtocolError, and changes nothing, for
+        one that may not come.
+        """
+        seat = self._seats[rank]
+        self._check(rank, step, block, part, samples)
+        seat.awaited.add((step, block))
+        if step < self.step or (block in self._updated and step == self.step):
+            return [self._merged(rank, step, block)]
+        if block in self._gradients and step == self.step:
+            return []
+        self._parts[step, block].setdefault(rank, WeightedPart(part, samples))
+        return self._advanced()
+
+    def _check(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> None:
+        where = _AT_A_STEP.format(rank=rank, block=block, step=step, now=self.step)
+        seat = self._seats[rank]
+        if block not in self._changing:
+            raise ProtocolError(f"{where}, and training does not change that block")
+        if not seat.takes_part(step):
+            raise ProtocolError(f"{where}, and the rank takes no part in that")
+        if not self.step - self._staleness - 1 <= step <= self.step + self._staleness:
+            raise ProtocolError(f"{where}, and with K = {self._staleness} nobody is so far from it")
+        if (step, block) in seat.awaited:
+            raise ProtocolError(f"{where}, and has given it before")
+        if samples < 1:
+            raise ProtocolError(f"{where}, of {samples} samples; it must be of 1 or more")
+        for name, tensor in part.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ProtocolError(f"{where}, and {name.partition('/')[2]} holds numbers that are not finite")
+
+    def _lacks(self, rank: int, block: int) -> bool:
+        seat = self._seats[rank]
+        is_there = block in self._updated or block in self._gradients or rank in self._parts.get((self.step, block), {})
+        return seat.takes_part(self.step) and not is_there
+
+    def _advanced(self) -> list[Merged]:
+        """Update all blocks of which all gradients are there, step after step."""
+        merged: list[Merged] = []
+        while True:
+            ready = [block for block in reversed(self._changing) if self._is_ready(block)]
+            if not ready:
+                return merged
+            for block in ready:
+                merged += self._update(block)
+            if len(self._updated) == len(self._changing):
+                self._end_step()
+
+    def _is_ready(self, block: int) -> bool:
+        waits = block in self._updated or block in self._gradients or not self._parts.get((self.step, block))
+        return not waits and not any(self._lacks(rank, block) for rank in self._seats)
+
+    def _update(self, block: int) -> list[Merged]:
+        parts = self._parts.pop((self.step, block))
+        ranked = [parts[rank] for rank in sorted(parts)]
+        module_block = self._held.chain.blocks[block]
+        self._before[block] = weights_of(module_block)
+        with torch.no_grad():
+            self._gradients[block] = averaged(module_block, ranked)
+        if self._held.clipping is not None and len(self._gradients) < len(self._changing):
+            return []
+        gradients, self._gradients = self._gradients, {}
+        self._held.put_back(gradients)
+        self._held.update(gradients, self.step)
+        for updated in gradients:
+            self._updated[updated] = weights_of(self._held.chain.blocks[updated])
+        if len(self._updated) == len(self._changing):
+            self._stepped(self.step + 1)
+        return [
+            self._merged(rank, self.step, updated)
+            for updated in gradients
+            for rank, seat in self._seats.items()
+            if (self.step, updated) in seat.awaited
+        ]
+
+    def _end_step(self) -> None:
+        self._updated, self._before = {}, {}
+        self.step += 1
+
+    def _merged(self, rank: int, step: int, block: int) -> Merged:
+        self._seats[rank].awaited.discard((step, block))
+        weights = self._updated.get(block) or weights_of(self._held.chain.blocks[block])
+        return Merged(rank, step, block, weights)

@@ -1,0 +1,54 @@
+"""A group of devices in one process: the sessions of its members, and the group that they share, without a network."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from shared.execution.group import Group
+from shared.execution.in_process_session import Batch, InProcessSession
+from shared.execution.step_scheduler import Outgoing
+from shared.training.losses import BatchLoss
+
+Give = Callable[[Outgoing], object]
+
+
+class InProcessGroup:
+    """The members of a group, each with a session of its own, that train side by side."""
+
+    def __init__(self, group: Group, member: Callable[[int, Give], InProcessSession]) -> None:
+        """member: makes the session of a rank, which gives its gradients as it is told."""
+        self._group = group
+        self._member = member
+        self._members = {rank: self._joined(rank) for rank in range(group.size)}
+
+    def train(self, stop_step: int, batches: Mapping[int, Iterator[Batch]]) -> dict[int, list[BatchLoss]]:
+        """Do the steps up to one, which every rank with batches is part of. Returns the losses by rank."""
+        first = self._group.step
+        running = {rank: self._members[rank].training(first, stop_step, each) for rank, each in batches.items()}
+        self.run(list(running.values()))
+        return {rank: self._members[rank].taken_losses() for rank in running}
+
+    @staticmethod
+    def run(running: Sequence[Iterator[None]]) -> None:
+        """Have each go on as far as it can, in turns, until all are done."""
+        left = list(running)
+        while left:
+            left = [each for each in left if next(each, left) is not left]
+
+    def member(self, rank: int) -> InProcessSession:
+        """Return the session of a rank."""
+        return self._members[rank]
+
+    def begin_again(self, rank: int) -> int:
+        """Replace a member by one that has nothing but the group's weights. Returns the step at which it begins."""
+        step = self._group.take_seat(rank)
+        self._members[rank] = member = self._joined(rank)
+        member.take_weights({block: self._group.first_weights(block) for block in member.changing_blocks})
+        return step
+
+    def _joined(self, rank: int) -> InProcessSession:
+        return self._member(rank, partial(self._merge, rank))
+
+    def _merge(self, rank: int, one: Outgoing) -> None:
+        assert isinstance(one.load, dict), "what goes to a group is a block's"
+        for merged in self._group.merge(rank, one.step, one.crossing.index, one.load, one.samples):
+            self._members[merged.rank].take_merged(merged.step, merged.block, merged.weights)

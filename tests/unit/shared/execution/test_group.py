@@ -1,0 +1,362 @@
+"""A group of devices equals micro-batches in the order of ranks, bit for bit, whoever comes first and whoever is lost."""
+
+import copy
+import random
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared.errors import ConfigError, ProtocolError
+from shared.execution.blocks import Method
+from shared.execution.group import Group
+from shared.execution.in_process_group import InProcessGroup
+from shared.execution.in_process_session import InProcessSession
+from shared.model.chain import build_chain
+from shared.model.random_state import random_state
+from shared.placement import Placement, Rows, Source, Tile
+from shared.training.held_blocks import HeldBlocks
+from shared.training.losses import LossHead
+from shared.training.schedule import learning_rate
+from tests.support.placed import CPU, INPUTS, batch_of, built, chain_of, recipe
+from tests.support.plain import plain_loop, plain_optimizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SAMPLES, STEPS = 4, 5
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
+
+
+def copies(blocks: int, staleness: int = 0) -> Placement:
+    """Return a member's placement: the device runs all, and the trainer owns all."""
+    whole = Rows(0, SAMPLES)
+    owners = dict.fromkeys(range(blocks), "near")
+    tiles = (Tile("edge", 0, blocks, whole),)
+    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
+
+
+def with_a_cut(blocks: int, staleness: int = 0) -> Placement:
+    """Return a member's placement in which the trainer runs the last blocks, too."""
+    whole = Rows(0, SAMPLES)
+    owners = dict.fromkeys(range(blocks), "near")
+    tiles = (Tile("edge", 0, 2, whole), Tile("near", 2, blocks, whole))
+    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
+
+
+def batches(rank, stop=STEPS, first=0, short=()):
+    """Yield the batches of a rank; those of `short` steps have fewer samples the higher the rank is."""
+    for step in range(first, stop):
+        inputs, labels = batch_of(100 * rank + step, SAMPLES)
+        count = SAMPLES - rank - 1 if step in short else SAMPLES
+        yield inputs[:count], labels[:count]
+
+
+def grouped(module, told, size, placement, *, staleness=0):
+    """Make a group of so many members, all in this process, and return both."""
+    chain = chain_of(copy.deepcopy(module))
+    group = Group(HeldBlocks(chain, told, CPU, range(len(chain.blocks))), size, staleness)
+
+    def member(rank, give):
+        chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+        how = Method(LossHead(told.loss, None), first_sample=rank * SAMPLES)
+        return InProcessSession(chains, placement, told, how, CPU, give)
+
+    return group, InProcessGroup(group, member), chain
+
+
+def micro_batches(module, told, size, *, steps=STEPS, short=()):
+    """Train a copy of a module as a user accumulates micro-batches by hand, in the order of ranks."""
+    chain = chain_of(copy.deepcopy(module))
+    module = chain.module.train()
+    optimizer = plain_optimizer(module, told.optimizer)
+    members = [batches(rank, steps, short=short) for rank in range(size)]
+    for step in range(steps):
+        whole = [next(each) for each in members]
+        samples = sum(len(labels) for _, labels in whole)
+        summed: dict[str, Tensor] = {}
+        for rank, (inputs, labels) in enumerate(whole):
+            value = inputs
+            for block in chain.blocks:
+                first = (rank * SAMPLES,) if rank else ()
+                with random_state(told.seed, step, block.index, *first):
+                    value = block.module(value)
+            nn.functional.cross_entropy(value, labels).backward()
+            for name, parameter in module.named_parameters():
+                if parameter.grad is not None:
+                    share = parameter.grad * (len(labels) / samples)
+                    summed[name] = summed[name] + share if name in summed else share
+                    parameter.grad = None
+        for name, parameter in module.named_parameters():
+            parameter.grad = summed.get(name)
+        if (norm := told.optimizer.clip_norm) is not None:
+            everything = list(module.parameters())
+            each = [list(block.named_parameters().values()) for block in chain.blocks]
+            for parameters in [everything] if told.optimizer.clip == "model" else each:
+                nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
+        for place, of_group in enumerate(optimizer.param_groups):
+            of_group["lr"] = learning_rate(told, step, place)
+        optimizer.step()
+        optimizer.zero_grad()
+    return module.state_dict()
+
+
+def assert_equal(found, expected):
+    """Compare two state dicts bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_members_equal_micro_batches_by_rank(optimizer, size):
+    module, told = built("dropping"), recipe(optimizer)
+    _, members, chain = grouped(module, told, size, copies(4))
+    members.train(STEPS, {rank: batches(rank) for rank in range(size)})
+    assert_equal(chain.module.state_dict(), micro_batches(module, told, size))
+
+
+@pytest.mark.parametrize("clip", ["block", "model"])
+@pytest.mark.parametrize("placement", [copies, with_a_cut])
+def test_the_group_clips_what_all_have_given(placement, clip):
+    module, told = built("dropping"), recipe("adam", 0.1, clip=clip)
+    _, members, chain = grouped(module, told, 3, placement(4))
+    members.train(STEPS, {rank: batches(rank) for rank in range(3)})
+    assert_equal(chain.module.state_dict(), micro_batches(module, told, 3))
+
+
+def test_one_member_is_the_plain_loop():
+    for name, blocks in (("dropping", 4), ("normed", 3)):
+        module, told = built(name), recipe("adamw", 0.5, clip="model")
+        _, members, chain = grouped(module, told, 1, copies(blocks))
+        members.train(STEPS, {0: batches(0)})
+        plain = [(step, *batch) for step, batch in enumerate(batches(0))]
+        assert_equal(chain.module.state_dict(), plain_loop(chain_of(copy.deepcopy(module)), told, plain))
+
+
+def test_shorter_batches_count_by_their_samples():
+    module, told = built("dropping"), recipe("sgd")
+    _, members, chain = grouped(module, told, 3, copies(4))
+    members.train(STEPS, {rank: batches(rank, short=(1, 4)) for rank in range(3)})
+    assert_equal(chain.module.state_dict(), micro_batches(module, told, 3, short=(1, 4)))
+
+
+def test_batches_of_an_update_are_summed_before_it():
+    module, told = built("dropping"), recipe("sgd", accumulate_batches=2)
+    _, members, chain = grouped(module, told, 1, copies(4))
+    members.train(4, {0: batches(0, 4)})
+    plain = [(step, *batch) for step, batch in enumerate(batches(0, 4))]
+    assert_equal(chain.module.state_dict(), plain_loop(chain_of(copy.deepcopy(module)), told, plain))
+
+
+def test_statistics_become_the_mean_of_the_members():
+    module, told = built("normed"), recipe("sgd")
+    _, members, chain = grouped(module, told, 2, copies(3))
+    members.train(1, {rank: batches(rank, 1) for rank in range(2)})
+    alone = []
+    for rank in range(2):
+        own = copy.deepcopy(module).train()
+        own(next(batches(rank))[0])
+        alone.append(own[0][1].running_mean)
+    mean = torch.stack(alone).to(torch.float64).mul(SAMPLES).sum(0).div(2 * SAMPLES).to(torch.float32)
+    assert torch.equal(chain.module[0][1].running_mean, mean)
+
+
+def test_a_group_is_one_batch_of_all_members_in_float64():
+    def wide():
+        with random_state("weights"):
+            return nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+    told, steps, example = recipe("sgd"), 30, torch.zeros(8, INPUTS, dtype=torch.float64)
+    chain = build_chain(wide(), example)
+    group = Group(HeldBlocks(chain, told, CPU, range(3)), 3)
+
+    def member(_rank, give):
+        chains = {worker: build_chain(wide(), example) for worker in ("edge", "near")}
+        return InProcessSession(chains, copies(3), told, Method(LossHead(told.loss, None)), CPU, give)
+
+    def doubled(rank):
+        return ((inputs.double(), labels) for inputs, labels in batches(rank, steps))
+
+    InProcessGroup(group, member).train(steps, {rank: doubled(rank) for rank in range(3)})
+    of_all = [list(doubled(rank)) for rank in range(3)]
+    joined = [(step, *map(torch.cat, zip(*parts, strict=True))) for step, parts in enumerate(zip(*of_all, strict=True))]
+    expected = plain_loop(build_chain(wide(), example), told, joined)
+    for name, value in expected.items():
+        assert (chain.module.state_dict()[name] - value).abs().max() <= 1e-12, name
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_everybody_ends_with_the_same_weights(staleness):
+    module, told = built("dropping"), recipe("sgd")
+    group, members, chain = grouped(module, told, 2, copies(4, staleness), staleness=staleness)
+    members.train(STEPS, {rank: batches(rank) for rank in range(2)})
+    assert (group.step, group.missing()) == (STEPS, [0, 1])
+    for block in range(4):
+        for name, value in chain.blocks[block].named_parameters().items():
+            for rank in range(2):
+                assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
+
+
+def part_of(chain, block, value):
+    """Return a gradient of one value."""
+    names = chain.blocks[block].named_parameters()
+    return {f"gradient/{name}": torch.full_like(parameter, value) for name, parameter in names.items()}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("clip", ["block", "model"])
+def test_no_order_of_arrival_changes_a_bit(seed, clip):
+    """Each rank gives its blocks in order, from the last to the first; the dice say whose comes next, and who gives again."""
+    dice = random.Random(seed)
+    told = recipe("adam", 0.1, clip=clip)
+
+    def run(choose):
+        chain = chain_of(built("dropping"))
+        group = Group(HeldBlocks(chain, told, CPU, range(4)), 3)
+        left = {rank: [(step, block) for step in range(3) for block in (3, 2, 1, 0)] for rank in range(3)}
+        given: dict[int, int] = dict.fromkeys(range(3), 0)
+        while any(given[rank] < 12 for rank in left):
+            rank, is_lost = choose([rank for rank in left if given[rank] < min(4 * (group.step + 1), 12)])
+            if is_lost:
+                given[rank] = 4 * group.take_seat(rank)
+                continue
+            step, block = left[rank][given[rank]]
+            group.merge(rank, step, block, part_of(chain, block, rank + step / 7 - block / 3), rank + 1)
+            given[rank] += 1
+        return chain.module.state_dict()
+
+    in_turns = run(lambda ranks: (ranks[0], False))
+    assert_equal(run(lambda ranks: (dice.choice(ranks), dice.random() < 0.2)), in_turns)
+
+
+@pytest.mark.parametrize("lost_after", range(12))
+def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after):
+    module, told, steps = built("dropping"), recipe("adam", 0.1), 3
+    group, members, chain = grouped(module, told, 2, copies(4))
+    of_rank_0 = members.member(0).training(0, steps, batches(0, steps))
+    limited = _Limited(group, 1, lost_after)
+    of_rank_1 = members.member(1).training(0, steps, batches(1, steps))
+    with pytest.raises(_LostError):
+        members.run([of_rank_0, of_rank_1])
+    limited.stop()
+    first = members.begin_again(1)
+    assert first == group.step == lost_after // 4
+    members.run([of_rank_0, members.member(1).training(first, steps, batches(1, steps, first))])
+    assert_equal(chain.module.state_dict(), micro_batches(module, told, 2, steps=steps))
+
+
+class _LostError(Exception):
+    pass
+
+
+class _Limited:
+    """Loses a rank once the group has taken so many gradients of it."""
+
+    def __init__(self, group, rank, count):
+        self._group, self._merge, self._left = group, group.merge, count
+        group.merge = partial(self.merge, rank)
+
+    def merge(self, lost, rank, *given):
+        if rank == lost:
+            if self._left == 0:
+                raise _LostError
+            self._left -= 1
+        return self._merge(rank, *given)
+
+    def stop(self):
+        del self._group.merge
+
+
+def alone(size=2, **how):
+    """Return a group of which tests give the gradients themselves."""
+    chain = chain_of(built("dropping"))
+    return Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), size, **how), chain
+
+
+def give_step(group, chain, rank, step):
+    """Give all gradients of a step."""
+    return [
+        merged for block in (3, 2, 1, 0) for merged in group.merge(rank, step, block, part_of(chain, block, 1.0), 2)
+    ]
+
+
+def test_a_member_leaves_at_its_own_boundary_and_comes_back_at_a_step_that_nobody_has_done():
+    group, chain = alone()
+    for rank in (0, 1):
+        give_step(group, chain, rank, 0)
+    assert not give_step(group, chain, 0, 1)
+    assert [(one.rank, one.step, one.block) for one in group.leave(1, 1)] == [(0, 1, block) for block in (3, 2, 1, 0)]
+    assert (group.step, group.ranks) == (2, {0: 0})
+    group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
+    assert group.take_seat(1) == 3, "block 3 of step 2 is updated without it"
+    assert group.missing() == [0]
+    for block in (2, 1, 0):
+        group.merge(0, 2, block, part_of(chain, block, 1.0), 2)
+    assert group.step == 3
+    assert not give_step(group, chain, 0, 3)
+    assert {one.rank for one in give_step(group, chain, 1, 3)} == {0, 1}
+
+
+def test_the_first_weights_of_a_step_are_kept_until_it_ends():
+    group, chain = alone(1)
+    before = chain.module.state_dict()["3.weight"].clone()
+    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    assert torch.equal(group.first_weights(3)["parameter/3.weight"], before)
+    assert not torch.equal(chain.module.state_dict()["3.weight"], before)
+
+
+def test_a_step_is_told_before_anybody_has_its_last_weights():
+    told = []
+    chain = chain_of(built("dropping"))
+    group = Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), 1, stepped=told.append)
+    for block in (3, 2, 1):
+        group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
+    assert told == []
+    group.merge(0, 0, 0, part_of(chain, 0, 1.0), 2)
+    assert told == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((0, 0, 9, 1.0, 2), "training does not change that block"),
+        ((0, 1, 3, 1.0, 2), "nobody is so far from it"),
+        ((0, 0, 3, 1.0, 0), "of 0 samples"),
+        ((0, 0, 3, float("nan"), 2), "weight holds numbers that are not finite"),
+        ((0, 0, 3, float("inf"), 2), "not finite"),
+    ],
+)
+def test_what_may_not_come_is_refused_and_changes_nothing(given, sentence):
+    rank, step, block, value, samples = given
+    group, chain = alone()
+    with pytest.raises(ProtocolError, match=sentence):
+        group.merge(rank, step, block, part_of(chain, min(block, 3), value), samples)
+    for rank in (0, 1):
+        give_step(group, chain, rank, 0)
+    assert group.step == 1
+
+
+def test_a_gradient_is_given_once():
+    group, chain = alone()
+    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    with pytest.raises(ProtocolError, match="has given it before"):
+        group.merge(0, 0, 3, part_of(chain, 3, 5.0), 2)
+
+
+def test_a_member_is_ahead_by_its_staleness_and_no_more():
+    group, chain = alone(staleness=1)
+    give_step(group, chain, 0, 0)
+    give_step(group, chain, 0, 1)
+    with pytest.raises(ProtocolError, match="K = 1"):
+        group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
+    with pytest.raises(ProtocolError, match="has begun"):
+        group.leave(0, 1)
+
+
+def test_ranks_are_those_of_the_size():
+    with pytest.raises(ConfigError, match="it must have 1 or more"):
+        alone(0)
+    group, _ = alone(2)
+    with pytest.raises(ConfigError, match="the ranks are 0 to 1"):
+        group.take_seat(2)

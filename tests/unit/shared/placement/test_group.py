@@ -1,0 +1,107 @@
+"""A member's placement: the owner of its blocks gives gradients to the group and takes weights from it."""
+
+import dataclasses
+
+import pytest
+
+from shared.errors import ConfigError
+from shared.placement import (
+    GROUP,
+    BlockFacts,
+    Cargo,
+    ModelFacts,
+    Norms,
+    Permissions,
+    Placement,
+    Receive,
+    Rows,
+    Send,
+    Source,
+    StepPlan,
+    Sum,
+    Tile,
+    Update,
+    check,
+)
+
+WHOLE = Rows(0, 8)
+EVERYTHING = Permissions(inputs_to=frozenset({"near"}), gradients_to=frozenset({"near"}))
+MODEL = ModelFacts((BlockFacts("a"), BlockFacts("b", trainable=False), BlockFacts("c")), merged=True)
+
+
+def member(owners, *tiles):
+    tiles = tiles or (Tile("edge", 0, 3, WHOLE),)
+    return Placement(0, 3, 8, ("edge", "near", "far"), tiles, (Source("edge", WHOLE),), owners)
+
+
+COPIES = member(dict.fromkeys(range(3), "near"))
+
+
+def operations(placement, worker, model=MODEL):
+    return StepPlan(placement, model).program(worker)
+
+
+def test_the_owner_gives_each_changing_block_to_the_group_and_sends_on_what_comes_back():
+    found = [
+        (type(one), one.crossing.index, one.crossing.receiver)
+        for one in operations(COPIES, "near")
+        if isinstance(one, Send | Receive)
+    ]
+    given = [(kind, block, to) for block in (2, 0) for kind, to in ((Receive, "near"), (Send, GROUP))]
+    taken = [(kind, block, to) for block in (2, 0) for kind, to in ((Receive, "near"), (Send, "edge"))]
+    assert found == given + taken
+
+
+def test_nobody_updates_or_clips_but_the_group():
+    for worker in ("edge", "near"):
+        assert not [one for one in operations(COPIES, worker) if isinstance(one, Update | Norms)]
+    assert [one.block for one in operations(COPIES, "near") if isinstance(one, Sum)] == [2, 0]
+
+
+def test_no_link_carries_what_the_group_gets():
+    plan = StepPlan(COPIES, MODEL)
+    assert plan.links == (("edge", "near"),)
+    assert not [one for one in plan.crossings if GROUP in (one.sender, one.receiver)]
+
+
+def test_blocks_that_only_the_owner_runs_are_given_in_one_go():
+    tiles = (Tile("edge", 0, 1, WHOLE), Tile("near", 1, 3, WHOLE))
+    whole = operations(member({0: "near"}, *tiles), "near")
+    to_group = [place for place, one in enumerate(whole) if isinstance(one, Send) and one.crossing.receiver == GROUP]
+    from_group = [place for place, one in enumerate(whole) if isinstance(one, Receive) and one.crossing.sender == GROUP]
+    assert max(to_group) < min(from_group)
+    assert all(whole[place].crossing.cargo is Cargo.WEIGHTS for place in from_group)
+
+
+@pytest.mark.parametrize(("staleness", "most"), [(0, 2), (2, 4)])
+def test_weights_come_while_the_next_step_is_computed(staleness, most):
+    plan = StepPlan(dataclasses.replace(COPIES, staleness=staleness), MODEL)
+    assert (plan.ahead, plan.most_under_way) == (staleness, most)
+    assert plan.unaware == frozenset(), "the weights tell the device how far the trainer is"
+
+
+def test_one_trainer_owns_all_that_changes():
+    check(COPIES, MODEL, EVERYTHING)
+    with pytest.raises(ConfigError, match=r"block 0 \(a\) is owned by 'edge'; in a group a trainer owns every block"):
+        check(member({1: "near", 2: "near"}), MODEL, EVERYTHING)
+    with pytest.raises(ConfigError, match="'far' and 'near' own blocks that training changes"):
+        check(member({0: "near", 1: "near", 2: "far"}), MODEL, EVERYTHING)
+
+
+def test_gradients_go_to_the_group_only_where_that_is_permitted():
+    """Also those of blocks that touch no sample and no label."""
+    model = dataclasses.replace(MODEL, blocks=(*MODEL.blocks[:2], BlockFacts("c"), BlockFacts("loss", trainable=False)))
+    placement = Placement(
+        0,
+        4,
+        8,
+        ("edge", "near"),
+        (Tile("edge", 0, 4, WHOLE),),
+        (Source("edge", WHOLE),),
+        dict.fromkeys(range(4), "near"),
+    )
+    model = ModelFacts((BlockFacts("a", trainable=False), *model.blocks[1:]), merged=True)
+    check(placement, model, Permissions(gradients_to=frozenset({"near"})))
+    with pytest.raises(ConfigError, match=r"block 2 \(c\) would go from 'edge' to 'near'.*privacy.gradients_to"):
+        check(placement, model, Permissions())
+    check(placement, dataclasses.replace(model, merged=False), Permissions())
