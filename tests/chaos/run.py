@@ -58,8 +58,15 @@ UPDATES = (
         'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
         "training.accumulate_batches=2",
     ],
+    ['training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}', 'model.learns=["*bias"]'],
+    [
+        'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
+        "training.accumulate_batches=2",
+        'model.learns=["*bias"]',
+    ],
 )
-"""Updates of the runs by turns: block by block after every batch, and all blocks clipped together after two."""
+"""Updates of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all parameters,
+and of few beside a base that stays as it is, as with adapters."""
 
 
 @dataclass
