@@ -12,6 +12,7 @@ from edge_agent.experiment.placing import (
     codec_schedules,
     completed,
     configured_codecs,
+    is_divisible,
     placement_of,
 )
 from edge_agent.experiment.privacy import permissions_of
@@ -85,6 +86,10 @@ class Experiment(Workload):
     def check(self, placement: Placement) -> None:
         """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
         check_permitted(placement, self, self._labels_to)
+
+    def is_whole(self, block: int) -> bool:
+        """Tell whether one worker has to run a block on all samples of a batch."""
+        return block == len(self.chain.blocks) - 1 and not is_divisible(self.config.training.loss)
 
     def is_raw(self, block: int) -> bool:
         """Tell whether a block computes on raw samples, or on features off which they can be read."""

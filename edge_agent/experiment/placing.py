@@ -67,11 +67,16 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
 
 def _check_loss(placement: Placement, loss: str) -> None:
     heads = [tile.worker for tile in placement.holders(placement.blocks - 1)]
-    if len(heads) > 1 and loss in LOSSES and not LOSSES[loss].divisible:
+    if len(heads) > 1 and not is_divisible(loss):
         raise ConfigError(
             f"placement: {' and '.join(heads)} would each compute the loss {loss!r} of a part of the batch, and it is the mean "
             "over all tokens of a batch; let one worker have the last block for all samples"
         )
+
+
+def is_divisible(loss: str) -> bool:
+    """Tell whether several workers may each compute a loss of their samples."""
+    return loss not in LOSSES or LOSSES[loss].divisible
 
 
 def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:

@@ -200,9 +200,11 @@ def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
 
 def _private(placement: Placement, model: ModelFacts, permissions: Permissions) -> Iterator[str]:
     """No raw sample and no label goes where it may not."""
+    sources = placement.sources
     for one in crossings(placement, model):
         raw = one.cargo is Cargo.FEATURE and carries_raw(one, model)
-        if raw and one.receiver not in permissions.inputs_to:
+        own = any(source.worker == one.receiver and source.rows.overlap(one.rows) == one.rows for source in sources)
+        if raw and not own and one.receiver not in permissions.inputs_to:
             first = "block" if model.raw_features == 1 else f"{model.raw_features} blocks"
             yield (
                 f"raw samples would go from {one.sender!r} to {one.receiver!r}{_why_raw(one, model)}; leave the first {first} "

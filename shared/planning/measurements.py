@@ -36,6 +36,10 @@ class ProfiledBlock:
     """Bytes of its trained parameters alone. None if the file is older than the key."""
     min_samples: int = 1
     """The fewest samples that a part of it can compute on: 2 with batch-norm."""
+    whole: bool = False
+    """True if one worker has to run it on all samples of a batch, as where the loss is no mean of those of parts."""
+    reads_raw: bool = False
+    """True if it computes on raw samples, or on what counts as such."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from shared.placement import (
     Route,
     StepPlan,
     Tile,
+    ValueFacts,
 )
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS
@@ -47,7 +48,13 @@ def layout_tasks(profile: Profile, layout: Layout, *, over_any_link: bool = Fals
 
 def facts_of(profile: Profile) -> ModelFacts:
     """Return what a profile says of its model."""
-    return ModelFacts(tuple(BlockFacts(block.name, min_samples=block.min_samples) for block in profile.blocks))
+    blocks = zip(profile.blocks, profile.fewest_samples, strict=True)
+    raw = (*(block.reads_raw for block in profile.blocks), False)
+    return ModelFacts(
+        tuple(BlockFacts(block.name, min_samples=least) for block, least in blocks),
+        values=tuple(ValueFacts(index, (index,), returns=index > 0, raw=is_raw) for index, is_raw in enumerate(raw)),
+        features=tuple((index,) for index in range(len(raw))),
+    )
 
 
 def coded(profile: Profile, layout: Layout) -> Placement:

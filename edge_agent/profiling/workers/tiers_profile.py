@@ -107,8 +107,6 @@ async def _profile(
     text = json.dumps(document, indent=1)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
     await asyncio.to_thread(parts.remove)
-    if (before := experiment.chain.first_boundary) > 1:
-        _log.warning("plans may cut where raw samples can be read off; such placements are refused", first_cut=before)
     return profile
 
 
@@ -179,7 +177,13 @@ def _document(
         "input_bytes": specs_bytes(chain.features[0]) / batch,
         "label_bytes": experiment.labels.bytes / batch,
         "blocks": [
-            {"name": block.name, "bytes": trained_bytes(block), "min_samples": _least(experiment, block.index)}
+            {
+                "name": block.name,
+                "bytes": trained_bytes(block),
+                "min_samples": _least(experiment, block.index),
+                "whole": experiment.is_whole(block.index),
+                "reads_raw": experiment.is_raw(block.index),
+            }
             for block in chain.blocks
         ],
         "feature_bytes": [specs_bytes(feature) / batch for feature in chain.features],

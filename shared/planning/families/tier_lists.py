@@ -37,13 +37,16 @@ class Choices:
         self._may_have_inputs = np.array(
             [place == 0 or name in space.inputs_to for place, name in enumerate(profile.names)]
         )
-        least = [block.min_samples for block in profile.blocks]
+        least = profile.fewest_samples
         self._least: Ints = np.array(
             [[max(least[first:stop], default=1) for stop in range(len(least) + 1)] for first in range(len(least) + 1)]
         )
         """Fewest samples of the blocks [i, j), at [i, j]."""
         self.may_all_have_inputs = bool(self._may_have_inputs.all())
-        self.first_cut = 0 if space.inputs_to.intersection(profile.names[1:]) else 1
+        raw = [block.reads_raw for block in profile.blocks]
+        self._raw_before: Ints = np.cumsum([0, *raw])
+        """Number of blocks [0, c) that read raw samples, for each cut c."""
+        self.first_cut = 0 if space.inputs_to.intersection(profile.names[1:]) else (*raw, False).index(False)
 
     def only(self, width: int) -> "Choices":
         """Return the same with one width."""
@@ -111,10 +114,11 @@ class Choices:
         good &= (bl == 0) | (bl >= self._least[p, ml])
         good &= (bo == 0) | (bo >= self._least[p, ms])
         good &= (bo + bs == 0) | (bo + bs >= self._least[ms, ml])
-        on_first = self.first_rows(of)
-        may = self._may_have_inputs
-        raw = ((bs == 0) | may[s]) & ((bl == 0) | may[long]) & ((on_first == 0) | may[o])
-        permitted: Bools = good & ((p > 0) | raw)
+        # o has gradients of the blocks that it owns, which tell of samples.
+        begin = np.where((bo > 0) | ((bs > 0) & (bl > 0)), p, np.where((bs > 0) & (ms < ml), ms, ml))
+        for worker, first, stop in ((s, p, ms), (long, p, ml), (o, begin, top)):
+            good &= self._may_have_inputs[worker] | (self._raw_before[stop] == self._raw_before[first])
+        permitted: Bools = good
         return permitted
 
     def first_rows(self, of: Divisions) -> Ints:

@@ -116,6 +116,13 @@ class Profile:
         """Return the worker of a name. KeyError if there is none."""
         return {worker.name: worker for worker in self.workers}[name]
 
+    @property
+    def fewest_samples(self) -> tuple[int, ...]:
+        """Return the fewest samples that a part of each block can have."""
+        return tuple(
+            self.batch_size if block.whole else min(block.min_samples, self.batch_size) for block in self.blocks
+        )
+
     @cached_property
     def bytes_before(self) -> Floats:
         """Return the bytes of the blocks [0, c), for each cut c. Shape (L + 1,)."""

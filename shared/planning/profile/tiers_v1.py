@@ -2,7 +2,7 @@
 
 ```text
 model, batch_size, input_bytes, label_bytes, feature_bytes[L + 1]     bytes of a sample
-blocks[]           name, bytes (of weights), min_samples
+blocks[]           name, bytes (of weights), min_samples; may be left out: whole (false), reads_raw (true for the first alone)
 workers[]          name, forward[L] [a, b], backward[L] [a, b], update[L]    seconds = a + b * samples; the device first
 links[]            between [near, far], up, down (bit/s, up from the first), round_trip_seconds; every pair of workers
 shared_segments[]  numbers of links
@@ -34,7 +34,7 @@ def parse(decoded: Mapping[str, object], where: str) -> Profile:
     """Read the profile in a decoded JSON object of this schema. PlanError, beginning with `where`, for any error in it."""
     reader = Reader(decoded, where, "profile", SCHEMA)
     batch_size = reader.whole("batch_size", least=1)
-    blocks = tuple(_block(reader, f"blocks[{index}]", each, batch_size) for index, each in _listed(reader, "blocks"))
+    blocks = tuple(_block(reader, index, each, batch_size) for index, each in _listed(reader, "blocks"))
     costs = BlockCosts(
         _workers(reader, len(blocks)),
         _sample_bytes(reader, len(blocks)),
@@ -84,15 +84,20 @@ def _listed(reader: Reader, key: str) -> list[tuple[int, Any]]:
     return list(enumerate(values))
 
 
-def _block(reader: Reader, key: str, value: object, batch_size: int) -> ProfiledBlock:
-    fields = {"name", "bytes", "min_samples"}
+def _block(reader: Reader, index: int, value: object, batch_size: int) -> ProfiledBlock:
+    key, fields = f"blocks[{index}]", {"name", "bytes", "min_samples"}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or not fields <= value.keys():
         raise reader.refuse(key, value, 'an object with "name", a string, "bytes" and "min_samples", numbers')
     least = value["min_samples"]
     if not isinstance(least, int) or isinstance(least, bool) or not 1 <= least <= batch_size:
         raise reader.refuse(f"{key}.min_samples", least, f"a whole number of 1 to {batch_size}, the batch size")
+    whole, reads_raw = value.get("whole", False), value.get("reads_raw", index == 0)
+    if not isinstance(whole, bool):
+        raise reader.refuse(f"{key}.whole", whole, "true or false")
+    if not isinstance(reads_raw, bool) or (index == 0 and not reads_raw):
+        raise reader.refuse(f"{key}.reads_raw", reads_raw, "true or false, and true for the first block")
     size = reader.number(f"{key}.bytes", value["bytes"])
-    return ProfiledBlock(value["name"], size, size, least)
+    return ProfiledBlock(value["name"], size, size, least, whole, reads_raw)
 
 
 def _sample_bytes(reader: Reader, blocks: int) -> tuple[float, ...]:

@@ -42,6 +42,8 @@ async def test_every_block_is_measured_by_samples_on_every_worker_and_every_link
     document = json.loads(path.read_bytes())
     assert [block["min_samples"] for block in document["blocks"]] == [2, 2, 2, 1], "batch-norm needs two"
     assert document["input_bytes"] == document["feature_bytes"][0] == 4 * 64
+    assert [block["reads_raw"] for block in document["blocks"]] == [True, False, False, False]
+    assert not any(block["whole"] for block in document["blocks"])
     assert document["label_bytes"] == 1, "as they travel"
     for worker in document["workers"]:
         for way in ("forward", "backward"):

@@ -304,6 +304,15 @@ def test_features_off_which_samples_can_be_read_count_as_samples():
     check(stacked(("edge", 0, 2), ("far", 2, 4)), lookup, ALONE)
 
 
+def test_a_source_may_have_back_what_was_made_of_its_own_samples():
+    lookup = replace(FOUR, why_raw=("behind block 'first' all can be read off",))
+    permitted = Permissions(inputs_to=frozenset({"far"}), labels_to=frozenset())
+    check(stacked(("far", 0, 1), ("edge", 1, 4)), lookup, permitted)
+    halves = tuple(Source(worker, rows) for worker, rows in (("edge", Rows(0, 4)), ("near", Rows(4, 8))))
+    with pytest.raises(ConfigError, match="raw samples would go from 'far' to 'edge'"):
+        check(stacked(("far", 0, 1), ("edge", 1, 4), sources=halves), lookup, permitted)
+
+
 def test_a_feature_that_cannot_be_sent_stays_with_one_worker():
     values = tuple(replace(one, unsent_type="complex64" if one.feature == 2 else "") for one in FOUR.values)
     model = replace(FOUR, values=values)

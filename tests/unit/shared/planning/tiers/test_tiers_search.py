@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from shared.errors import PlanError
+from shared.placement import Permissions, check
 from shared.planning import Question, SearchSpace, Simulated, best, conditions_of
 from shared.planning.families import tiers
 from shared.planning.families.tier_bounds import Bounds
 from shared.planning.families.tier_lists import Choices
 from shared.planning.profile import parse_profile
-from shared.planning.profile_operations import coded
+from shared.planning.profile_operations import coded, facts_of
 from tests.support.planning.tiers import NAMES, tiers_document
 
 
@@ -108,3 +109,31 @@ def test_a_width_needs_a_codec():
     question = Question(parse_profile(tiers_document(2, 4), "tiers"), SearchSpace((8,), 0))
     with pytest.raises(PlanError, match="the profile has no codec of 8 bits; its codecs have 32"):
         best(question)
+
+
+@pytest.mark.parametrize("inputs_to", [(), ("near",), NAMES[1:]])
+@pytest.mark.parametrize("bits", [(32,), (8, 32)])
+def test_every_division_that_may_be_chosen_is_a_placement_that_may_be(inputs_to, bits):
+    document = tiers_document(4, 6, 5, codecs=True)
+    document["blocks"][1]["reads_raw"] = True
+    document["blocks"][3]["whole"] = True
+    profile = parse_profile(document, "tiers")
+    question = Question(profile, SearchSpace(bits, 0, inputs_to=frozenset(inputs_to)))
+    choices = Choices(question, tiers.widths_of(question))
+    every = choices.listed(range(choices.first_cut, 5), range(1, 7))
+    for row in np.random.default_rng(0).choice(every.rows, 400):
+        layout = tiers.layout_of(every.take(np.array([row])), NAMES, 4, 6, 0)
+        check(coded(profile, layout), facts_of(profile), Permissions(inputs_to=frozenset(inputs_to)))
+
+
+def test_what_shows_raw_samples_and_what_is_not_divided_stays_whole():
+    document = tiers_document(4, 6, 5)
+    document["blocks"][1]["reads_raw"] = True
+    document["blocks"][3]["whole"] = True
+    question = Question(parse_profile(document, "tiers"), SearchSpace((32,), 0))
+    choices = Choices(question, (32,))
+    every = choices.listed(range(5), range(1, 7))
+    assert every.before.min() == choices.first_cut == 2
+    shared_last = (every.long_blocks == 4) & (every.long_samples > 0) & (every.long_samples < 6)
+    assert every.rows
+    assert not shared_last.any()
