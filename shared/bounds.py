@@ -15,6 +15,8 @@ MOST_CLOCK_NANOSECONDS = 2**62
 """The latest that a monotonic clock may show: 146 years after its start."""
 MOST_BITS_PER_SECOND = 1e15
 """The fastest that a link may be said to be."""
+MOST_LABEL_TENSORS = 16
+"""Greatest number of tensors that the labels of a batch may be."""
 MOST_WORKERS = 16
 """Workers of one session: what crosses between them is looked at pair by pair."""
 

@@ -14,8 +14,9 @@ from shared.factory import load_factory
 from shared.foreign import described, foreign_code, place_of
 from shared.model.examples import length_of
 from shared.model.inputs import Inputs, InputSpecs
+from shared.training.losses import BatchLabels, widened
 
-Stacked = tuple[Inputs, Tensor]
+Stacked = tuple[Inputs, BatchLabels]
 """Inputs and labels of a batch."""
 
 
@@ -59,9 +60,9 @@ class Collate:
         if not isinstance(made, tuple | list) or len(made) != 2:
             raise self._refusal(f"returned a value {kind_of(made)}; it must return a pair of inputs and labels")
         inputs = self._inputs(made[0], len(items))
-        labels = self._part(made[1], "labels", len(items))
+        labels = self._labels(made[1], len(items))
         self._check_kind(InputSpecs.of(inputs))
-        return inputs, labels if labels.is_floating_point() else labels.long()
+        return inputs, labels
 
     def _inputs(self, value: Any, count: int) -> Inputs:
         if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
@@ -69,6 +70,11 @@ class Collate:
         if isinstance(value, tuple) and value:
             return tuple(self._part(one, f"inputs {place}", count) for place, one in enumerate(value))
         return self._part(value, "inputs", count)
+
+    def _labels(self, value: Any, count: int) -> BatchLabels:
+        if isinstance(value, tuple) and value:
+            return tuple(widened(self._part(one, f"labels {place}", count)) for place, one in enumerate(value))
+        return widened(self._part(value, "labels", count))
 
     def _part(self, value: Any, what: str, count: int) -> Tensor:
         if not isinstance(value, Tensor | np.ndarray):

@@ -19,6 +19,7 @@ from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import derive_seed
+from shared.training.losses import BatchLabels, label_tensors
 
 AT_ONCE_BYTES = 1 << 20
 """Largest batch that is copied in less time than a thread takes to wake."""
@@ -42,9 +43,14 @@ class Batch:
     step: int
     inputs: Inputs
     """[B, ...]: the samples' inputs, stacked, each as the data set gives them; or what `collate` made of these."""
-    labels: Tensor
-    """[B, ...]: the samples' labels, stacked. Integers are int64 here; `Prefetcher` narrows them to the smallest
-    type that holds them."""
+    labels: BatchLabels
+    """[B, ...]: the samples' labels, stacked, a tensor or several. Integers are int64 here; `Prefetcher` narrows them to the
+    smallest type that holds them."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(label_tensors(self.labels)[0])
 
     @property
     def features(self) -> Features:

@@ -14,7 +14,7 @@ from typing import Self
 from edge_agent.data import Batch, Reading
 from shared.concurrency.threads import WorkerThread
 from shared.runtime.compute_loop import Samples
-from shared.training.losses import narrowed
+from shared.training.losses import label_tensors, narrowed
 
 MOST_READY = 2
 """At most so many batches are ready."""
@@ -122,7 +122,8 @@ class Prefetcher:
             try:
                 batch = next(self._source, None)
                 if batch is not None:
-                    self._ready.append(Samples(len(batch.labels), batch.features, narrowed(batch.labels)))
+                    labels = tuple(map(narrowed, label_tensors(batch.labels)))
+                    self._ready.append(Samples(batch.samples, batch.features, labels))
                     return
             except Exception as failure:
                 self._loop.call_soon_threadsafe(self._fail, failure)

@@ -26,6 +26,7 @@ from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
 from shared.model.inputs import Inputs, as_inputs, features_of_inputs, names_of_inputs
 from shared.model.random_state import derive_seed, random_state
+from shared.training.losses import BatchLabels, label_tensors, widened
 
 T = TypeVar("T")
 
@@ -36,8 +37,8 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """(input, label): a tensor or array, a tuple of these, or these by name; and a number, tensor or array. With a collate
-        function of the user's own, whatever this one takes."""
+        """(input, label): a tensor or array, a tuple of these, or these by name; and a number, tensor or array, or a tuple of
+        these. With a collate function of the user's own, whatever this one takes."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
         if self._tensors is not None:
             rows = torch.tensor(request.indices)
             inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)
-            return inputs, labels if labels.is_floating_point() else labels.long()
+            return inputs, widened(labels)
         # Seeded once a batch: seeding each sample cost more than reading it.
         samples = []
         with _libraries_restored(self._numpys), random_state(*request.randomness) as give_way:
@@ -173,7 +174,7 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
                     f"the input of sample {index} of {self.name} has {_named(given)}, that of sample {indices[0]} "
                     f"{_named(first)}; those of one batch must be alike"
                 )
-        return self._stack_inputs(inputs, indices), self._stack(labels, indices, "label")
+        return self._stack_inputs(inputs, indices), self._stack_labels(labels, indices)
 
     def _stack_inputs(self, inputs: tuple[Inputs, ...], indices: list[int]) -> Inputs:
         columns = list(zip(*map(features_of_inputs, inputs), strict=True))
@@ -181,10 +182,27 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
         stacked = tuple(self._stack(column, indices, part) for part, column in zip(parts, columns, strict=True))
         return stacked if isinstance(inputs[0], tuple) else as_inputs(stacked, names_of_inputs(inputs[0]))
 
-    def _sample(self, sample: Any, index: int) -> tuple[Inputs, Tensor]:
+    def _stack_labels(self, labels: tuple[BatchLabels, ...], indices: list[int]) -> BatchLabels:
+        for given, index in zip(labels, indices, strict=True):
+            if keys_of(given) != keys_of(labels[0]):
+                raise DataError(
+                    f"the label of sample {index} of {self.name} has {_named(given)}, that of sample {indices[0]} "
+                    f"{_named(labels[0])}; those of one batch must be alike"
+                )
+        columns = zip(*map(label_tensors, labels), strict=True)
+        parts = [f"label {part}" for part in keys_of(labels[0])] or ["label"]
+        stacked = tuple(self._stack(column, indices, part) for part, column in zip(parts, columns, strict=True))
+        return stacked if isinstance(labels[0], tuple) else stacked[0]
+
+    def _sample(self, sample: Any, index: int) -> tuple[Inputs, BatchLabels]:
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(f"sample {index} of {self.name} is {kind_of(sample)}; it must be a pair of input and label")
-        return self._input(sample[0], index), self._label(sample[1], index)
+        given = sample[1]
+        if isinstance(given, tuple) and given:
+            return self._input(sample[0], index), tuple(
+                self._label(one, index, f" {place}") for place, one in enumerate(given)
+            )
+        return self._input(sample[0], index), self._label(given, index)
 
     def _input(self, value: Any, index: int) -> Inputs:
         if isinstance(value, dict) and value and all(isinstance(name, str) for name in value):
@@ -202,17 +220,17 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
             )
         return self._tensor(value, index)
 
-    def _label(self, value: Any, index: int) -> Tensor:
+    def _label(self, value: Any, index: int, part: str = "") -> Tensor:
         if isinstance(value, int | np.integer):
             return torch.tensor(int(value))
         if isinstance(value, float | np.floating):
             return torch.tensor(float(value))
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"the label of sample {index} of {self.name} is {kind_of(value)}; it must be a number, a tensor or an array"
+                f"the label{part} of sample {index} of {self.name} is {kind_of(value)}; it must be a number, a tensor or an "
+                "array"
             )
-        label = self._tensor(value, index)
-        return label if label.is_floating_point() else label.long()
+        return widened(self._tensor(value, index))
 
     def _tensor(self, value: Tensor | np.ndarray[Any, Any], index: int) -> Tensor:
         try:

@@ -130,7 +130,7 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             sent, coded = _of_rows(chain.features[one.index], one.rows), chain.coded_slots(one.index)
             return sum(_encoded_bytes(sent[slot], codec if coded[slot] else _UNCODED) for slot in one.slots)
         case Cargo.LABEL:
-            return specs_bytes(_of_rows((workload.labels,), one.rows))
+            return specs_bytes(_of_rows(workload.labels, one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
             return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
         case Cargo.NORMS | Cargo.COEFFICIENT:

@@ -10,6 +10,7 @@ from edge_agent.data import Batch
 from shared.errors import DataError
 from shared.model.reading_off import NOTABLE_SHARE
 from shared.placement import Permissions
+from shared.training.losses import label_tensors
 
 _ENOUGH_SAMPLES = 16
 """Among fewer, columns may look alike by chance."""
@@ -24,7 +25,7 @@ def labels_are_inputs(batch: Batch) -> bool:
 
     Those of an autoencoder do, scaled or not, and those of a model of texts, which are the tokens one place further.
     """
-    return any(_gives(batch.labels, inputs) for inputs in batch.features)
+    return any(_gives(labels, inputs) for labels in label_tensors(batch.labels) for inputs in batch.features)
 
 
 def _gives(labels_B: Tensor, inputs_B: Tensor) -> bool:

@@ -12,10 +12,11 @@ from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain, with_measured
 from shared.model.examples import length_of
+from shared.model.features import FeatureSpecs, specs_of
 from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
-from shared.training.losses import check_labels, narrowed
+from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping
 from shared.training.precision import computing
 from shared.training.recipe import Recipe
@@ -40,6 +41,7 @@ class Workload:
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
+        check_label_count(training.loss, len(label_tensors(first.labels)))
         self.recipe = Recipe(
             optimizer=training.optimizer,
             schedule=training.schedule,
@@ -48,6 +50,7 @@ class Workload:
             precision=training.precision,
             accumulate_batches=training.accumulate_batches,
             checkpoint_activations=training.checkpoint_activations,
+            label_tensors=len(label_tensors(first.labels)),
             output=config.model.output,
             frozen=config.model.frozen,
             learns=config.model.learns,
@@ -59,7 +62,7 @@ class Workload:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size, collate=self.collate))
         self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
         """The keys of the data sets whose labels may go only where raw samples may."""
-        self.batch_size = len(first.labels)
+        self.batch_size = first.samples
         """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
         self.labels = self._labels_of(first)
         """Labels as they travel, for the first batch, or for the greatest length."""
@@ -75,10 +78,14 @@ class Workload:
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
         with computing(training.precision):
             self.chain = with_measured(self.chain, first.inputs)
-        self.facts = facts_of(self.chain, clipped_together=self.recipe.model_clip_norm is not None)
+        self.facts = facts_of(
+            self.chain,
+            clipped_together=self.recipe.model_clip_norm is not None,
+            label_tensors=self.recipe.label_tensors,
+        )
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
-        labels = TensorSpec.of(first.labels)
-        check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
+        for labels in specs_of(label_tensors(first.labels)):
+            check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
@@ -99,11 +106,16 @@ class Workload:
                 length_varies=self.config.data.longest is not None,
             )
 
-    def _labels_of(self, first: Batch) -> TensorSpec:
-        spec, longest = TensorSpec.of(narrowed(first.labels)), self.config.data.longest
-        if longest is None or spec.differentiable or spec.shape[1:2] != (length_of(first.features),):
-            return spec
-        return TensorSpec((spec.shape[0], longest, *spec.shape[2:]), spec.dtype)
+    def _labels_of(self, first: Batch) -> FeatureSpecs:
+        longest = self.config.data.longest
+        length = None if longest is None else length_of(first.features)
+
+        def at_longest(spec: TensorSpec) -> TensorSpec:
+            if longest is None or spec.differentiable or spec.shape[1:2] != (length,):
+                return spec
+            return TensorSpec((spec.shape[0], longest, *spec.shape[2:]), spec.dtype)
+
+        return tuple(at_longest(TensorSpec.of(narrowed(one))) for one in label_tensors(first.labels))
 
     def block_operations(self) -> list[float]:
         """Count the operations of a forward of each block; see `shared.model.operations`. Computes."""

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from torch import Tensor
-
 from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
@@ -23,8 +21,8 @@ from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.copy_training import Copy, Timing, steps_of
+from shared.execution.in_process_session import Batch as CopyBatch
 from shared.execution.split import Scheme
-from shared.model.inputs import Inputs
 from shared.registry import codec_of_bits
 from shared.tensor_wire import wire_dtype
 from shared.training.recipe import Recipe
@@ -103,7 +101,7 @@ class DeviceCopies:
         scheme = scheme_of(self._config, candidate)
         return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device)
 
-    def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
+    def _batches(self) -> Iterator[CopyBatch]:
         data = self._config.data
         for batch in evaluation_batches(self._judged, data.batch_size, data.workers, self._collate):
             yield batch.inputs, batch.labels
@@ -178,7 +176,7 @@ def recipe_of_length(recipe: Recipe, steps: int | None, share: float) -> Recipe:
     return recipe.model_copy(update={**length, "schedule": recipe.schedule.model_copy(update=warm_up)})
 
 
-def _tensors(loader: BatchLoader, first_step: int, stop_step: int) -> Iterator[tuple[Inputs, Tensor]]:
+def _tensors(loader: BatchLoader, first_step: int, stop_step: int) -> Iterator[CopyBatch]:
     for batch in loader.iterate(first_step, stop_step):
         yield batch.inputs, batch.labels
 

@@ -82,12 +82,14 @@ class PlacedBlocks:
         if input_gradient and all(gradient is None for gradient in at_inputs):
             self.passes_no_gradient = True
 
-    def learn(self, step: int, tile: Tile, inputs: Slots, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:
+    def learn(
+        self, step: int, tile: Tile, inputs: Slots, labels: Features, share: float
+    ) -> tuple[BatchLoss, Gradients]:
         """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
 
         The blocks' gradients stay where they are, for `update` or `take_gradients`.
         """
-        (stage, _, input_gradient), labels = self._stages[tile], widened(labels)
+        (stage, _, input_gradient), labels = self._stages[tile], tuple(map(widened, labels))
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
         with self._computing_loss(outputs, labels):
@@ -100,9 +102,9 @@ class PlacedBlocks:
         """Take the gradients that `learn` has left in the blocks of a stage."""
         return self.held.take_gradients(tile.blocks)
 
-    def loss(self, outputs: Features, labels: Tensor, share: float) -> tuple[BatchLoss, Gradients]:
+    def loss(self, outputs: Features, labels: Features, share: float) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
-        labels = widened(labels)
+        labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
             return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches)
 
@@ -110,14 +112,14 @@ class PlacedBlocks:
         """Run a stage in evaluation mode."""
         return self._stages[tile].stage.evaluate(inputs)
 
-    def evaluate_loss(self, outputs: Features, labels: Tensor) -> BatchLoss:
+    def evaluate_loss(self, outputs: Features, labels: Features) -> BatchLoss:
         """The loss alone."""
-        labels = widened(labels)
+        labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
             return self._head.evaluate(outputs, labels)
 
     @contextmanager
-    def _computing_loss(self, outputs: Features, labels: Tensor) -> Iterator[None]:
+    def _computing_loss(self, outputs: Features, labels: Features) -> Iterator[None]:
         """Compute the loss in the recipe's precision, and name it where it fails."""
         recipe = self.held.recipe
         with translate_loss_failures(recipe.loss, outputs, labels), computing(recipe.precision, self.held.device):

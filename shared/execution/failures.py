@@ -23,7 +23,7 @@ def translate_failures(what: str, device: torch.device) -> foreign_code:
     return foreign_code(lambda cause: _failure(what, device, cause))
 
 
-def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> foreign_code:
+def translate_loss_failures(loss: str, outputs: Features, labels: Features) -> foreign_code:
     """Do the same for a body that computes a loss, given by its name, of the last block's output and the labels.
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
@@ -39,9 +39,8 @@ def translate_loss_failures(loss: str, outputs: Features, labels: Tensor) -> for
         except IsthmusError as wrong:
             return wrong
         shapes = " and ".join(str(tuple(output.shape)) for output in outputs)
-        return _failure(
-            f"loss {loss!r} of an output {shapes} and labels {labels.dtype} {tuple(labels.shape)}", device, cause
-        )
+        kinds = " and ".join(f"{one.dtype} {tuple(one.shape)}" for one in labels)
+        return _failure(f"loss {loss!r} of an output {shapes} and labels {kinds}", device, cause)
 
     return foreign_code(failure)
 
@@ -52,12 +51,13 @@ def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusEr
     return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
 
 
-def _check_labels(loss: str, outputs: Features, labels: Tensor) -> None:
-    check_label_shape(loss, specs_of(outputs), TensorSpec.of(labels))
-    if labels_of(loss) is Labels.CLASSES and not labels.is_floating_point():
-        _check_classes(labels, outputs[0].shape[1])
+def _check_labels(loss: str, outputs: Features, labels: Features) -> None:
+    for one in labels:
+        check_label_shape(loss, specs_of(outputs), TensorSpec.of(one))
+    if labels_of(loss) is Labels.CLASSES and not labels[0].is_floating_point():
+        _check_classes(labels[0], outputs[0].shape[1])
     if labels_of(loss) is Labels.TOKENS:
-        _check_classes(labels, outputs[0].shape[-1])
+        _check_classes(labels[0], outputs[0].shape[-1])
 
 
 def _check_classes(labels: Tensor, classes: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from shared.errors import ReplayError
 from shared.execution.blocks import Method, PlacedBlocks
@@ -25,10 +24,10 @@ from shared.placement import GROUP, Cargo, Placement, PlacementPlan, Route, Wind
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks
-from shared.training.losses import BatchLoss, whole_loss
+from shared.training.losses import BatchLabels, BatchLoss, label_tensors, whole_loss
 from shared.training.recipe import Recipe
 
-Batch = tuple[Inputs, Tensor]
+Batch = tuple[Inputs, BatchLabels]
 """Inputs and labels."""
 
 
@@ -58,7 +57,10 @@ class InProcessSession:
         """
         self._chain, self._method = next(iter(chains.values())), method
         self._model = facts_of(
-            self._chain, clipped_together=recipe.model_clip_norm is not None, merged=give is not None
+            self._chain,
+            clipped_together=recipe.model_clip_norm is not None,
+            merged=give is not None,
+            label_tensors=recipe.label_tensors,
         )
         self._give = give
         self._held = {
@@ -193,7 +195,7 @@ class InProcessSession:
         losses, self._losses = self._losses, {}
         return losses
 
-    def evaluate(self, inputs: Inputs, labels: Tensor) -> BatchLoss:
+    def evaluate(self, inputs: Inputs, labels: BatchLabels) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
         _move(self._judging, 0)
         under_way = deque(self._enter(self._judges, 0, inputs, labels))
@@ -224,12 +226,16 @@ class InProcessSession:
         for one in self._enter(self._steps, step, *batch):
             self._deliver(one)
 
-    def _enter(self, steps: Mapping[str, StepScheduler], step: int, inputs: Inputs, labels: Tensor) -> list[Outgoing]:
+    def _enter(
+        self, steps: Mapping[str, StepScheduler], step: int, inputs: Inputs, labels: BatchLabels
+    ) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
+        features, told = features_of_inputs(inputs), label_tensors(labels)
+        samples = len(told[0])
         for worker, whole in self._sources.items():
-            rows, samples = whole.scaled(len(labels), self._placement.batch_size), len(labels)
-            own = tuple(rows_of(tensor, rows) for tensor in features_of_inputs(inputs))
-            outgoing += steps[worker].begin(step, samples, own, rows_of(labels, rows))
+            rows = whole.scaled(samples, self._placement.batch_size)
+            own, own_labels = (tuple(rows_of(one, rows) for one in each) for each in (features, told))
+            outgoing += steps[worker].begin(step, samples, own, own_labels)
         return outgoing
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:

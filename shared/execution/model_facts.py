@@ -10,8 +10,10 @@ from shared.placement import BlockFacts, ModelFacts, ValueFacts
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 
-def facts_of(chain: Chain, *, clipped_together: bool = False, merged: bool = False) -> ModelFacts:
-    """The chain in numbers and names. clipped_together, merged: see `ModelFacts`; a group clips by itself."""
+def facts_of(
+    chain: Chain, *, clipped_together: bool = False, merged: bool = False, label_tensors: int = 1
+) -> ModelFacts:
+    """The chain in numbers and names. clipped_together, merged, label_tensors: see `ModelFacts`; a group clips by itself."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
@@ -20,6 +22,7 @@ def facts_of(chain: Chain, *, clipped_together: bool = False, merged: bool = Fal
         features=chain.values.features,
         clipped_together=clipped_together and not merged,
         merged=merged,
+        label_tensors=label_tensors,
     )
 
 

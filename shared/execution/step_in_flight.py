@@ -32,7 +32,8 @@ class StepInFlight:
     """The segments that are done."""
     arrived: dict[Crossing, Load] = field(default_factory=dict)
     """Loads that have come for segments to come."""
-    labels: list[Piece] = field(default_factory=list)
+    labels: list[tuple[Piece, ...]] = field(default_factory=list)
+    """Labels that have come, each a piece a tensor."""
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)

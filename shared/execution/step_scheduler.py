@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
+from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
 from shared.execution.shared_blocks import WeightedPart
 from shared.execution.step_in_flight import Load, StepInFlight
 from shared.execution.step_tensors import StepTensors
-from shared.model.features import Gradients, Slots
+from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
     Backward,
     Cargo,
@@ -126,18 +126,24 @@ class StepScheduler:
         """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
-    def begin(self, step: int, samples: int, inputs: Slots, labels: Tensor) -> list[Outgoing]:
+    def begin(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Outgoing]:
         """Begin a batch with this worker's samples. Returns the sends that need no computation.
 
-        samples: of the whole batch. inputs, labels: the rows of this worker's source.
+        samples: of the whole batch. inputs, labels: the rows of this worker's source. Raises DataError for labels of another
+        number of tensors than in the first batch.
         """
         assert self._source is not None, "batches begin where samples are"
+        if len(labels) != (expected := self._window.plan.model.label_tensors):
+            raise DataError(
+                f"the labels of a batch are {len(labels)} tensors, and those of the first batch of data.train {expected}; all "
+                "batches must be alike"
+            )
         self._window.begin(step)
         state = self._state(step, samples)
         state.has_begun = True
         rows = self._scaled(self._source, samples)
         state.tensors.add_feature(0, rows, inputs)
-        state.labels.append(Piece(rows, labels))
+        state.labels.append(tuple(Piece(rows, one) for one in labels))
         outgoing = self._sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
             self._end(step)
@@ -253,7 +259,7 @@ class StepScheduler:
                 for slot in crossing.slots:
                     state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
-                state.labels.append(Piece(rows, load[0]))
+                state.labels.append(tuple(Piece(rows, one) for one in load))
             case Cargo.NORMS if load[0] is not None:
                 state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
             case Cargo.COEFFICIENT:
@@ -322,10 +328,8 @@ class StepScheduler:
         last = self._placement.blocks
         state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
 
-    def _labels(self, state: StepInFlight, rows: Rows) -> Tensor:
-        labels = gathered(state.labels, rows)
-        assert labels is not None, "labels are always there"
-        return labels
+    def _labels(self, state: StepInFlight, rows: Rows) -> Features:
+        return features_of(tuple(gathered(pieces, rows) for pieces in zip(*state.labels, strict=True)))
 
     def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
         for part in parts:
@@ -351,7 +355,8 @@ class StepScheduler:
                 # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
                 return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in enumerate(specs))
             case Cargo.LABEL:
-                return (self._labels(state, rows) if rows.count else _none_of(state.labels[0]),)
+                # Of a part without samples, empty tensors of the kinds that they have.
+                return self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
             case Cargo.ERROR_GRADIENT:
                 return state.tensors.sent_gradient(crossing, rows) if rows.count else (None,) * len(specs)
             case Cargo.WEIGHT_GRADIENT:
@@ -394,7 +399,5 @@ def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:
     return followers
 
 
-def _none_of(piece: Piece) -> Tensor:
-    """No sample, of the kind that a piece holds."""
-    assert piece.tensor is not None, "labels are always there"
-    return piece.tensor[:0]
+def _tensors(pieces: tuple[Piece, ...]) -> Features:
+    return features_of(tuple(piece.tensor for piece in pieces))

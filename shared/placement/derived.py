@@ -20,8 +20,8 @@ class Crossing:
     """Rows of something that go from one worker to another in every step.
 
     index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
-    their gradients, the block. Labels have index L. slots: of a feature and of an error gradient, the tensors of it that cross;
-    of norms, the blocks.
+    their gradients, the block. Labels have index L. slots: of a feature, of an error gradient and of labels, the tensors
+    that cross; of norms, the blocks.
     """
 
     sender: str
@@ -85,7 +85,7 @@ def loss_rows(placement: Placement, worker: str) -> Rows | None:
 
 def crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
     """All that goes forward in a step: features by block, then labels."""
-    return (*_features(placement, model), *_labels(placement))
+    return (*_features(placement, model), *_labels(placement, model))
 
 
 def _features(placement: Placement, model: ModelFacts) -> Iterator[Crossing]:
@@ -170,11 +170,11 @@ def _makers(placement: Placement, feature: int) -> list[tuple[str, Rows]]:
     return [(tile.worker, tile.rows) for tile in placement.holders(feature - 1)]
 
 
-def _labels(placement: Placement) -> Iterator[Crossing]:
-    last = placement.blocks
+def _labels(placement: Placement, model: ModelFacts) -> Iterator[Crossing]:
+    last, slots = placement.blocks, tuple(range(model.label_tensors))
     heads = [(tile.worker, tile.rows) for tile in placement.holders(last - 1)]
     for sender, receiver, rows in _overlaps(_makers(placement, 0), heads):
-        yield Crossing(sender, receiver, Cargo.LABEL, last, rows)
+        yield Crossing(sender, receiver, Cargo.LABEL, last, rows, slots)
 
 
 def gradient_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:

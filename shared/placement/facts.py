@@ -58,6 +58,8 @@ class ModelFacts:
     """True if the gradients of all blocks are clipped by one norm, so that their owners have to exchange theirs."""
     merged: bool = False
     """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
+    label_tensors: int = 1
+    """Number of tensors that the labels of a batch are."""
 
     def __post_init__(self) -> None:
         if not self.values:

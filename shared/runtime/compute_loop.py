@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
-
 from shared.concurrency.handover import Handover
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
@@ -37,7 +35,7 @@ class Samples(NamedTuple):
     whole: int
     """The samples of the whole batch."""
     inputs: Features
-    labels: Tensor
+    labels: Features
 
 
 class BatchSource(Protocol):
@@ -267,7 +265,7 @@ class ComputeLoop:
 
     def _begin(self, step: int, batch: Samples) -> None:
         outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
-        self._record.note(step, "samples", (*batch.inputs, batch.labels))
+        self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         ends_step = self._window.done > step
         if ends_step:
             self._record.write(step)

@@ -1,6 +1,6 @@
 """Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
-A feature or an error gradient is a tensor for each slot that crosses; labels are one, and so are norms and a coefficient; the
+A feature, an error gradient and labels are a tensor for each slot that crosses; norms and a coefficient are one; the
 load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
@@ -72,7 +72,7 @@ class CrossingWire:
     def slots(self, crossing: Crossing) -> tuple[int, ...]:
         """The slots that cross, in their order."""
         match crossing.cargo:
-            case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
+            case Cargo.FEATURE | Cargo.ERROR_GRADIENT | Cargo.LABEL:
                 return crossing.slots
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return tuple(range(len(self.entries(crossing))))
@@ -156,7 +156,7 @@ class CrossingWire:
             entries = self.entries(crossing)
             return {entries[slot].name: entries[slot].from_wire(value) for slot, value in sorted(values.items())}
         if crossing.cargo is Cargo.LABEL:
-            return (values[0],)
+            return tuple(values[slot] for slot in crossing.slots)
         if crossing.cargo in CLIPPING:
             CLIPPING[crossing.cargo](values[0])
             return (values[0],)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from shared.bounds import MOST_LABEL_TENSORS
 from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import Learning
@@ -66,6 +67,8 @@ class Recipe(Section):
     """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
     checkpoint_activations: bool = False
     """A backward computes the forward of each block again, in place of keeping what it has computed."""
+    label_tensors: Annotated[int, Field(ge=1, le=MOST_LABEL_TENSORS)] = 1
+    """Number of tensors that the labels of a batch are."""
     output: str | None = None
     """Entry of the model's output that the loss takes, where that is a dictionary."""
     frozen: tuple[str, ...] = ()

@@ -173,7 +173,7 @@ class Replay:
 
     def _begin(self, step: int, inputs: torch.Tensor, labels: torch.Tensor) -> None:
         for source in self._session.placement.sources:
-            for one in self._steps[source.worker].begin(step, len(labels), (inputs.clone(),), labels.clone()):
+            for one in self._steps[source.worker].begin(step, len(labels), (inputs.clone(),), (labels.clone(),)):
                 self._send(one)
 
     def _send(self, one: Outgoing) -> None:

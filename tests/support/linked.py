@@ -75,7 +75,7 @@ class Given:
 
     def __init__(self, source: Source, batch_size: int, batches: Batches) -> None:
         self._left = [
-            Samples(len(labels), (inputs[rows.begin : rows.end].clone(),), labels[rows.begin : rows.end].clone())
+            Samples(len(labels), (inputs[rows.begin : rows.end].clone(),), (labels[rows.begin : rows.end].clone(),))
             for inputs, labels in reversed(batches)
             for rows in [source.rows.scaled(len(labels), batch_size)]
         ]

@@ -21,7 +21,7 @@ from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import Precision
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
-from shared.training.losses import BatchLoss, LossHead
+from shared.training.losses import BatchLabels, BatchLoss, LossHead, label_tensors
 from shared.training.precision import computing
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
@@ -243,12 +243,13 @@ class LooseSession:
         oldest = min(under_way)
         return begun[worker] - oldest <= self._placement.staleness
 
-    def _begin(self, worker: str, step: int, inputs: Inputs, labels: Tensor) -> None:
+    def _begin(self, worker: str, step: int, inputs: Inputs, labels: BatchLabels) -> None:
         whole = next(source.rows for source in self._placement.sources if source.worker == worker)
-        rows = whole.scaled(len(labels), self._placement.batch_size)
+        told = label_tensors(labels)
+        rows = whole.scaled(len(told[0]), self._placement.batch_size)
         mine = slice(rows.begin, rows.end)
-        own = tuple(tensor[mine].clone() for tensor in features_of_inputs(inputs))
-        self._post(self._steps[worker].begin(step, len(labels), own, labels[mine].clone()))
+        own, labelled = (tuple(one[mine].clone() for one in each) for each in (features_of_inputs(inputs), told))
+        self._post(self._steps[worker].begin(step, len(told[0]), own, labelled))
 
     def _work(self, worker: str) -> None:
         steps = self._steps[worker]

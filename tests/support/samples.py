@@ -66,6 +66,27 @@ class Pictures(FlatDigits):
         return self._digits[index]
 
 
+class MarkedDigits(FlatDigits):
+    """The digits as they are, whose labels are the digit, and the share of its light in each quarter."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, tuple[int, Tensor]]:  # type: ignore[override]
+        image, label = self._digits[index]
+        quarters = functional.avg_pool2d(image, 4).flatten()
+        return image, (label, quarters / quarters.sum())
+
+
+class ElseMarkedDigits(FlatDigits):
+    """The digits as they are, whose labels are as many numbers as they are told."""
+
+    def __init__(self, tensors: int, split: str = "train") -> None:
+        super().__init__(split)
+        self._tensors = tensors
+
+    def __getitem__(self, index: int) -> tuple[Tensor, tuple[int, ...]]:  # type: ignore[override]
+        image, label = self._digits[index]
+        return image, (label,) * self._tensors
+
+
 class OneHotDigits(FlatDigits):
     """Their labels as ten numbers each."""
 

@@ -14,13 +14,14 @@ from shared.model.inputs import Inputs, with_length
 from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.placement import AGENT, Placement, Rows, Source, Tile
+from shared.training.losses import BatchLabels, label_tensors
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from tests.support.placed import LooseSession, in_process, state_of
 from tests.support.plain import plain_loop
 
 BATCH, MOST_STEPS = 4, 30
 """Samples of a batch, and steps of the longest training."""
-Batch = tuple[Inputs, Tensor]
+Batch = tuple[Inputs, BatchLabels]
 State = dict[str, Tensor]
 
 
@@ -72,6 +73,7 @@ class Trained:
             seed=3,
             steps_per_epoch=MOST_STEPS,
             total_steps=MOST_STEPS,
+            label_tensors=len(label_tensors(self.batches[0][1])),
         )
 
     def _plain(self, steps: int) -> State:

@@ -72,7 +72,11 @@ class PlacementJudge:
     @cached_property
     def model(self) -> ModelFacts:
         """Return the facts of the model that a placement needs."""
-        return facts_of(self.chain, clipped_together=self.recipe.model_clip_norm is not None)
+        return facts_of(
+            self.chain,
+            clipped_together=self.recipe.model_clip_norm is not None,
+            label_tensors=self.recipe.label_tensors,
+        )
 
     def read(self, wanted: pb.Placement) -> ActivePlacement:
         """Read and judge a placement. Computes. Raises ConfigError, ProtocolError or StatusError."""
@@ -130,7 +134,7 @@ class PlacementJudge:
         """Refuse labels that the loss does not accept, or for which there is no memory. Raises an IsthmusError."""
         self.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.recipe.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
-        self.memory.take_labels(labels.bytes, uses)
+        self.memory.take_labels(self.recipe.label_tensors * labels.bytes, uses)
 
     def _check_worker(self, placement: Placement) -> None:
         if self.worker not in placement.workers or self.worker == AGENT:

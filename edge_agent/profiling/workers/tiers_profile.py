@@ -175,7 +175,7 @@ def _document(
         "model": experiment.config.model.factory,
         "batch_size": batch,
         "input_bytes": specs_bytes(chain.features[0]) / batch,
-        "label_bytes": experiment.labels.bytes / batch,
+        "label_bytes": specs_bytes(experiment.labels) / batch,
         "blocks": [
             {
                 "name": block.name,

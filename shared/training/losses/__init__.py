@@ -1,13 +1,24 @@
 """The loss at the end of the chain: its value for a batch, and the labels that it accepts."""
 
 from shared.training.losses.head import BatchLoss, LossHead, whole_loss
-from shared.training.losses.labels import check_label_shape, check_labels, narrowed, widened
+from shared.training.losses.labels import (
+    BatchLabels,
+    check_label_count,
+    check_label_shape,
+    check_labels,
+    label_tensors,
+    narrowed,
+    widened,
+)
 
 __all__ = [
+    "BatchLabels",
     "BatchLoss",
     "LossHead",
+    "check_label_count",
     "check_label_shape",
     "check_labels",
+    "label_tensors",
     "narrowed",
     "whole_loss",
     "widened",

@@ -13,7 +13,7 @@ from shared.factory import Allowed, load_factory
 from shared.model.features import Features, Gradients, specs_of
 from shared.model.spec import TensorSpec
 from shared.registry import LOSSES, Labels, labels_of
-from shared.training.losses.labels import check_label_shape
+from shared.training.losses.labels import BatchLabels, check_label_count, check_label_shape, label_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,13 @@ class ComputedLoss(NamedTuple):
     loss: Tensor
     """The part's own mean."""
     outputs: Features
-    labels: Tensor
+    labels: Features
 
     def read(self) -> BatchLoss:
         """The figures; waits for a GPU."""
-        output, labels = self.outputs[0].detach(), self.labels
-        classes = len(self.outputs) == 1 and output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
+        output, labels = self.outputs[0].detach(), self.labels[0]
+        is_one = len(self.outputs) == len(self.labels) == 1
+        classes = is_one and output.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
         correct = int((output.argmax(1) == labels).sum()) if classes else None
         return BatchLoss(float(self.loss.detach()), correct, len(labels))
 
@@ -53,14 +54,14 @@ def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
 
 class LossHead:
     """A loss function: mean over the batch of (output, labels). A user's own takes a tuple where several tensors leave the last
-    block."""
+    block, and where the labels are several."""
 
     def __init__(self, name: str, allowed: Allowed | None) -> None:
         """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
         self._name = name
         self._labels = labels_of(name)
-        self._checked: tuple[list[torch.Size], torch.Size, torch.dtype] | None = None
-        """The shapes of the last outputs and labels, and the labels' type."""
+        self._checked: tuple[list[torch.Size], list[tuple[torch.Size, torch.dtype]]] | None = None
+        """The shapes of the last outputs, and the shapes and types of the last labels."""
         if name in LOSSES:
             self._function = resolve_name(LOSSES[name].implementation)
         elif ":" in name:
@@ -68,7 +69,7 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def compute(self, outputs: Features, labels: Tensor, share: float = 1.0, batches: int = 1) -> ComputedLoss:
+    def compute(self, outputs: Features, labels: BatchLabels, share: float = 1.0, batches: int = 1) -> ComputedLoss:
         """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit, and where the
         loss is not one number.
 
@@ -80,17 +81,17 @@ class LossHead:
                 f"loss {self._name!r} is the mean over all tokens of a batch; one worker must have the last block for all "
                 "samples"
             )
-        labels = self._fitted(outputs, labels)
-        loss = self._function(outputs[0] if len(outputs) == 1 else outputs, labels)
+        fitted = self._fitted(outputs, label_tensors(labels))
+        loss = self._function(*(each[0] if len(each) == 1 else each for each in (outputs, fitted)))
         if loss.numel() != 1:
             raise ModelError(
                 f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
         root = loss if share == 1.0 else loss * share
-        return ComputedLoss(root if batches == 1 else root / batches, loss, outputs, labels)
+        return ComputedLoss(root if batches == 1 else root / batches, loss, outputs, fitted)
 
     def gradient(
-        self, outputs: Features, labels: Tensor, share: float = 1.0, batches: int = 1
+        self, outputs: Features, labels: BatchLabels, share: float = 1.0, batches: int = 1
     ) -> tuple[BatchLoss, Gradients]:
         """The loss of a batch and its error gradient at `outputs`; None where it does not depend on them.
 
@@ -105,17 +106,21 @@ class LossHead:
         found = iter(torch.autograd.grad(computed.root, leaves, allow_unused=True))
         return computed.read(), tuple(next(found) if one.requires_grad else None for one in given)
 
-    def evaluate(self, outputs: Features, labels: Tensor) -> BatchLoss:
+    def evaluate(self, outputs: Features, labels: BatchLabels) -> BatchLoss:
         """The loss of a batch, no more. Raises as `compute` does."""
         with torch.no_grad():
             return self.compute(outputs, labels).read()
 
-    def _fitted(self, outputs: Features, labels: Tensor) -> Tensor:
+    def _fitted(self, outputs: Features, labels: Features) -> Features:
         """The labels as the function takes them, on the device of the outputs."""
-        layout = [one.shape for one in outputs], labels.shape, labels.dtype
+        layout = [one.shape for one in outputs], [(one.shape, one.dtype) for one in labels]
         if layout != self._checked:  # batch after batch has the same
-            check_label_shape(self._name, specs_of(outputs), TensorSpec.of(labels))
+            check_label_count(self._name, len(labels))
+            for one in labels:
+                check_label_shape(self._name, specs_of(outputs), TensorSpec.of(one))
             self._checked = layout
         output = outputs[0]
-        labels = labels.to(output.device)
-        return labels.unsqueeze(-1) if self._labels is Labels.ALIKE and labels.dim() < output.dim() else labels
+        there = tuple(one.to(output.device) for one in labels)
+        if self._labels is Labels.ALIKE and there[0].dim() < output.dim():
+            return (there[0].unsqueeze(-1),)
+        return there

@@ -5,14 +5,22 @@ import math
 import torch
 from torch import Tensor
 
+from shared.bounds import MOST_LABEL_TENSORS
 from shared.errors import ModelError
-from shared.model.features import FeatureSpecs
+from shared.model.features import Features, FeatureSpecs
 from shared.model.spec import TensorSpec
 from shared.registry import Labels, labels_of
 
+BatchLabels = Tensor | Features
+"""Labels of a batch: one tensor, or several, which a loss of the user's own takes as a tuple."""
 _LEAST_LABEL_ELEMENTS = 512
 """Least bound on the elements of one sample's labels, however small the model's input and output are."""
 _WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+
+
+def label_tensors(labels: BatchLabels) -> Features:
+    """Return the tensors of labels, in their order."""
+    return (labels,) if isinstance(labels, Tensor) else labels
 
 
 def narrowed(labels: Tensor) -> Tensor:
@@ -35,7 +43,7 @@ def widened(labels: Tensor) -> Tensor:
 def check_labels(loss: str, inputs: FeatureSpecs, outputs: FeatureSpecs, labels: TensorSpec) -> None:
     """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
 
-    inputs, outputs: of the whole model, for a batch of any size.
+    inputs, outputs: of the whole model, for a batch of any size. labels: one tensor of them.
     """
     samples = labels.shape[0]
     check_label_shape(loss, tuple(TensorSpec((samples, *one.shape[1:]), one.dtype) for one in outputs), labels)
@@ -44,6 +52,17 @@ def check_labels(loss: str, inputs: FeatureSpecs, outputs: FeatureSpecs, labels:
         raise ModelError(
             f"labels {labels.shape} came for {samples} samples; of each sample they may have {each} numbers: as many as the "
             f"model's input or output has, or {_LEAST_LABEL_ELEMENTS}"
+        )
+
+
+def check_label_count(loss: str, count: int) -> None:
+    """Refuse labels of too many tensors, and of several where the loss is one of `LOSSES`. Raises ModelError."""
+    if count > MOST_LABEL_TENSORS:
+        raise ModelError(f"the labels of a batch are {count} tensors; at most {MOST_LABEL_TENSORS} are possible")
+    if count > 1 and labels_of(loss) is not Labels.ANY:
+        raise ModelError(
+            f"loss {loss!r} takes one tensor of labels, and the labels are {count}; let training.loss be a function of yours, "
+            "as package.module:function, which takes the tuple"
         )
 
 

@@ -116,6 +116,39 @@ def test_a_name_of_an_input_that_the_forward_lacks():
     )
 
 
+def marked(split, tensors):
+    return f'data.{split}={{factory="tests.support.samples:ElseMarkedDigits", kwargs={{tensors={tensors}, split="{split}"}}}}'
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        (
+            2,
+            "loss 'cross_entropy' takes one tensor of labels, and the labels are 2; let training.loss be a function of yours",
+        ),
+        (17, "the labels of a batch are 17 tensors; at most 16 are possible"),
+    ],
+)
+def test_labels_of_several_tensors_that_the_loss_cannot_take(tensors, says):
+    agent_fails(ExitCode.MODEL, says, flags=[marked("train", tensors)])
+
+
+@pytest.mark.usefixtures("serves_the_next")
+def test_a_test_set_whose_labels_are_of_another_number_of_tensors(trainer):
+    agent_fails(
+        ExitCode.DATA,
+        "the labels of a batch are 3 tensors, and those of the first batch of data.train 2; all batches must be alike",
+        flags=[
+            marked("train", 2),
+            marked("test", 3),
+            'training.loss="tests.support.models.losses:of_the_first_of_several"',
+            "training.max_steps=2",
+        ],
+        trainer=trainer,
+    )
+
+
 def test_an_unknown_flag():
     done = run_agent("run", "--no-such-flag")
     assert done.returncode == ExitCode.USAGE

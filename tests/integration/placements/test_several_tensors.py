@@ -39,6 +39,12 @@ PURCHASES = [
     "model.kwargs={vocabulary=50, classes=4}",
     'data.train={factory="tests.support.samples:Purchases"}',
 ]
+MARKED = [
+    'data.train={factory="tests.support.samples:MarkedDigits"}',
+    'model.factory="tests.support.models.several:UNet"',
+    "model.kwargs={classes=10}",
+    'training.loss="tests.support.models.losses:of_class_and_quarters"',
+]
 TRAINING = [
     'training.optimizer={name="sgd", learning_rate=0.05, momentum=0.9, clip_norm=1.0}',
     *(f"data.batch_size={BATCH_SIZE}", f"training.max_steps={STEPS}"),
@@ -49,6 +55,8 @@ KINDS = {
     "inputs by name": (NAMED, {"edge": ["0:1"], "near": ["1:2"], "far": ["2:"]}),
     "inputs that a function collates": (COLLATED, {"edge": ["0:2"], "near": ["2:"]}),
     "two inputs by their places": (PURCHASES, {"edge": ["0:4"], "near": ["4:"]}),
+    "two labels go to a trainer": (MARKED, {"edge": ["0:2"], "near": ["2:"]}),
+    "two labels stay": (MARKED, {"edge": ["0:2", "3:"], "near": ["2:3"]}),
     "a mask for two trainers": (SENTENCES, {"edge": ["0:3"], "near": ["3:4"], "far": ["4:"]}),
 }
 

@@ -9,6 +9,17 @@ def of_the_first(output: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(output, labels.flatten(1)[:, 0].long())
 
 
+def of_class_and_quarters(output: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
+    """The class is the first label; the logs of the last four outputs follow the second, four shares."""
+    classes, shares = labels
+    return functional.cross_entropy(output, classes) - (output[:, -4:].log_softmax(1) * shares).sum(1).mean()
+
+
+def of_the_first_of_several(output: Tensor, labels: tuple[Tensor, ...]) -> Tensor:
+    """The class is the first label."""
+    return functional.cross_entropy(output, labels[0])
+
+
 def of_two(outputs: tuple[Tensor, ...], labels: Tensor) -> Tensor:
     """The squares of the first of several outputs, and the sum of the second, weighted by the labels."""
     return outputs[0].square().mean() + (outputs[1].sum(1) * labels).mean()

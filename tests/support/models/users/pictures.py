@@ -172,6 +172,12 @@ class Detector(nn.Module):
         return tuple(head(p).permute(0, 2, 3, 1).contiguous() for head, p in zip(self.heads, (p1, p2, p3), strict=True))
 
 
+def detection_loss_of_parts(outputs: tuple[Tensor, ...], labels: tuple[Tensor, Tensor]) -> Tensor:
+    """labels: the classes, (B, N), and the boxes, (B, N, 4)."""
+    kinds, boxes = labels
+    return detection_loss(outputs, torch.cat([kinds[..., None].to(boxes.dtype), boxes], 2))
+
+
 def detection_loss(outputs: tuple[Tensor, ...], boxes: Tensor) -> Tensor:
     """boxes: (B, N, 5), each a class, or -1 for none, its centre, width and height between 0 and 1."""
     loss = boxes.new_zeros(())

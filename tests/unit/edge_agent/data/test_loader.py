@@ -332,6 +332,39 @@ def test_labels_of_a_dataset_in_memory_keep_their_fractions(labels):
     assert torch.equal(batch.labels, labels)
 
 
+def marked(numbers):
+    return [(torch.zeros(2), (number, torch.full((3,), float(number)))) for number in numbers]
+
+
+def test_labels_of_several_tensors_are_stacked_each():
+    (batch,) = evaluation_batches(marked([2, 5]), 2)
+    kinds, shares = batch.labels
+    assert torch.equal(kinds, torch.tensor([2, 5]))
+    assert torch.equal(shares, torch.tensor([[2.0] * 3, [5.0] * 3]))
+    assert batch.samples == 2
+
+
+@pytest.mark.parametrize(
+    ("label", "says"),
+    [
+        (
+            3,
+            r"the label of sample 1 of list has one tensor, that of sample 0 the parts 0, 1; those of one batch must be alike",
+        ),
+        (
+            (1, torch.zeros(3), 2),
+            r"the label of sample 1 of list has the parts 0, 1, 2, that of sample 0 the parts 0, 1",
+        ),
+        ((1, torch.zeros(4)), r"the label 1 of sample 1 of list is float32 of shape \(4,\), that of sample 0"),
+        ((1, "cat"), r"the label 1 of sample 1 of list is of type str; it must be a number, a tensor or an array"),
+        ((), r"the label of sample 1 of list is of type tuple of 0; it must be a number"),
+    ],
+)
+def test_labels_of_several_tensors_that_differ_are_refused(label, says):
+    with pytest.raises(DataError, match=says):
+        list(evaluation_batches([*marked([2]), (torch.zeros(2), label)], 2))
+
+
 def test_a_dataset_that_cannot_fill_a_step_is_refused():
     assert BatchLoader(numbered(4), 4, 0, True, 0).steps_per_epoch == 1
     assert BatchLoader(numbered(4), 5, 0, False, 0).steps_per_epoch == 1

@@ -46,6 +46,12 @@ def boxes() -> Batch:
     return torch.randn(BATCH, 1, 16, 16), torch.cat([kind, box], 2)
 
 
+def boxes_in_parts() -> Batch:
+    pictures_of_boxes, labels = boxes()
+    assert isinstance(labels, Tensor)
+    return pictures_of_boxes, (labels[..., 0].long(), labels[..., 1:].clone())
+
+
 def following(words: int, length: int = texts.LENGTH) -> Batch:
     """Tokens, and those after each."""
     tokens = drawn(words, length + 1)
@@ -119,6 +125,7 @@ TASKS = {
     "recommender": Task(tables.Recommender, purchases, "bce_with_logits", optimizer=ADAMW),
     "forecast of a series": Task(tables.Forecaster, past, "mse"),
     "detector with three outputs": Task(pictures.Detector, boxes, f"{PICTURES}:detection_loss"),
+    "detector whose labels are two": Task(pictures.Detector, boxes_in_parts, f"{PICTURES}:detection_loss_of_parts"),
     "GRU that reads and writes": Task(texts.Seq2Seq, sentence_pairs, TOKENS),
     "two pictures, one network": Task(tables.Siamese, two_pictures, "bce_with_logits"),
     "mixture of experts": Task(tables.MixtureOfExperts, lambda: (torch.randn(BATCH, tables.NUMBERS), classes())),

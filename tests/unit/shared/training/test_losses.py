@@ -9,6 +9,7 @@ from torch import nn
 from shared.errors import ModelError
 from shared.registry import LOSSES, Labels
 from shared.training.losses import LossHead, narrowed, whole_loss, widened
+from tests.support.models.losses import of_class_and_quarters
 
 OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
 SHAPES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)
@@ -173,3 +174,16 @@ def test_every_loss_of_ours_takes_one_tensor(spec):
     output, labels = drawn(spec)
     with pytest.raises(ModelError, match="takes one tensor, and the model returns 2; let model"):
         LossHead(spec.name, None).compute((output, output), labels)
+
+
+def test_a_loss_of_the_users_own_takes_several_labels_as_a_tuple():
+    output, classes, shares = torch.randn(4, 10), torch.randint(10, (4,)), torch.rand(4, 4)
+    head = LossHead("tests.support.models.losses:of_class_and_quarters", None)
+    found = head.evaluate((output,), (classes, shares))
+    assert found.loss == pytest.approx(of_class_and_quarters(output, (classes, shares)).item())
+    assert (found.correct, found.samples) == (None, 4)
+
+
+def test_a_loss_of_ours_refuses_several_labels():
+    with pytest.raises(ModelError, match="loss 'mse' takes one tensor of labels, and the labels are 2"):
+        LossHead("mse", None).gradient((torch.rand(4, 2),), (torch.rand(4, 2), torch.rand(4, 2)))
