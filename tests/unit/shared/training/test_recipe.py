@@ -158,10 +158,11 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    12: {
+    13: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
+        "label_tensors": "integer",
         "learns": "array",
         "loss": "string",
         "optimizer.alpha": "number",
