@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.step_scheduler import Outgoing
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan, Window
 from shared.runtime.crossing_wire import CrossingWire
@@ -24,6 +25,8 @@ class WorkerSetup(NamedTuple):
     """Refuses labels that come by a link and that the loss cannot take. Raises an IsthmusError."""
     emit: Emit
     step_log: StepLog | None = None
+    give: Callable[[Outgoing], object] | None = None
+    """See `PlacementExecutor`."""
 
 
 class PlacedWorker:
@@ -92,4 +95,4 @@ class PlacedWorker:
         wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels)
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)
-        return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log)
+        return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log, setup.give)

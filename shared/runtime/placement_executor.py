@@ -12,13 +12,14 @@ from shared.events import Emit
 from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
+from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_scheduler import Outgoing, StepScheduler
-from shared.placement import ArrivalWindow, Backward, Cargo, Window
+from shared.placement import GROUP, ArrivalWindow, Backward, Cargo, Window, from_group
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_coder import LoadCoder
-from shared.runtime.load_queue import LoadQueue
+from shared.runtime.load_queue import Arrived, LoadQueue
 from shared.runtime.order import ComputedOrder
 from shared.runtime.report_relay import ReportRelay
 from shared.runtime.step_record import StepRecord
@@ -57,14 +58,19 @@ class PlacementExecutor:
         threads: Threads,
         emit: Emit,
         step_log: StepLog | None = None,
+        give: Callable[[Outgoing], object] | None = None,
     ) -> None:
-        """window: of this worker, with nothing under way. step_log: gets every step that is done here, with its arrivals."""
+        """window: of this worker, with nothing under way. step_log: gets every step that is done here, with its arrivals.
+
+        give: takes the gradients of this worker's blocks for a group, which answers by `take_merged`; None outside a group.
+        """
         plan, worker = window.plan, window.worker
         self.worker = worker
         self.window = window
         """Counts of the steps that are under way here."""
         self._blocks = blocks
         self._emit = emit
+        self._give = give
         self._learns = any(isinstance(one, Backward) for one in plan.program(worker))
         self._record = StepRecord(step_log)
         self._is_idle = not plan.program(worker)
@@ -175,6 +181,11 @@ class PlacementExecutor:
         """Tell the agent, through the workers that pass reports on, that this worker is about to stop."""
         self._relay.tell_stopping(self.worker)
 
+    def take_merged(self, step: int, block: int, weights: BlockPart) -> None:
+        """Bring the weights of a block, after the update of a step, from the group that got its gradient."""
+        placement = self.window.plan.placement
+        self._loads.put(Arrived(step, placement.batch_size, from_group(placement, block), weights))
+
     def feed(self, source: BatchSource, stop_step: int) -> None:
         """See `ComputeLoop.feed`."""
         self._compute_loop.feed(source, stop_step)
@@ -209,7 +220,11 @@ class PlacementExecutor:
 
     def _post(self, outgoing: list[Outgoing]) -> None:
         for one in outgoing:
-            self.links[one.crossing.receiver].send(one)
+            if one.crossing.receiver == GROUP:
+                assert self._give is not None, "only programs of a group's member have it"
+                self._give(one)
+            else:
+                self.links[one.crossing.receiver].send(one)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
         cost = self._costs.pop(step, None)

@@ -11,6 +11,7 @@ from shared.events.worker import Computed, Encoded
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
+from shared.execution.step_scheduler import Outgoing
 from shared.placement import Placement, PlacementPlan, first_worker, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -37,8 +38,12 @@ class PlacedSession:
         seconds: Seconds = lambda: 0.0,
         losses: Sequence[int] = (),
         step_log: Callable[[str], StepLog | None] = lambda _worker: None,
+        give: Callable[[Outgoing], object] | None = None,
     ) -> None:
-        """seconds: before and after each call, and before each packet. losses: see `Linking`. step_log: of each worker."""
+        """seconds: before and after each call, and before each packet. losses: see `Linking`. step_log: of each worker.
+
+        give: see `PlacementExecutor`.
+        """
         self.chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
         self.next_step = 0
@@ -46,7 +51,7 @@ class PlacedSession:
         """Turns that were computed since the last change, in their order."""
         self._linking = Linking(seconds, losses)
         self.heard = {worker: _Noting(worker, self.turns) for worker in placement.workers}
-        self._model = facts_of(next(iter(self.chains.values())))
+        self._model = facts_of(next(iter(self.chains.values())), merged=give is not None)
         self._plan = PlacementPlan.of(placement, self._model)
         self._held = {
             worker: HeldBlocks(chain, told, CPU, held_blocks(placement, worker))
@@ -63,6 +68,7 @@ class PlacedSession:
                     lambda _labels: None,
                     self.heard[worker].emit,
                     step_log(worker),
+                    give,
                 ),
                 self._plan,
             )

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.blocks import Method
@@ -15,40 +15,14 @@ from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
-from shared.placement import Placement, Rows, Source, Tile
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
-from shared.training.schedule import learning_rate
-from tests.support.placed import CPU, INPUTS, batch_of, built, chain_of, recipe
-from tests.support.plain import plain_loop, plain_optimizer
+from tests.support.group_members import SAMPLES, STEPS, assert_equal, batches, copies, micro_batches, with_a_cut
+from tests.support.placed import CPU, INPUTS, built, chain_of, recipe
+from tests.support.plain import plain_loop
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SAMPLES, STEPS = 4, 5
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
-
-
-def copies(blocks: int, staleness: int = 0) -> Placement:
-    """Return a member's placement: the device runs all, and the trainer owns all."""
-    whole = Rows(0, SAMPLES)
-    owners = dict.fromkeys(range(blocks), "near")
-    tiles = (Tile("edge", 0, blocks, whole),)
-    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
-
-
-def with_a_cut(blocks: int, staleness: int = 0) -> Placement:
-    """Return a member's placement in which the trainer runs the last blocks, too."""
-    whole = Rows(0, SAMPLES)
-    owners = dict.fromkeys(range(blocks), "near")
-    tiles = (Tile("edge", 0, 2, whole), Tile("near", 2, blocks, whole))
-    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
-
-
-def batches(rank, stop=STEPS, first=0, short=()):
-    """Yield the batches of a rank; those of `short` steps have fewer samples the higher the rank is."""
-    for step in range(first, stop):
-        inputs, labels = batch_of(100 * rank + step, SAMPLES)
-        count = SAMPLES - rank - 1 if step in short else SAMPLES
-        yield inputs[:count], labels[:count]
 
 
 def grouped(module, told, size, placement, *, staleness=0):
@@ -62,49 +36,6 @@ def grouped(module, told, size, placement, *, staleness=0):
         return InProcessSession(chains, placement, told, how, CPU, give)
 
     return group, InProcessGroup(group, member), chain
-
-
-def micro_batches(module, told, size, *, steps=STEPS, short=()):
-    """Train a copy of a module as a user accumulates micro-batches by hand, in the order of ranks."""
-    chain = chain_of(copy.deepcopy(module))
-    module = chain.module.train()
-    optimizer = plain_optimizer(module, told.optimizer)
-    members = [batches(rank, steps, short=short) for rank in range(size)]
-    for step in range(steps):
-        whole = [next(each) for each in members]
-        samples = sum(len(labels) for _, labels in whole)
-        summed: dict[str, Tensor] = {}
-        for rank, (inputs, labels) in enumerate(whole):
-            value = inputs
-            for block in chain.blocks:
-                first = (rank * SAMPLES,) if rank else ()
-                with random_state(told.seed, step, block.index, *first):
-                    value = block.module(value)
-            nn.functional.cross_entropy(value, labels).backward()
-            for name, parameter in module.named_parameters():
-                if parameter.grad is not None:
-                    share = parameter.grad * (len(labels) / samples)
-                    summed[name] = summed[name] + share if name in summed else share
-                    parameter.grad = None
-        for name, parameter in module.named_parameters():
-            parameter.grad = summed.get(name)
-        if (norm := told.optimizer.clip_norm) is not None:
-            everything = list(module.parameters())
-            each = [list(block.named_parameters().values()) for block in chain.blocks]
-            for parameters in [everything] if told.optimizer.clip == "model" else each:
-                nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
-        for place, of_group in enumerate(optimizer.param_groups):
-            of_group["lr"] = learning_rate(told, step, place)
-        optimizer.step()
-        optimizer.zero_grad()
-    return module.state_dict()
-
-
-def assert_equal(found, expected):
-    """Compare two state dicts bit for bit."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(found[name], value), name
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -1,0 +1,74 @@
+"""Members of a group over production links in virtual time: whatever is late or lost, they equal micro-batches by rank."""
+
+import asyncio
+import copy
+import random
+from functools import partial
+
+import pytest
+
+from shared.execution.blocks import Method
+from shared.execution.group import Group
+from shared.training.held_blocks import HeldBlocks
+from shared.training.losses import LossHead
+from tests.support.group_members import SAMPLES, assert_equal, batches, copies, micro_batches, with_a_cut
+from tests.support.placed import CPU, built, chain_of, recipe
+from tests.support.placed_session import PlacedSession
+from tests.support.virtual import run_virtually
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SIZE, STEPS = 2, 3
+
+
+def trained(placement, told, seed, steps=STEPS):
+    """Train a group whose members and links take any time and are lost now and then; return its weights and theirs."""
+    module, dice = built("dropping"), random.Random(seed)
+
+    async def main():
+        chain = chain_of(copy.deepcopy(module))
+        group = Group(HeldBlocks(chain, told, CPU, range(4)), SIZE, placement.staleness)
+        members: dict[int, PlacedSession] = {}
+
+        def give(rank, one):
+            for merged in group.merge(rank, one.step, one.crossing.index, one.load, one.samples):
+                members[merged.rank].runs["near"].take_merged(merged.step, merged.block, merged.weights)
+
+        for rank in range(SIZE):
+            longest = dice.choice([0.0, 0.001, 0.05])
+            losses = [dice.randrange(60) for _ in range(dice.randrange(6))]
+            members[rank] = PlacedSession(
+                copy.deepcopy(module),
+                placement,
+                told,
+                Method(LossHead(told.loss, None), first_sample=rank * SAMPLES),
+                lambda longest=longest: dice.uniform(0, longest),
+                losses,
+                give=partial(give, rank),
+            )
+        try:
+            await asyncio.gather(*(each.train(list(batches(rank, steps))) for rank, each in members.items()))
+        finally:
+            for each in members.values():
+                await each.stop()
+        ends = {rank: each.chains["edge"].module.state_dict() for rank, each in members.items()}
+        return chain.module.state_dict(), ends
+
+    return module, *run_virtually(main)
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("placement", [copies, with_a_cut])
+def test_members_that_wait_for_each_other_equal_micro_batches(placement, seed):
+    told = recipe("adam", 0.1, clip=("block", "model")[seed % 2])
+    module, group, ends = trained(placement(4), told, seed)
+    assert_equal(group, micro_batches(module, told, SIZE, steps=STEPS))
+    if placement is copies:
+        for found in ends.values():
+            assert_equal(found, group)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_late_gradients_bring_nobody_to_a_standstill_and_all_end_with_the_same_weights(seed):
+    _, group, ends = trained(copies(4, 1 + seed % 2), recipe("sgd"), seed, steps=6)
+    for found in ends.values():
+        assert_equal(found, group)
