@@ -129,8 +129,9 @@ class TrainingConfig(Section):
     Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
     begins with empty state. Left out, the weights are drawn from the seed."""
     precision: Precision = "fp32"
-    """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" computes in
-    bfloat16 where torch's autocast finds it safe, so most features have half the bytes. Weights and updates do not change."""
+    """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
+    in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.
+    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: it goes by the mean of their losses, as that of one larger batch would. Steps, K and schedules
     count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left

@@ -37,6 +37,7 @@ from shared.planning import Layout
 from shared.registry import codec_bits, codec_of_bits
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks
+from shared.training.precision import check_precision
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Experiment(Workload):
         _check_source(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
+        check_precision(self.recipe.precision, device, AGENT)
         self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
 
     def placed(self, document: object, before: Placement) -> Placement:

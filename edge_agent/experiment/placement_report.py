@@ -35,7 +35,7 @@ from shared.placement import (
     told_by_gradients,
 )
 from shared.runtime.block_entries import entries_of
-from shared.runtime.crossing_wire import clipping_spec
+from shared.runtime.crossing_wire import numbers_spec
 from shared.tensor_wire import slot_codec
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
@@ -133,8 +133,8 @@ def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
             return specs_bytes(_of_rows(workload.labels, one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
             return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
-        case Cargo.NORMS | Cargo.COEFFICIENT:
-            return clipping_spec(chain, one).bytes
+        case Cargo.NORMS | Cargo.COEFFICIENT | Cargo.SCALE:
+            return numbers_spec(chain, one).bytes
 
 
 def _encoded_bytes(tensor: TensorSpec, codec: str) -> int:
@@ -164,7 +164,7 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
-    if model.clipped_together:  # gradients wait for the coefficient, which follows from all
+    if model.updated_together:  # gradients wait for the coefficient, which follows from all
         waiting += learnt
     return Memory(
         worker,

@@ -18,7 +18,7 @@ from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping
-from shared.training.precision import computing
+from shared.training.precision import check_weights, computing
 from shared.training.recipe import Recipe
 
 
@@ -72,6 +72,7 @@ class Workload:
         )
         self.chain = self._built(example)
         Grouping(training.optimizer).check(self.chain.module)
+        check_weights(self.chain.module, training.precision)
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
@@ -81,6 +82,7 @@ class Workload:
         self.facts = facts_of(
             self.chain,
             clipped_together=self.recipe.model_clip_norm is not None,
+            scaled=self.recipe.is_scaled,
             label_tensors=self.recipe.label_tensors,
         )
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""

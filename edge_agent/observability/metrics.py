@@ -263,6 +263,12 @@ def _show(statistics: Statistics, registry: CollectorRegistry) -> None:
     bits.show(lambda: _bits(statistics.deployment.downlink_codec), down)
     loss = KnownGauge("isthmus_loss", "Mean training loss of the last step.", registry)
     loss.show(lambda: statistics.loss)
+    scale = KnownGauge("isthmus_loss_scale", "Number by which losses are scaled in float16.", registry)
+    scale.show(lambda: statistics.loss_scale)
+    skipped = KnownGauge(
+        "isthmus_skipped_updates", "Updates that were skipped because a gradient overflowed in float16.", registry
+    )
+    skipped.show(lambda: statistics.skipped_updates)
     accuracy = KnownGauge(
         "isthmus_accuracy_ratio", "Share of the test samples that the last evaluation got right.", registry
     )

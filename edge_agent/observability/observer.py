@@ -204,6 +204,7 @@ class RunObserver:
         statistics.steps += 1
         statistics.samples += event.samples
         statistics.loss = event.loss
+        statistics.loss_scale, statistics.skipped_updates = event.loss_scale, event.skipped_updates
         statistics.is_flowing = not self._lost
         statistics.cloud.add(event.compute_seconds)
         self._note_rates(event)

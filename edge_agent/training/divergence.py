@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from shared.errors import DivergedError, StorageError
+from shared.training.loss_scale import LEAST, LossScale
 
 _log = structlog.get_logger(__name__)
 
@@ -20,17 +21,28 @@ OnNan = Literal["stop", "warn"]
 class LossCheck:
     """The check of the loss of every step (training.on_nan)."""
 
-    def __init__(self, on_nan: OnNan) -> None:
+    def __init__(self, on_nan: OnNan, loss_scale: LossScale | None) -> None:
+        """loss_scale: by which losses are scaled, so that a step that overflows is skipped; None where they are not."""
         self._on_nan = on_nan
+        self._loss_scale = loss_scale
         self._warned = False
 
     def check(self, step: int, loss: float) -> None:
-        """Raise DivergedError for a loss that is no finite number, or with "warn" log a warning for the first one."""
-        if math.isfinite(loss):
+        """Raise DivergedError for a loss that is no finite number, or with "warn" log a warning for the first one.
+
+        Where the loss is scaled, an update that overflows is skipped, and no more. The training has diverged once it has
+        skipped so many that the scale is below 1, or cannot fall any more.
+        """
+        scale = None if self._loss_scale is None else self._loss_scale.now
+        if scale == LEAST:
+            wrong = "the gradients overflow, however little the loss is scaled"
+        elif not math.isfinite(loss) and (scale is None or scale < 1):
+            wrong = f"the loss of step {step} is {loss}"
+        else:
             return
         if self._on_nan == "stop":
             _log.error("training has diverged", step=step, loss=str(loss))
-            raise DivergedError(f"the loss of step {step} is {loss}, so training has diverged", step)
+            raise DivergedError(f"{wrong}, so training has diverged", step)
         if not self._warned:
             self._warned = True
             _log.warning("the loss is no number", step=step, loss=str(loss))

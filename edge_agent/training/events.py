@@ -95,6 +95,10 @@ class StepFinished(Event):
     """T3 of the slowest trainer; 0 if there is none."""
     downlink_bits_per_second: float
     """Rate of the slowest link to this device; 0 while nothing is known."""
+    loss_scale: float | None = None
+    """Scale of the loss after the last update; None where losses are not scaled."""
+    skipped_updates: int | None = None
+    """Count of the updates that were skipped because gradients overflowed; None where losses are not scaled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,9 @@ class Statistics:
     """True while steps follow one another. Otherwise the run is drained, for an evaluation or another placement, or a link is
     away."""
     loss: float | None = None
+    loss_scale: float | None = None
+    skipped_updates: int | None = None
+    """Scale of the loss, and the updates that were skipped because gradients overflowed; None where losses are not scaled."""
     accuracy: float | None = None
     test_loss: float | None = None
     staleness: int = 0

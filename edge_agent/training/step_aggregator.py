@@ -12,6 +12,7 @@ from shared.events import Events
 from shared.events.worker import WorkerDone, WorkerStops
 from shared.placement import AGENT
 from shared.runtime.placed_worker import PlacedWorker
+from shared.training.loss_scale import LossScale
 from shared.training.losses import BatchLoss, whole_loss
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
@@ -22,12 +23,18 @@ class StepAggregator:
     """A reader of the reports of all workers, which come by this device's worker. Used on the event loop."""
 
     def __init__(
-        self, events: Events, worker: PlacedWorker, check_loss: Callable[[int, float], None], boundary: StepBoundary
+        self,
+        events: Events,
+        worker: PlacedWorker,
+        check_loss: Callable[[int, float], None],
+        boundary: StepBoundary,
+        loss_scale: LossScale | None = None,
     ) -> None:
         """worker: of this device, before its first step. check_loss: raises an IsthmusError for a loss that ends the run.
 
-        boundary: requested when a trainer is about to stop.
+        boundary: requested when a trainer is about to stop. loss_scale: by which losses are scaled, if they are.
         """
+        self._loss_scale = loss_scale
         self._emit = events.emit
         events.subscribe(WorkerDone, self._note_done)
         events.subscribe(WorkerStops, self._note_stopping)
@@ -110,6 +117,8 @@ class StepAggregator:
             downlink_bits_per_second=min(
                 (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
             ),
+            loss_scale=None if self._loss_scale is None else self._loss_scale.now,
+            skipped_updates=None if self._loss_scale is None else self._loss_scale.skipped,
         )
         self._emit(finished)
         try:

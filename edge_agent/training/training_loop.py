@@ -66,7 +66,10 @@ class TrainingLoop:
         on_nan = session.experiment.config.training.on_nan
         events = Events(emit)
         device = await DeviceWorker.made(session.state, events.emit)
-        aggregator = StepAggregator(events, device.placed, LossCheck(on_nan).check, pause.boundary)
+        loss_scale = session.experiment.held.loss_scale
+        aggregator = StepAggregator(
+            events, device.placed, LossCheck(on_nan, loss_scale).check, pause.boundary, loss_scale
+        )
         return cls(session, device, aggregator, pause, emit, statistics)
 
     def __init__(
@@ -291,6 +294,8 @@ class TrainingLoop:
             "totals": self._statistics.totals(),
             **facts_of_placement(self._session.placement),
         }
+        if (loss_scale := self._experiment.held.loss_scale) is not None:
+            facts["loss_scale"] = loss_scale.facts()
         await self.checkpointer.take(self.step, facts)
         self._emit(CheckpointTaken(time.monotonic() - started))
 
@@ -308,6 +313,8 @@ class TrainingLoop:
     async def _restart(self, restored: Restored) -> None:
         """Continue from the checkpoint that all workers have restored."""
         self._aggregator.begin_again()
+        if (loss_scale := self._experiment.held.loss_scale) is not None:
+            loss_scale.go_back(restored.step, restored.facts.get("loss_scale"))
         self.checkpointer.count_from(restored.step)
         if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more

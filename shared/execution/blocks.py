@@ -83,7 +83,13 @@ class PlacedBlocks:
             self.passes_no_gradient = True
 
     def learn(
-        self, step: int, tile: Tile, inputs: Slots, labels: Features, share: float
+        self,
+        step: int,
+        tile: Tile,
+        inputs: Slots,
+        labels: Features,
+        share: float,
+        scale: float | None = None,
     ) -> tuple[BatchLoss, Gradients]:
         """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
 
@@ -93,7 +99,7 @@ class PlacedBlocks:
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
         with self._computing_loss(outputs, labels):
-            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches)
+            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches, scale)
         at_inputs = stage.backward_from(graph, computed.root)
         self._notice(at_inputs, input_gradient)
         return computed.read(), at_inputs
@@ -102,11 +108,13 @@ class PlacedBlocks:
         """Take the gradients that `learn` has left in the blocks of a stage."""
         return self.held.take_gradients(tile.blocks)
 
-    def loss(self, outputs: Features, labels: Features, share: float) -> tuple[BatchLoss, Gradients]:
+    def loss(
+        self, outputs: Features, labels: Features, share: float, scale: float | None = None
+    ) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
-            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches)
+            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches, scale)
 
     def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage in evaluation mode."""
@@ -134,14 +142,16 @@ class PlacedBlocks:
         with torch.no_grad():
             return summed(self.held.chain.blocks[block], parts)
 
-    def measure(self, step: int, taken: Mapping[int, BlockGradients]) -> tuple[dict[int, BlockGradients], BlockNorms]:
-        """Gradients of an update with their norms, where all are clipped by one; see `HeldBlocks.measure`."""
+    def measure(
+        self, step: int, taken: Mapping[int, BlockGradients], scale: float | None = None
+    ) -> tuple[dict[int, BlockGradients], BlockNorms]:
+        """Gradients of an update with their norms, where all are updated together; see `HeldBlocks.measure`."""
         self.held.put_back(taken)
-        return self.held.measure(taken, step)
+        return self.held.measure(taken, step, scale)
 
     @property
     def clipping(self) -> Clipping:
-        """Clipping of all blocks by one norm, in a recipe that says so."""
+        """Clipping of all blocks together, in a recipe that says so."""
         assert self.held.clipping is not None, "a program has no norms otherwise"
         return self.held.clipping
 

@@ -37,11 +37,14 @@ class Feedback:
         is_answered = any((crossing.receiver, value) in self._last for value in self._values_of(crossing))
         return self._mode is not FeedbackMode.OFF and crossing.cargo is Cargo.FEATURE and is_answered
 
-    def note(self, step: int, crossing: Crossing, errors: tuple[Tensor | None, ...]) -> None:
-        """A feature has been encoded; None where that took nothing from a tensor."""
+    def note(
+        self, step: int, crossing: Crossing, errors: tuple[Tensor | None, ...], scale: float | None = None
+    ) -> None:
+        """A feature has been encoded; None where that took nothing from a tensor. scale: of the step's loss."""
         for value, error in zip(self._values[crossing.index], errors, strict=True):
             if error is not None and (crossing.receiver, value) in self._last:
-                self._errors[step, crossing.receiver, value] = error
+                # The second-order term is of one more gradient than the first, so that its error is without the scale.
+                self._errors[step, crossing.receiver, value] = error if scale is None else error.float() / scale
 
     def compensated(self, step: int, crossing: Crossing, gradients: Gradients, samples: int) -> Gradients:
         """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which its loss is.
@@ -52,7 +55,9 @@ class Feedback:
         return tuple(
             gradient
             if gradient is None or error is None
-            else compensate(gradient, error.to(gradient.device), samples * self._batches, self._mode)
+            else compensate(
+                gradient.to(error.dtype), error.to(gradient.device), samples * self._batches, self._mode
+            ).to(gradient.dtype)
             for gradient, error in zip(gradients, errors, strict=True)
         )
 

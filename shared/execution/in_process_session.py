@@ -20,10 +20,22 @@ from shared.execution.step_in_flight import Load
 from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
-from shared.placement import GROUP, Cargo, Placement, PlacementPlan, Route, Window, from_group, held_blocks, moves
+from shared.placement import (
+    GROUP,
+    Cargo,
+    Placement,
+    PlacementPlan,
+    Route,
+    Window,
+    from_group,
+    held_blocks,
+    moves,
+    scaling_worker,
+)
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks
+from shared.training.loss_scale import LossScale
 from shared.training.losses import BatchLabels, BatchLoss, label_tensors, whole_loss
 from shared.training.recipe import Recipe
 
@@ -59,6 +71,7 @@ class InProcessSession:
         self._model = facts_of(
             self._chain,
             clipped_together=recipe.model_clip_norm is not None,
+            scaled=recipe.is_scaled,
             merged=give is not None,
             label_tensors=recipe.label_tensors,
         )
@@ -122,6 +135,11 @@ class InProcessSession:
         while self._give is not None and any(step in steps.in_flight for steps in self._steps.values()):
             yield
             self._pump(self._may_end(step))
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The scale of the loss; None where it is not scaled."""
+        return self._held[scaling_worker(self._placement)].loss_scale
 
     @property
     def changing_blocks(self) -> list[int]:
@@ -265,7 +283,7 @@ class InProcessSession:
         if crossing.cargo is Cargo.FEATURE and self._feedback[crossing.sender].wants(crossing):
             assert isinstance(arrived, tuple)
             assert isinstance(one.load, tuple)
-            self._feedback[crossing.sender].note(one.step, crossing, errors_of(arrived, one.load))
+            self._feedback[crossing.sender].note(one.step, crossing, errors_of(arrived, one.load), one.scale)
         if crossing.cargo is Cargo.ERROR_GRADIENT:
             assert isinstance(arrived, tuple)
             arrived = self._feedback[crossing.receiver].compensated(one.step, crossing, arrived, one.samples)

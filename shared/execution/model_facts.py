@@ -11,9 +11,15 @@ _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 
 def facts_of(
-    chain: Chain, *, clipped_together: bool = False, merged: bool = False, label_tensors: int = 1
+    chain: Chain,
+    *,
+    clipped_together: bool = False,
+    scaled: bool = False,
+    merged: bool = False,
+    label_tensors: int = 1,
 ) -> ModelFacts:
-    """The chain in numbers and names. clipped_together, merged, label_tensors: see `ModelFacts`; a group clips by itself."""
+    """The chain in numbers and names. clipped_together, scaled, merged, label_tensors: see `ModelFacts`; a group clips by
+    itself."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
@@ -21,6 +27,7 @@ def facts_of(
         values=tuple(_value_facts(chain, value) for value in chain.values.all),
         features=chain.values.features,
         clipped_together=clipped_together and not merged,
+        scaled=scaled,
         merged=merged,
         label_tensors=label_tensors,
     )

@@ -41,5 +41,7 @@ class StepInFlight:
     """Norms of the gradients of this worker's own blocks, and of those whose norms come to it."""
     coefficient: Tensor | None = None
     """Number by which gradients are scaled, where all are clipped by one norm."""
+    scale: float | None = None
+    """Number by which the loss is scaled, where it is."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""

@@ -5,6 +5,7 @@ order, so the order of segments and steps decides every bit. Knows nothing of th
 arrivals, runs one piece of work at a time, and sends the results.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from shared.placement import (
     Norms,
     Order,
     Receive,
+    Route,
     Rows,
     Send,
     Sum,
@@ -36,6 +38,8 @@ from shared.placement import (
     answering_segment,
     segments,
 )
+from shared.registry import is_lossy
+from shared.training.clipping import SKIP
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
@@ -48,6 +52,8 @@ class Outgoing(NamedTuple):
     """Number of samples in the whole batch."""
     crossing: Crossing
     load: Load
+    scale: float | None = None
+    """Scale of the step's loss, where it is scaled."""
 
 
 class Work(NamedTuple):
@@ -94,6 +100,9 @@ class StepScheduler:
         self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
         """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
+        self._own_scale = blocks.held.loss_scale if plan.scaling_worker == worker else None
+        """Scale of the loss, where this worker tells it to the others; it follows from the updates before step t - K,
+        and from all of earlier placements, so that no order of work decides it."""
         self._steps: dict[int, StepInFlight] = {}
         self._first = window.first
         if window.done < window.first:
@@ -141,6 +150,9 @@ class StepScheduler:
         self._window.begin(step)
         state = self._state(step, samples)
         state.has_begun = True
+        if (loss_scale := self._own_scale) is not None:
+            first = self._blocks.held.recipe.first_of_update(step)
+            state.scale = loss_scale.before(max(first - self._window.ahead, self._window.first))
         rows = self._scaled(self._source, samples)
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
@@ -264,6 +276,8 @@ class StepScheduler:
                 state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
             case Cargo.COEFFICIENT:
                 state.coefficient = load[0]
+            case Cargo.SCALE if load[0] is not None:
+                state.scale = float(load[0])
 
     def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
         for crossing in segment.receives:
@@ -276,7 +290,7 @@ class StepScheduler:
                 case Norms(blocks):
                     self._measure(state, blocks)
                 case Clip():
-                    state.coefficient = self._blocks.clipping.coefficient(state.norms)
+                    self._clip(state)
                 case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
@@ -298,9 +312,15 @@ class StepScheduler:
 
     def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
         taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
-        gradients, norms = self._blocks.measure(state.step, taken)
+        gradients, norms = self._blocks.measure(state.step, taken, state.scale)
         state.block_gradients |= gradients
         state.norms |= norms
+
+    def _clip(self, state: StepInFlight) -> None:
+        state.coefficient = self._blocks.clipping.coefficient(state.norms)
+        if self._own_scale is not None and self._blocks.held.recipe.updates_after(state.step):
+            assert state.scale is not None, "it is known since the step has begun"
+            self._own_scale.note(state.step, state.scale, overflowed=float(state.coefficient) == SKIP)
 
     def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
         for slot, _, at, whole in self._window.plan.answers[stage]:
@@ -316,7 +336,7 @@ class StepScheduler:
     def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
         inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
         share = rows.count / state.samples
-        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share)
+        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
         self._answer(state, stage, rows, at_inputs)
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
@@ -324,7 +344,7 @@ class StepScheduler:
         if not self._training:
             state.loss = self._blocks.evaluate_loss(outputs, labels)
             return
-        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples)
+        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
         last = self._placement.blocks
         state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
 
@@ -343,7 +363,10 @@ class StepScheduler:
                 yield WeightedPart(of_part, rows.count)
 
     def _sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Outgoing]:
-        return [Outgoing(state.step, state.samples, crossing, self._load(state, crossing)) for crossing in sends]
+        return [
+            Outgoing(state.step, state.samples, crossing, self._load(state, crossing), state.scale)
+            for crossing in sends
+        ]
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
         rows = self._scaled(crossing.rows, state.samples)
@@ -358,7 +381,7 @@ class StepScheduler:
                 # Of a part without samples, empty tensors of the kinds that they have.
                 return self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
             case Cargo.ERROR_GRADIENT:
-                return state.tensors.sent_gradient(crossing, rows) if rows.count else (None,) * len(specs)
+                return self._sent_gradient(state, crossing, rows) if rows.count else (None,) * len(specs)
             case Cargo.WEIGHT_GRADIENT:
                 gradient = state.block_gradients.pop(crossing.index, {})
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
@@ -368,6 +391,18 @@ class StepScheduler:
                 return (torch.cat([state.norms[block] for block in crossing.slots]),)
             case Cargo.COEFFICIENT:
                 return (state.coefficient,)
+            case Cargo.SCALE:
+                return (torch.tensor([state.scale], dtype=torch.float64),)
+
+    def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
+        gradients = state.tensors.sent_gradient(crossing, rows)
+        codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
+        if state.scale is None or not is_lossy(codec):
+            return gradients
+        # A lossy codec makes an infinity finite, and what overflows would be hidden; of NaN it tells.
+        return tuple(
+            gradient if gradient is None else gradient.masked_fill(gradient.isinf(), math.nan) for gradient in gradients
+        )
 
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""

@@ -22,6 +22,7 @@ from shared.placement.derived import (
 from shared.placement.document import document_of, load_placement, parse_placement
 from shared.placement.facts import BlockFacts, ModelFacts, Permissions, ValueFacts, unnamed_blocks
 from shared.placement.gradients_tell import may_keep, tells_inputs, told_by_gradients
+from shared.placement.norms import scaling_worker
 from shared.placement.programs import (
     Backward,
     Clip,
@@ -108,6 +109,7 @@ __all__ = [
     "ranges_of",
     "reassign_worker",
     "replica_keepers",
+    "scaling_worker",
     "segments",
     "stages",
     "tells_inputs",

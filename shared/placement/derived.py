@@ -285,11 +285,13 @@ class Flow(NamedTuple):
     """See `weight_crossings`; none in an evaluation."""
     norms: tuple[Crossing, ...] = ()
     """See `norm_crossings`; they follow from the links that all others need."""
+    scales: tuple[Crossing, ...] = ()
+    """See `scale_crossings`; the same."""
 
     @property
     def everything(self) -> tuple[Crossing, ...]:
         """All of it."""
-        return (*self.forward, *self.gradients, *self.weights, *self.norms)
+        return (*self.scales, *self.forward, *self.gradients, *self.weights, *self.norms)
 
 
 def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:

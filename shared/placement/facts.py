@@ -56,6 +56,8 @@ class ModelFacts:
     """The values of each feature, slot by slot, as places in `values`."""
     clipped_together: bool = False
     """True if the gradients of all blocks are clipped by one norm, so that their owners have to exchange theirs."""
+    scaled: bool = False
+    """True if the loss is scaled: one worker tells the others the scale, and any overflow skips the update everywhere."""
     merged: bool = False
     """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
     label_tensors: int = 1
@@ -68,6 +70,11 @@ class ModelFacts:
             values = tuple(ValueFacts(index, (index,), returns=index > first) for index in range(count + 1))
             object.__setattr__(self, "values", values)
             object.__setattr__(self, "features", tuple((index,) for index in range(count + 1)))
+
+    @property
+    def updated_together(self) -> bool:
+        """Tell whether the update of any block waits for the gradients of all."""
+        return self.clipped_together or self.scaled
 
     @property
     def raw_features(self) -> int:

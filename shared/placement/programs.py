@@ -77,7 +77,7 @@ class Norms:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Compute the coefficient by which all gradients are scaled, from the norms of all owners."""
+    """Compute the coefficient by which all gradients are scaled, or with which the update is skipped, from the norms of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,8 @@ class _Writer:
         for source in self._placement.sources:
             if source.worker == worker:
                 yield Take(source.rows)
+        yield from self._received(worker, Cargo.SCALE, 0)
+        yield from self._sent(worker, Cargo.SCALE, 0)
         # The loss is computed last: its labels go first, beside the first feature.
         yield from self._sent(worker, Cargo.LABEL, last)
         yield from self._sent(worker, Cargo.FEATURE, 0)
@@ -169,7 +171,7 @@ class _Writer:
                 yield Send(to_group(placement, block))
                 merged.append(block)
                 continue
-            if self._model.clipped_together and facts.trainable:
+            if self._model.updated_together and facts.trainable:
                 clipped_later.append(block)
                 continue
             yield Update(block)
@@ -196,7 +198,7 @@ class _Writer:
         if passed_on := self._sent(worker, Cargo.NORMS, 0):
             yield from passed_on
             yield from self._received(worker, Cargo.COEFFICIENT, 0)
-        elif blocks:
+        elif blocks or from_others:
             yield Clip()
         yield from to_others
 

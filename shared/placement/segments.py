@@ -31,7 +31,8 @@ def segments(whole: Program) -> tuple[Program, tuple[Program, ...]]:
 def _begins_segment(operation: Operation, last: Operation) -> bool:
     match operation:
         case Receive(crossing):
-            return crossing.cargo is Cargo.WEIGHTS or not isinstance(last, Receive)
+            begins_sum = crossing.cargo is Cargo.WEIGHT_GRADIENT and _is_scale(last)
+            return crossing.cargo is Cargo.WEIGHTS or begins_sum or not isinstance(last, Receive)
         case Send():
             return False
         case Forward() | Backward():  # two in a row are of shared blocks
@@ -39,6 +40,10 @@ def _begins_segment(operation: Operation, last: Operation) -> bool:
         case Norms():  # those of all blocks, so they wait for sums as for backwards
             return not isinstance(last, Forward | Loss | Backward)
     return isinstance(last, Send)
+
+
+def _is_scale(operation: Operation) -> bool:
+    return isinstance(operation, Receive) and operation.crossing.cargo is Cargo.SCALE
 
 
 class _Lane(Enum):
@@ -208,5 +213,5 @@ def _makers(segment: Program, makes: Mapping[Crossing, tuple[str, int]]) -> list
 
 def _uses_tensors(operation: Operation) -> bool:
     if isinstance(operation, Send):
-        return operation.crossing.cargo not in (Cargo.WEIGHTS, Cargo.NORMS, Cargo.COEFFICIENT)
+        return operation.crossing.cargo not in (Cargo.WEIGHTS, Cargo.NORMS, Cargo.COEFFICIENT, Cargo.SCALE)
     return isinstance(operation, Forward | Loss | Backward)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shared.placement.derived import Crossing, answers, first_worker, flow_of, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
-from shared.placement.norms import norm_crossings
+from shared.placement.norms import norm_crossings, scale_crossings, scaling_worker
 from shared.placement.programs import Program, programs_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import Waiting, segments
@@ -28,10 +28,14 @@ class StepPlan:
         flow = flow_of(placement, model, training=training)
         self.links = links_of(placement, flow)
         """Pairs of workers that need a stream; see `links_of`."""
-        if training and model.clipped_together:
+        if training and model.updated_together:
             flow = flow._replace(norms=norm_crossings(placement, model, self.links))
+        self.scaling_worker = scaling_worker(placement) if training and model.scaled else None
+        """Worker that has the scale of the loss; None where the loss is not scaled."""
+        if self.scaling_worker is not None:
+            flow = flow._replace(scales=scale_crossings(placement, self.links))
         self.crossings = flow.everything
-        """Crossings of a step: forward, then error gradients, those of shared blocks, and those of clipping."""
+        """Crossings of a step: the scale, forward, error gradients, those of shared blocks, and those of clipping."""
         self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)
@@ -50,7 +54,7 @@ class StepPlan:
         """The most steps that any worker has under way: one more, where new weights, or the coefficient of an update, come
         while the next step is computed."""
         self._parents = report_parents(first_worker(placement), self.links)
-        exchanging = {worker for one in flow.norms for worker in (one.sender, one.receiver)}
+        exchanging = {worker for one in (*flow.norms, *flow.scales) for worker in (one.sender, one.receiver)}
         stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
         self.stateless = stateless - exchanging
         """The workers that may begin again in mid-step with nothing, while all others go on; see `stateless_workers`."""

@@ -34,6 +34,8 @@ class Cargo(StrEnum):
     """Norms of the gradients of blocks, to the owner that collects those of all; see `norms`."""
     COEFFICIENT = "coefficient"
     """The number by which all gradients are scaled before an update, from that owner."""
+    SCALE = "scale"
+    """The number by which the loss of a step is scaled, so that small gradients do not vanish in float16; see `norms`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ _RANKS = {
             Cargo.ERROR_GRADIENT,
             Cargo.NORMS,
             Cargo.COEFFICIENT,
+            Cargo.SCALE,
             Cargo.LABEL,
             Cargo.FEATURE,
             Cargo.WEIGHT_GRADIENT,

@@ -146,6 +146,8 @@ def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
     """In a group, one trainer owns all that training changes."""
     if not model.merged:
         return
+    if model.scaled:
+        yield 'the loss is scaled (training.precision = "fp16"), and in a group it cannot be; use "bf16"'
     owners = {block: placement.owner(block) for block, facts in enumerate(model.blocks) if facts.changes}
     for block, owner in owners.items():
         if owner == AGENT:

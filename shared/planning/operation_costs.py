@@ -160,5 +160,5 @@ class BlockCosts:
                 return self.feature_bytes[crossing.index] * crossing.rows.count
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return self.weight_bytes[crossing.index]
-            case Cargo.NORMS | Cargo.COEFFICIENT:
+            case Cargo.NORMS | Cargo.COEFFICIENT | Cargo.SCALE:
                 return 0.0

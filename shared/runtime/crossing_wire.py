@@ -1,6 +1,6 @@
 """Crossings between two workers in the form of the wire: the key of each tensor in a stream, its allowed form, and its load.
 
-A feature, an error gradient and labels are a tensor for each slot that crosses; norms and a coefficient are one; the
+A feature, an error gradient and labels are a tensor for each slot that crosses; norms, a coefficient and a scale are one; the
 load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
@@ -22,6 +22,7 @@ from shared.registry import is_lossy
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
 from shared.training.clipping import check_coefficient, check_norms, count_of
+from shared.training.loss_scale import check_scale
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -33,13 +34,14 @@ ROLES = {
     Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
     Cargo.NORMS: Role.ROLE_NORMS,
     Cargo.COEFFICIENT: Role.ROLE_COEFFICIENT,
+    Cargo.SCALE: Role.ROLE_SCALE,
 }
-CLIPPING = {Cargo.NORMS: check_norms, Cargo.COEFFICIENT: check_coefficient}
-"""The cargoes by which all blocks are clipped by one norm, each with what refuses other numbers."""
+NUMBERS = frozenset((Cargo.NORMS, Cargo.COEFFICIENT, Cargo.SCALE))
+"""The cargoes of a few numbers, by which all blocks are updated together."""
 
 
-def clipping_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
-    """The form of a load by which blocks are clipped."""
+def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
+    """The form of a load of numbers by which blocks are updated together."""
     of_blocks = crossing.cargo is Cargo.NORMS
     return TensorSpec(
         (sum(count_of(chain.blocks[block]) for block in crossing.slots) if of_blocks else 1,), torch.float64
@@ -58,6 +60,8 @@ class CrossingWire:
     chain: Chain
     check_labels: Callable[[TensorSpec], None]
     """Refuses labels that the loss cannot take; raises an IsthmusError."""
+    is_scaled: bool = False
+    """True if the loss is scaled, so that gradients may overflow."""
     _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
 
     _coded: dict[int, tuple[bool, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -101,8 +105,8 @@ class CrossingWire:
         key, version = self.key(crossing, step, slot), self.placement.version
         if crossing.cargo is Cargo.LABEL:
             return ExpectedTensor(key, version, "raw", lambda labels: self._check_labels(labels, rows))
-        if crossing.cargo in CLIPPING:
-            return ExpectedTensor(key, version, "raw", clipping_spec(self.chain, crossing))
+        if crossing.cargo in NUMBERS:
+            return ExpectedTensor(key, version, "raw", numbers_spec(self.chain, crossing))
         if crossing.cargo in SHARED:
             entry = self.entries(crossing)[slot]
             # A part without samples has nothing at all.
@@ -157,11 +161,20 @@ class CrossingWire:
             return {entries[slot].name: entries[slot].from_wire(value) for slot, value in sorted(values.items())}
         if crossing.cargo is Cargo.LABEL:
             return tuple(values[slot] for slot in crossing.slots)
-        if crossing.cargo in CLIPPING:
-            CLIPPING[crossing.cargo](values[0])
+        if crossing.cargo in NUMBERS:
+            self._check_numbers(crossing.cargo, values[0])
             return (values[0],)
         loads: Gradients = tuple(values.get(slot) for slot in range(len(self.chain.features[crossing.index])))
         return loads
+
+    def _check_numbers(self, cargo: Cargo, numbers: Tensor) -> None:
+        match cargo:
+            case Cargo.NORMS:
+                check_norms(numbers, is_scaled=self.is_scaled)
+            case Cargo.COEFFICIENT:
+                check_coefficient(numbers, is_scaled=self.is_scaled)
+            case Cargo.SCALE:
+                check_scale(float(numbers))
 
     def _check_length(self, crossing: Crossing, slot: int, longest: TensorSpec, tensor: TensorSpec) -> None:
         """Refuse a tensor that is not that of any length. longest: that of the greatest."""

@@ -69,7 +69,7 @@ class LoadCoder:
             received = self.wire.decode(item.crossing, encoded)
             assert isinstance(received, tuple)
             assert isinstance(item.load, tuple)
-            self._feedback.note(item.step, item.crossing, errors_of(received, item.load))
+            self._feedback.note(item.step, item.crossing, errors_of(received, item.load), item.scale)
         return encoded
 
     def _decode(self, crossing: Crossing, step: int, samples: int, slots: EncodedSlots) -> Load:

@@ -23,6 +23,8 @@ class Item:
     crossing: Crossing
     load: Load
     encoded: dict[int, Encoded | None] | None = None
+    scale: float | None = None
+    """Scale of the step's loss, where it is scaled."""
     waits: bool = False
     """True if it is sent with the feature of its step, and not before."""
 
@@ -69,7 +71,7 @@ class Outbox:
 
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
-        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
+        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load, scale=outgoing.scale)
         if outgoing.crossing.cargo is Cargo.LABEL and self._labelled is not None:
             assert isinstance(outgoing.load, tuple)
             item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES

@@ -1,8 +1,10 @@
 """The clipping of all gradients of a model by one norm, whoever owns its blocks, as `torch.nn.utils.clip_grad_norm_` does it.
 
-Owners tell the norm of each parameter's gradient; one of them computes the coefficient, and each scales its own gradients.
+Owners tell the norm of each parameter's gradient; one worker computes the coefficient, and each owner scales its own gradients.
+Where the loss is scaled, the same exchange tells of overflows, by which nobody updates.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import reduce
 
@@ -14,10 +16,14 @@ from shared.model.chain import Block, Chain
 
 NO_GRADIENT = -1.0
 """Stands for the norm of a parameter that no gradient has reached."""
+OVERFLOW = -2.0
+"""Stands for the norm of a gradient that is not finite, where the loss is scaled."""
+SKIP = -1.0
+"""Stands for the coefficient of an update that is skipped, where the loss is scaled."""
 _EPSILON = 1e-6
 """Added to the norm, as torch does."""
 BlockNorms = dict[int, Tensor]
-"""By block, the norms of the gradients of its parameters that learn, in their order: float64, or `NO_GRADIENT`."""
+"""By block, the norms of the gradients of its parameters that learn, in their order: float64, `NO_GRADIENT` or `OVERFLOW`."""
 
 
 def count_of(block: Block) -> int:
@@ -28,8 +34,10 @@ def count_of(block: Block) -> int:
 class Clipping:
     """The clipping of the blocks of one chain."""
 
-    def __init__(self, chain: Chain, clip_norm: float) -> None:
+    def __init__(self, chain: Chain, clip_norm: float | None, *, is_scaled: bool = False) -> None:
+        """clip_norm: None where nothing is clipped together. is_scaled: whether an overflow skips the update."""
         self._clip_norm = clip_norm
+        self._is_scaled = is_scaled
         order = {id(parameter): place for place, parameter in enumerate(chain.module.parameters())}
         learning = [
             {name: value for name, value in block.named_parameters().items() if value.requires_grad}
@@ -42,11 +50,16 @@ class Clipping:
 
     def norms(self, block: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """Compute the norms of a block's gradients, by the names of its parameters; an infinite one where it is no number."""
-        found = [
-            float(torch.linalg.vector_norm(gradients[name])) if name in gradients else NO_GRADIENT
-            for name in self._names[block]
-        ]
+        found = [self._norm(gradients[name]) if name in gradients else NO_GRADIENT for name in self._names[block]]
         return torch.tensor(found, dtype=torch.float64).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+    def _norm(self, gradient: Tensor) -> float:
+        if self._clip_norm is None:  # then nobody is told more than whether it is finite
+            norm = 0.0 if bool(gradient.isfinite().all()) else math.inf
+        else:
+            norm = float(torch.linalg.vector_norm(gradient))
+        overflowed = self._is_scaled and not math.isfinite(norm) and not bool(gradient.isfinite().all())
+        return OVERFLOW if overflowed else norm
 
     def parted(self, blocks: Iterable[int], joined: Tensor) -> BlockNorms:
         """Part the joined norms of these blocks."""
@@ -55,14 +68,16 @@ class Clipping:
         return dict(zip(blocks, parts, strict=True))
 
     def coefficient(self, norms: Mapping[int, Tensor]) -> Tensor:
-        """Compute the number, at most 1, by which all gradients are scaled. norms: of all blocks that learn."""
+        """Compute the number, at most 1, by which all gradients are scaled, or `SKIP`. norms: of all blocks that learn."""
+        if any(bool((of_block == OVERFLOW).any()) for of_block in norms.values()):
+            return torch.full((1,), SKIP, dtype=torch.float64)
         found = sorted(
             (place, norm, dtype)
             for block, of_block in norms.items()
             for (place, dtype), norm in zip(self._places[block], of_block.tolist(), strict=True)
             if norm != NO_GRADIENT
         )
-        if not found:
+        if not found or self._clip_norm is None:
             return torch.ones(1, dtype=torch.float64)
         # The same operations in the same types, for the same bits.
         total = torch.linalg.vector_norm(torch.stack([torch.tensor(norm, dtype=dtype) for _, norm, dtype in found]))
@@ -71,20 +86,24 @@ class Clipping:
 
     def scale(self, gradients: Iterable[Tensor], coefficient: Tensor) -> None:
         """Scale gradients in place."""
+        if self._clip_norm is None:
+            return
         factor = coefficient[0].to(self._dtype)
         for gradient in gradients:
             gradient.mul_(factor.to(gradient.device))
 
 
-def check_norms(norms: Tensor) -> None:
+def check_norms(norms: Tensor, *, is_scaled: bool) -> None:
     """Refuse what is no norms of gradients. Raises ProtocolError."""
-    if not bool(((norms >= 0.0) | (norms == NO_GRADIENT)).all()):
+    overflows = (norms == OVERFLOW) & is_scaled
+    if not bool(((norms >= 0.0) | (norms == NO_GRADIENT) | overflows).all()):
         raise ProtocolError(
             f"norms of gradients came of which one is no norm: each is 0 or more, or {NO_GRADIENT:g} where there is no gradient"
         )
 
 
-def check_coefficient(coefficient: Tensor) -> None:
+def check_coefficient(coefficient: Tensor, *, is_scaled: bool) -> None:
     """Refuse what is no coefficient of clipping. Raises ProtocolError."""
-    if not 0.0 <= float(coefficient) <= 1.0:
-        raise ProtocolError(f"gradients are to be scaled by {float(coefficient):g}; a coefficient is from 0 to 1")
+    number = float(coefficient)
+    if not (0.0 <= number <= 1.0 or (is_scaled and number == SKIP)):
+        raise ProtocolError(f"gradients are to be scaled by {number:g}; a coefficient is from 0 to 1")

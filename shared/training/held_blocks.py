@@ -15,7 +15,8 @@ from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.training import block_state
 from shared.training.block_failures import block_failure
-from shared.training.clipping import BlockNorms, Clipping
+from shared.training.clipping import SKIP, BlockNorms, Clipping
+from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
@@ -33,8 +34,11 @@ class HeldBlocks:
         self.device = device
         self.weights_version = 0
         """Rises whenever weights change."""
-        self.clipping = Clipping(chain, clip_norm) if (clip_norm := recipe.model_clip_norm) is not None else None
-        """Clipping of all blocks by one norm; None where each is clipped by itself, or none is."""
+        clip_norm, is_scaled = recipe.model_clip_norm, recipe.is_scaled
+        self.clipping = Clipping(chain, clip_norm, is_scaled=is_scaled) if clip_norm is not None or is_scaled else None
+        """Clipping of all blocks by one norm, or the skipping of all by one overflow; None where each block is for itself."""
+        self.loss_scale = LossScale() if is_scaled else None
+        """Scale of the loss, at the worker that tells it to the others; None in a precision that needs none."""
         self._grouping = Grouping(recipe.optimizer)
         self._optimizer: torch.optim.Optimizer | None = None
         """Optimizer of all parameters that the blocks learn; None where there are none."""
@@ -104,12 +108,21 @@ class HeldBlocks:
             self._release(index)
         self._taken_in = ()
 
-    def measure(self, indices: Iterable[int], step: int) -> tuple[dict[int, BlockGradients], BlockNorms]:
-        """Take the gradients of blocks, with those of earlier batches, and compute their norms; none where no update is due."""
+    def measure(
+        self, indices: Iterable[int], step: int, scale: float | None = None
+    ) -> tuple[dict[int, BlockGradients], BlockNorms]:
+        """Take the gradients of blocks, with those of earlier batches, and compute their norms; none where no update is due.
+
+        scale: of the loss; the gradients that are returned are without it.
+        """
         assert self.clipping is not None, "gradients are clipped block by block otherwise"
         indices = tuple(indices)
         self._gather(indices, step)
         gradients = self.take_gradients(indices)
+        if scale is not None:
+            for of_block in gradients.values():
+                for gradient in of_block.values():
+                    gradient.mul_(1 / scale)
         return gradients, {index: self.clipping.norms(index, gradients[index]) for index in indices}
 
     def update(self, indices: Iterable[int], step: int, coefficient: Tensor | None = None) -> None:
@@ -117,7 +130,8 @@ class HeldBlocks:
 
         That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
         gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
-        that `measure` has returned; left out, each is clipped by its block, or by these blocks as if there were no others.
+        that `measure` has returned, or skips the update; left out, each is clipped by its block, or by these blocks as if there
+        were no others.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
@@ -129,15 +143,15 @@ class HeldBlocks:
         if not self.recipe.updates_after(step):
             return
         parameters = [self._learning[index].values() for index in self._updating]
-        self._clip(coefficient)
-        for place, group in enumerate(self._optimizer.param_groups):
-            group["lr"] = learning_rate(self.recipe, step, place)
-        with self._update_failures:
-            self._optimizer.step()
+        if self._clip(coefficient):
+            for place, group in enumerate(self._optimizer.param_groups):
+                group["lr"] = learning_rate(self.recipe, step, place)
+            with self._update_failures:
+                self._optimizer.step()
+            self.weights_version += 1
         for of_block in parameters:
             for parameter in of_block:
                 parameter.grad = None
-        self.weights_version += 1
 
     def _gather(self, indices: Sequence[int], step: int) -> None:
         """Put the gradients of earlier batches beside what backwards have left, where an update is due; else take all away."""
@@ -146,23 +160,25 @@ class HeldBlocks:
             if self.recipe.updates_after(step):
                 self.put_back({index: self._accumulated.pop(index) for index in indices})
 
-    def _clip(self, coefficient: Tensor | None) -> None:
+    def _clip(self, coefficient: Tensor | None) -> bool:
+        """Clip the gradients of the blocks that are updated; returns whether the update is done, not skipped."""
         updated = {index: self._learning[index] for index in self._updating}
-        if (clip_norm := self.recipe.optimizer.clip_norm) is None:
-            return
-        if self.clipping is None:
+        if self.clipping is not None:
+            gradients = {
+                index: {name: value.grad for name, value in parameters.items() if value.grad is not None}
+                for index, parameters in updated.items()
+            }
+            if coefficient is None:
+                norms = {index: self.clipping.norms(index, of_block) for index, of_block in gradients.items()}
+                coefficient = self.clipping.coefficient(norms)
+            if float(coefficient) == SKIP:
+                return False
+            for of_block in gradients.values():
+                self.clipping.scale(of_block.values(), coefficient)
+        if (clip_norm := self.recipe.optimizer.clip_norm) is not None and self.recipe.optimizer.clip == "block":
             for parameters in updated.values():
                 torch.nn.utils.clip_grad_norm_(parameters.values(), clip_norm, foreach=False)
-            return
-        gradients = {
-            index: {name: value.grad for name, value in parameters.items() if value.grad is not None}
-            for index, parameters in updated.items()
-        }
-        if coefficient is None:
-            norms = {index: self.clipping.norms(index, of_block) for index, of_block in gradients.items()}
-            coefficient = self.clipping.coefficient(norms)
-        for of_block in gradients.values():
-            self.clipping.scale(of_block.values(), coefficient)
+        return True
 
     def _accumulate(self, indices: Iterable[int]) -> None:
         """Add what backwards have left to the gradients of earlier batches, as autograd does."""

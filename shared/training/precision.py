@@ -1,14 +1,49 @@
 """The precision in which a forward and a loss compute: that of the weights, or a shorter one where torch finds it safe."""
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import nn
 
+from shared.errors import ConfigError
 from shared.registry import Precision
 
 _HOST = torch.device("cpu")
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def computing(precision: Precision, device: torch.device = _HOST) -> AbstractContextManager[object]:
     """Have this thread compute in a precision while the body runs. A backward belongs outside: it follows its forward."""
-    return nullcontext() if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, _TYPES[precision])
+
+
+def check_precision(precision: Precision, device: torch.device, worker: str) -> None:
+    """Refuse a precision in which a device does not compute. worker: its name. Raises ConfigError."""
+    if precision == "fp32":
+        return
+    with warnings.catch_warnings(action="ignore"), computing(precision, device):
+        ones = torch.ones(2, 2, device=device)
+        computes = _computes(ones) is _TYPES[precision]
+    if not computes:
+        raise ConfigError(
+            f'training.precision is "{precision}", in which {device.type} of worker {worker!r} does not compute; use "fp32", '
+            "or another device"
+        )
+
+
+def check_weights(module: nn.Module, precision: Precision) -> None:
+    """Refuse weights that a scaled loss cannot update: their gradients would be in float16 still. Raises ConfigError."""
+    for name, parameter in module.named_parameters() if precision == "fp16" else ():
+        if parameter.requires_grad and parameter.dtype is torch.float16:
+            raise ConfigError(
+                f'training.precision is "fp16", and parameter {name!r} is in float16 already; weights that learn must be in '
+                "float32, and autocast computes with them in float16"
+            )
+
+
+def _computes(ones: torch.Tensor) -> torch.dtype | None:
+    try:
+        return (ones @ ones).dtype
+    except RuntimeError:
+        return None

@@ -85,6 +85,11 @@ class Recipe(Section):
         """The largest norm of all gradients together; None where blocks are clipped by themselves, or not at all."""
         return self.optimizer.clip_norm if self.optimizer.clip == "model" else None
 
+    @property
+    def is_scaled(self) -> bool:
+        """Tell whether the loss is scaled, because small gradients would vanish in the precision of forwards."""
+        return self.precision == "fp16"
+
     def updates_after(self, step: int) -> bool:
         """Tell whether an update follows the backward of a step."""
         return (step + 1) % self.accumulate_batches == 0
@@ -92,6 +97,10 @@ class Recipe(Section):
     def boundary_from(self, step: int) -> int:
         """Return the first step, from this one on, before which every gradient is applied."""
         return -(-step // self.accumulate_batches) * self.accumulate_batches
+
+    def first_of_update(self, step: int) -> int:
+        """Return the first step of the update that a step belongs to."""
+        return step - step % self.accumulate_batches
 
     def is_due(self, step: int, every: int) -> bool:
         """Tell whether a boundary is the first from a multiple of `every` steps on; never where that is 0."""

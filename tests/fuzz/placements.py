@@ -64,7 +64,8 @@ def fuzz_placements(count: int, first_seed: int) -> Crossed:
     )
     @given(st.data())
     def judge(data: st.DataObject) -> None:
-        model = replace(data.draw(models()), clipped_together=data.draw(st.booleans()))
+        together = {key: data.draw(st.booleans()) for key in ("clipped_together", "scaled")}
+        model = replace(data.draw(models()), **together)
         placement = data.draw(placements_where_labels_stay(model))
         check(placement, model, NOBODY)
         everything = StepPlan(placement, model).crossings

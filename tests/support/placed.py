@@ -4,7 +4,7 @@ import copy
 import random
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
-from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
+from shared.placement import ModelFacts, Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import Precision
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -61,9 +61,9 @@ def built(name: str) -> nn.Sequential:
         return MODELS[name]()
 
 
-def chain_of(module: nn.Module, precision: Precision = "fp32") -> Chain:
+def chain_of(module: nn.Module, precision: Precision = "fp32", inputs: int = INPUTS) -> Chain:
     with computing(precision):
-        return build_chain(module, torch.zeros(8, INPUTS))
+        return build_chain(module, torch.zeros(8, inputs))
 
 
 def recipe(
@@ -103,6 +103,11 @@ def in_process(
     return InProcessSession(chains, placement, told, method(backward, told.loss), CPU)
 
 
+def told_facts(chain: Chain, told: Recipe) -> ModelFacts:
+    """The facts of a chain that is trained by a recipe."""
+    return facts_of(chain, clipped_together=told.model_clip_norm is not None, scaled=told.is_scaled)
+
+
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:
     """The state of every block where its owner has it."""
     state: dict[str, Tensor] = {}
@@ -132,11 +137,11 @@ class WatchedBlocks(PlacedBlocks):
         return super().forward(step, tile, inputs)
 
     def learn(
-        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float
+        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float, scale: float | None = None
     ) -> tuple[BatchLoss, Gradients]:
         """See `PlacedBlocks`."""
         self._note(step, tile, inputs)
-        return super().learn(step, tile, inputs, labels, share)
+        return super().learn(step, tile, inputs, labels, share, scale)
 
     def _note(self, step: int, tile: Tile, inputs: Features) -> None:
         self.staleness += [
@@ -175,18 +180,15 @@ class LooseSession:
         told: Recipe,
         backward: str,
         dice: random.Random,
-        example: Inputs | None = None,
+        make_chain: Callable[[nn.Module], Chain] = chain_of,
     ) -> None:
-        """example: a batch of inputs, where the module does not take those of `batch_of`."""
-        example = torch.zeros(8, INPUTS) if example is None else example
-        self.chains = {worker: build_chain(copy.deepcopy(module), example) for worker in placement.workers}
+        """make_chain: of each worker's module."""
+        self.chains = {worker: make_chain(copy.deepcopy(module)) for worker in placement.workers}
         self.turns: list[Turn] = []
         self.most_unanswered = 0
         """Most steps that had begun at a worker and whose tensors it still needed."""
         self._placement, self._dice = placement, dice
-        self.plan = plan = StepPlan(
-            placement, facts_of(next(iter(self.chains.values())), clipped_together=told.model_clip_norm is not None)
-        )
+        self.plan = plan = StepPlan(placement, told_facts(next(iter(self.chains.values())), told))
         self.blocks = {
             worker: WatchedBlocks(
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),

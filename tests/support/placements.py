@@ -141,6 +141,8 @@ class Step:
     """Worker -> the blocks whose norms it knows."""
     clipping: set[str] = field(default_factory=set)
     """The workers that know the coefficient."""
+    scaled: set[str] = field(default_factory=set)
+    """The workers that know the scale of the loss."""
     updates: list[tuple[str, int]] = field(default_factory=list)
     fresh: set[tuple[str, int]] = field(default_factory=set)
     """(worker, block) whose weights are those after the step."""
@@ -149,6 +151,7 @@ class Step:
     def run(self) -> "Step":
         """Carry out every worker's program, each as far as it can go, until all have ended."""
         self._plan = StepPlan(self.placement, self.model)
+        self.scaled |= {self._plan.scaling_worker} - {None}
         left = {worker: deque(self._plan.program(worker)) for worker in self.placement.workers}
         arrived: set[Crossing] = set()
         while any(left.values()):
@@ -190,6 +193,7 @@ class Step:
                 last = self.placement.blocks
                 assert {(last, sample) for sample in _samples(rows)} <= self.features[worker]
                 assert set(_samples(rows)) <= self.labels[worker]
+                assert not self.model.scaled or worker in self.scaled
                 self.losses += _samples(rows)
                 self.gradients[worker] |= {(last, sample) for sample in _samples(rows)}
             case Backward(stage, input_gradient):
@@ -205,6 +209,7 @@ class Step:
                     range(self.placement.batch_size)
                 ), "the parts are in the order of their samples and make up the batch"
             case Norms(blocks):
+                assert not self.model.scaled or worker in self.scaled
                 for block in blocks:
                     assert self.parts[worker, block] == set(range(self.placement.batch_size)), "of the whole batch"
                 self.norms[worker] |= set(blocks)
@@ -213,7 +218,7 @@ class Step:
                 assert self.norms[worker] == learning, "by the norms of all that learns"
                 self.clipping.add(worker)
             case Update(block):
-                if self.model.clipped_together and self.model.blocks[block].trainable:
+                if self.model.updated_together and self.model.blocks[block].trainable:
                     assert worker in self.clipping, "clipped by what all agree on"
                 self.updates.append((worker, block))
                 self.fresh.add((worker, block))
@@ -236,6 +241,8 @@ class Step:
                 return set(crossing.slots) <= self.norms[worker]
             case Cargo.COEFFICIENT:
                 return worker in self.clipping
+            case Cargo.SCALE:
+                return worker in self.scaled
 
     def _take(self, worker: str, crossing: Crossing) -> None:
         here = {(crossing.index, sample) for sample in _samples(crossing.rows)}
@@ -252,6 +259,8 @@ class Step:
                 self.norms[worker] |= set(crossing.slots)
             case Cargo.COEFFICIENT:
                 self.clipping.add(worker)
+            case Cargo.SCALE:
+                self.scaled.add(worker)
             case Cargo.WEIGHTS:
                 self.fresh.add((worker, crossing.index))
 

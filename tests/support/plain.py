@@ -116,17 +116,18 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs
     clipped = [list(block.named_parameters().values()) for block in blocks]
     if recipe.optimizer.clip == "model":
         clipped = [list(module.parameters())]
+    scaler = plain_scaler(recipe)
     for step, inputs, labels in batches:
         given = features_of_inputs(inputs)
-        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.precision == "bf16"):
+        with plain_precision(recipe):
             output = (
                 plain_forward([block.module for block in blocks], recipe.seed, step, given)
                 if random
                 else by_place(module, chain.input_names)(*given)
             )
             loss = plain_loss(recipe.loss, output, labels)
-        (loss / recipe.accumulate_batches).backward()
-        plain_update(clipped, optimizer, recipe, step)
+        scaler.scale(loss / recipe.accumulate_batches).backward()
+        plain_update(clipped, optimizer, recipe, step, scaler)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
@@ -250,18 +251,39 @@ def plain_forward(blocks: Iterable[nn.Module], seed: int, step: int, value: Valu
     return value
 
 
+def plain_precision(recipe: Recipe) -> torch.autocast:
+    """Autocast in the precision of a recipe, as a user writes it."""
+    dtype = torch.float16 if recipe.precision == "fp16" else torch.bfloat16
+    return torch.autocast("cpu", dtype, enabled=recipe.precision != "fp32")
+
+
+def plain_scaler(recipe: Recipe) -> torch.amp.GradScaler:
+    """Torch's own scale of the loss, which is none but in float16."""
+    return torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
+
+
 def plain_update(
-    blocks: Iterable[Iterable[nn.Parameter]], optimizer: torch.optim.Optimizer, recipe: Recipe, step: int
+    blocks: Iterable[Iterable[nn.Parameter]],
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    step: int,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> None:
     """Clip the parameters of each block, step, and drop the gradients, unless more batches belong to the update."""
     if (step + 1) % recipe.accumulate_batches:
         return
+    if scaler is not None:
+        scaler.unscale_(optimizer)
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
             torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)
     for place, group in enumerate(optimizer.param_groups):
         group["lr"] = learning_rate(recipe, step, place)
-    optimizer.step()
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
     optimizer.zero_grad()
 
 

@@ -17,7 +17,7 @@ from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows
 from shared.training.recipe import Recipe
-from tests.support.plain import plain_optimizer, plain_update
+from tests.support.plain import plain_optimizer, plain_precision, plain_scaler, plain_update
 
 
 def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
@@ -52,6 +52,9 @@ class PlainTiles:
         self._parameters = [list(each) for each in parameters or [block.parameters() for block in self.blocks]]
         self.in_order = list(self.blocks.parameters())
         """All parameters, in the order in which one clipping of all adds up their norms."""
+        self.scaler = plain_scaler(recipe)
+        self.skipped: list[int] = []
+        """The steps whose updates an overflow has skipped."""
         self._placement, self._recipe = placement, recipe
         self._optimizers = [
             plain_optimizer(block, recipe.optimizer) if any(p.requires_grad for p in block.parameters()) else None
@@ -90,12 +93,19 @@ class PlainTiles:
             for index, parts in enumerate(copies):
                 if len(self._placement.holders(index)) > 1:
                     self._join(index, [(part.rows, part.module) for part in parts])
-            if self._recipe.optimizer.clip == "model" and (step + 1) % self._recipe.accumulate_batches == 0:
+            if (step + 1) % self._recipe.accumulate_batches:
+                return loss
+            overflowed = self.scaler.is_enabled() and self._overflowed()
+            if overflowed:
+                self.blocks.zero_grad()
+                self.skipped.append(step)
+            elif self._recipe.optimizer.clip == "model":
                 torch.nn.utils.clip_grad_norm_(self.in_order, self._recipe.optimizer.clip_norm)
-            for index in range(len(copies)):
+            for index in [] if overflowed else range(len(copies)):
                 if (optimizer := self._optimizers[index]) is not None:
                     clipped = [] if self._recipe.optimizer.clip == "model" else [self._parameters[index]]
                     plain_update(clipped, optimizer, self._recipe, step)
+            self.scaler.update()
         return loss
 
     def _loss(self, outputs: "Pieces", labels: Tensor) -> tuple[float, "Gradients"]:
@@ -107,13 +117,21 @@ class PlainTiles:
                 loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (
                     rows.count / len(labels)
                 )
-            (gradient,) = torch.autograd.grad(loss / self._recipe.accumulate_batches, leaf)
+            (gradient,) = torch.autograd.grad(self.scaler.scale(loss / self._recipe.accumulate_batches), leaf)
             total += float(loss.detach())
             gradients.append((rows, gradient))
         return total, gradients
 
     def _computing(self) -> torch.autocast:
-        return torch.autocast("cpu", torch.bfloat16, enabled=self._recipe.precision == "bf16")
+        return plain_precision(self._recipe)
+
+    def _overflowed(self) -> bool:
+        """Tell whether any gradient of an update is not finite; take the scale of the loss from all."""
+        for optimizer in self._optimizers:
+            if optimizer is not None:
+                self.scaler.unscale_(optimizer)
+        gradients = [parameter.grad for parameter in self.blocks.parameters() if parameter.grad is not None]
+        return not all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def _join(self, index: int, parts: Sequence[tuple[Rows, nn.Module]]) -> None:
         whole = self.blocks[index]

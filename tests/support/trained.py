@@ -93,7 +93,14 @@ class Trained:
     def late_and_replayed(self, placement: Placement, backward: str, seed: int, steps: int) -> tuple[State, State]:
         """Train in an order that dice decide, and once more in that order."""
         example = self.batches[0][0]
-        loose = LooseSession(self.module, placement, self.recipe(), backward, random.Random(seed), example)
+        loose = LooseSession(
+            self.module,
+            placement,
+            self.recipe(),
+            backward,
+            random.Random(seed),
+            lambda module: build_chain(module, example),
+        )
         loose.train(self.batches[:steps])
         chains = {worker: self.built(worker) for worker in placement.workers}
         in_process(chains, placement, self.recipe(), backward).replay(loose.turns, iter(self.batches))

@@ -17,6 +17,7 @@ from shared.placement import held_blocks
 from shared.registry import POLICIES
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import policy_by_name
+from shared.training.precision import check_precision
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from shared.wire.isthmus.v1.trainer_pb2 import Placement as PlacementMessage
@@ -55,6 +56,7 @@ def build_worker(
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
+    check_precision(recipe.precision, device, request.worker)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
     active = judge.judged(wanted)

@@ -32,7 +32,7 @@ from shared.placement import (
     why_raw,
 )
 from shared.runtime.block_entries import SHARED
-from shared.runtime.crossing_wire import CLIPPING, CrossingWire, clipping_spec
+from shared.runtime.crossing_wire import NUMBERS, CrossingWire, numbers_spec
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -75,6 +75,7 @@ class PlacementJudge:
         return facts_of(
             self.chain,
             clipped_together=self.recipe.model_clip_norm is not None,
+            scaled=self.recipe.is_scaled,
             label_tensors=self.recipe.label_tensors,
         )
 
@@ -192,8 +193,8 @@ class PlacementJudge:
         """
         if one.cargo is Cargo.LABEL:
             return 0  # counted when they are announced
-        if one.cargo in CLIPPING:
-            return 2 * clipping_spec(self.chain, one).bytes
+        if one.cargo in NUMBERS:
+            return 2 * numbers_spec(self.chain, one).bytes
         if one.cargo in SHARED:
             return (2 + (kept and one.cargo is Cargo.WEIGHTS)) * sum(entry.spec.bytes for entry in wire.entries(one))
         total = 0

@@ -69,12 +69,20 @@ class LossHead:
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 
-    def compute(self, outputs: Features, labels: BatchLabels, share: float = 1.0, batches: int = 1) -> ComputedLoss:
+    def compute(
+        self,
+        outputs: Features,
+        labels: BatchLabels,
+        share: float = 1.0,
+        batches: int = 1,
+        scale: float | None = None,
+    ) -> ComputedLoss:
         """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit, and where the
         loss is not one number.
 
         share: of the samples of the whole batch, where others compute the loss of the rest. batches: of an update, which goes
-        by the mean of their losses, so each counts alike, a short one too.
+        by the mean of their losses, so each counts alike, a short one too. scale: of the root, so that small gradients do not
+        vanish.
         """
         if share != 1.0 and self._labels is Labels.TOKENS:
             raise ModelError(
@@ -88,18 +96,26 @@ class LossHead:
                 f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
         root = loss if share == 1.0 else loss * share
-        return ComputedLoss(root if batches == 1 else root / batches, loss, outputs, fitted)
+        root = root if batches == 1 else root / batches
+        if scale is not None:
+            root = root * torch.tensor(scale, dtype=torch.float32, device=root.device)
+        return ComputedLoss(root, loss, outputs, fitted)
 
     def gradient(
-        self, outputs: Features, labels: BatchLabels, share: float = 1.0, batches: int = 1
+        self,
+        outputs: Features,
+        labels: BatchLabels,
+        share: float = 1.0,
+        batches: int = 1,
+        scale: float | None = None,
     ) -> tuple[BatchLoss, Gradients]:
         """The loss of a batch and its error gradient at `outputs`; None where it does not depend on them.
 
-        share, batches: see `compute`, which raises the same.
+        share, batches, scale: see `compute`, which raises the same.
         """
         given = tuple(one.detach().requires_grad_(one.is_floating_point()) for one in outputs)
         with torch.enable_grad():
-            computed = self.compute(given, labels, share, batches)
+            computed = self.compute(given, labels, share, batches, scale)
         if not computed.root.requires_grad:
             return computed.read(), (None,) * len(outputs)
         leaves = [one for one in given if one.requires_grad]

@@ -41,11 +41,12 @@ def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
-async def test_every_worker_counts_the_bytes_that_the_command_foretells(edge_metrics, tmp_path):
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+async def test_every_worker_counts_the_bytes_that_the_command_foretells(precision, edge_metrics, tmp_path):
     for kind in KINDS:
         async with running_trainers() as servers:
             codecs = ['deployment.codec="uniform8"', 'deployment.downlink_codec="fp16"']  # or both ways are as long
-            config = config_of(kind, servers, tmp_path, "mlp", *codecs)
+            config = config_of(kind, servers, tmp_path, "mlp", *codecs, f'training.precision="{precision}"')
             await run_training(config)
         report = report_on(Experiment(config))
         sides = {"edge": edge_metrics[-1]} | {name: server.metrics for name, server in servers.items()}

@@ -24,6 +24,8 @@ CASES = [
     pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.slow),
     pytest.param("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',), marks=pytest.mark.slow),
     ("there and back", "cnn", "stash", LOSSY),
+    ("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY)),
+    pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.slow),
     ("samples divided", "mlp", "replay", LOSSY),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
 ]

@@ -14,6 +14,14 @@ WHOLE = (
     'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
     "training.max_steps=60",
 )
+HALF = (
+    'training.precision="fp16"',
+    "training.max_steps=60",
+    'model.factory="tests.support.models.overflowing:overflowing"',
+    "model.kwargs={block=2, forwards=[3, 12, 13, 40]}",
+    'data.train={factory="tests.support.samples:FlatDigits"}',
+)
+"""Updates 3, 12, 13 and 40 are skipped; checkpoints are taken after every ten."""
 BLOCKS = "shared.execution.blocks:PlacedBlocks"
 
 
@@ -23,6 +31,7 @@ BLOCKS = "shared.execution.blocks:PlacedBlocks"
         pytest.param(SEVERAL, ("update", 10), id="between two batches of an update"),
         pytest.param(SEVERAL, ("update", 3), id="in the first update", marks=pytest.mark.slow),
         pytest.param(WHOLE, ("update", 14), id="before it has scaled its gradients"),
+        pytest.param(HALF, ("measure", 14), id="before it has told of an overflow"),
         pytest.param(WHOLE, ("measure", 14), id="before it has told its norms", marks=pytest.mark.slow),
     ],
 )

@@ -135,6 +135,8 @@ UNKNOWN = {
     "isthmus_prediction_ratio",
     "isthmus_engine_step_seconds",
     "isthmus_loss",
+    "isthmus_loss_scale",
+    "isthmus_skipped_updates",
     "isthmus_accuracy_ratio",
 }
 """Gauges of the edge that have no series before their figure is known."""

@@ -45,10 +45,15 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """The parameters of one block that do not learn, as one safetensors file."""
     ROLE_NORMS: _Role.ValueType  # 9
     """The norm of the gradient of each parameter that learns in some blocks, where all blocks are clipped by one norm: in the order of the
-    blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter.
+    blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter, or -2 where the loss is
+    scaled and the gradient is not finite.
     """
     ROLE_COEFFICIENT: _Role.ValueType  # 10
-    """The number from 0 to 1 by which all gradients of a step are scaled before the update, float64."""
+    """The number from 0 to 1 by which all gradients of a step are scaled before the update, float64; -1 where the loss is scaled and the
+    update is skipped.
+    """
+    ROLE_SCALE: _Role.ValueType  # 11
+    """The number by which the loss of a step is scaled, so that small gradients do not vanish in float16: a power of 2, float64."""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a tensor is to the training."""
@@ -73,10 +78,15 @@ ROLE_FROZEN: Role.ValueType  # 8
 """The parameters of one block that do not learn, as one safetensors file."""
 ROLE_NORMS: Role.ValueType  # 9
 """The norm of the gradient of each parameter that learns in some blocks, where all blocks are clipped by one norm: in the order of the
-blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter.
+blocks and of their parameters, float64. It is 0 or more, or -1 where no gradient has reached the parameter, or -2 where the loss is
+scaled and the gradient is not finite.
 """
 ROLE_COEFFICIENT: Role.ValueType  # 10
-"""The number from 0 to 1 by which all gradients of a step are scaled before the update, float64."""
+"""The number from 0 to 1 by which all gradients of a step are scaled before the update, float64; -1 where the loss is scaled and the
+update is skipped.
+"""
+ROLE_SCALE: Role.ValueType  # 11
+"""The number by which the loss of a step is scaled, so that small gradients do not vanish in float16: a power of 2, float64."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _DataType:

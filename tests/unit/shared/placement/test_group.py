@@ -84,6 +84,8 @@ def test_one_trainer_owns_all_that_changes():
     check(COPIES, MODEL, EVERYTHING)
     with pytest.raises(ConfigError, match=r"block 0 \(a\) is owned by 'edge'; in a group a trainer owns every block"):
         check(member({1: "near", 2: "near"}), MODEL, EVERYTHING)
+    with pytest.raises(ConfigError, match=r"the loss is scaled .* in a group it cannot be"):
+        check(COPIES, dataclasses.replace(MODEL, scaled=True), EVERYTHING)
     with pytest.raises(ConfigError, match="'far' and 'near' own blocks that training changes"):
         check(member({0: "near", 1: "near", 2: "far"}), MODEL, EVERYTHING)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.placement import AGENT, BlockFacts, Cargo, ModelFacts, Placement, Rows, Source, StepPlan, Tile
+from shared.placement import AGENT, BlockFacts, Cargo, Clip, ModelFacts, Placement, Rows, Source, StepPlan, Tile
 from tests.support.placements import models, placements
 
 WHOLE = Rows(0, 4)
@@ -59,3 +59,25 @@ def test_all_that_learns_is_clipped_by_one_who_knows_all_norms_over_links_that_a
     everything = {index for index, block in enumerate(drawn.blocks) if block.trainable}
     assert everything in known.values()
     assert together.stateless.isdisjoint(one.sender for one in (*norms, *back))
+
+
+@given(data=st.data())
+def test_where_the_loss_is_scaled_one_worker_with_samples_hears_of_all_and_tells_every_other(data):
+    drawn = data.draw(models())
+    placement = data.draw(placements(drawn))
+    apart, scaled = StepPlan(placement, drawn), StepPlan(placement, replace(drawn, scaled=True))
+    assert scaled.links == apart.links
+    root = scaled.scaling_worker
+    assert root in {source.worker for source in placement.sources}
+    scales = [one for one in scaled.crossings if one.cargo is Cargo.SCALE]
+    told = {root}
+    for one in scales:  # in the order in which they can be sent
+        assert one.sender in told
+        assert one.receiver not in told
+        told.add(one.receiver)
+    assert told == {root, *(worker for link in scaled.links for worker in link)}
+    owners = {placement.owner(index) for index, block in enumerate(drawn.blocks) if block.trainable}
+    assert {one.sender for one in scaled.crossings if one.cargo is Cargo.NORMS} >= owners - {root}
+    clipping = [worker for worker in placement.workers if Clip() in scaled.program(worker)]
+    assert clipping == ([root] if owners else [])
+    assert not scaled.stateless

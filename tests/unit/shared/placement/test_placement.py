@@ -54,7 +54,8 @@ def stacked(*cuts: tuple[str, int, int], **changes: object) -> Placement:
 
 @given(data=st.data())
 def test_programs_of_any_valid_placement_do_every_part_of_a_step_once(data):
-    model = data.draw(models())
+    together = {key: data.draw(st.booleans()) for key in ("clipped_together", "scaled")}
+    model = replace(data.draw(models()), **together)
     placement = data.draw(placements(model))
     check(placement, model, EVERYBODY)
     step = Step(placement, model).run()

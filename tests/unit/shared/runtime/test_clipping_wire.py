@@ -1,4 +1,4 @@
-"""Norms and coefficients of a peer: one of each a step, in turn, of the right form, and numbers that they can be."""
+"""Norms, coefficients and scales of a peer: one of each a step, in turn, of the right form, and numbers that they can be."""
 
 import math
 
@@ -8,6 +8,7 @@ import torch
 from shared.codec import codec_by_name
 from shared.errors import IsthmusError, ProtocolError
 from shared.placement import Cargo, Placement, Rows, Source, Tile
+from shared.registry import Precision
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.linked import LinkedSession
 from tests.support.placed import built, recipe
@@ -22,14 +23,15 @@ CHAIN = Placement(
     tiles=(Tile("edge", 0, 1, WHOLE), Tile("near", 1, 3, WHOLE), Tile("far", 3, 4, WHOLE)),
     sources=(Source("edge", WHOLE),),
 )
-COEFFICIENT, NORMS = Role.ROLE_COEFFICIENT, Role.ROLE_NORMS
+COEFFICIENT, NORMS, SCALE = Role.ROLE_COEFFICIENT, Role.ROLE_NORMS, Role.ROLE_SCALE
+SCALED_ALONE = "where the loss is not scaled"
 PARAMETERS = 4
 """Count of the parameters of the nearer trainer."""
 
 
-def linked(clip: str = "model") -> LinkedSession:
+def linked(clip: str = "model", precision: Precision = "fp32") -> LinkedSession:
     async def main() -> LinkedSession:
-        return LinkedSession(built("dropping"), CHAIN, recipe("sgd", 0.5, clip=clip))
+        return LinkedSession(built("dropping"), CHAIN, recipe("sgd", 0.5, precision, clip=clip))
 
     return run_virtually(main)
 
@@ -43,10 +45,16 @@ def frame(
 
 
 @pytest.mark.parametrize(
-    ("worker", "peer", "role", "count"), [("near", "edge", COEFFICIENT, 1), ("edge", "near", NORMS, PARAMETERS)]
+    ("worker", "peer", "role", "count"),
+    [("near", "edge", COEFFICIENT, 1), ("edge", "near", NORMS, PARAMETERS), ("near", "edge", SCALE, 1)],
 )
-def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count):
-    end = linked().workers[worker].links[peer]
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count, precision):
+    end = linked(precision=precision).workers[worker].links[peer]
+    if role == SCALE and precision == "fp32":
+        with pytest.raises(ProtocolError, match="who has none to send"):
+            end.accept(frame(role, count))
+        return
     absent = Frame(step=0, role=role, placement_version=2, batch_samples=4, tensor=TensorHeader(is_absent=True))
     for announced, says in [
         (frame(role, count, step=1), "step 0 is next"),
@@ -82,10 +90,21 @@ def test_neither_comes_where_blocks_are_clipped_by_themselves_or_from_one_who_ha
         (Cargo.COEFFICIENT, [1.5], "gradients are to be scaled by 1.5; a coefficient is from 0 to 1"),
         (Cargo.COEFFICIENT, [-0.5], "gradients are to be scaled by -0.5"),
         (Cargo.COEFFICIENT, [math.nan], "gradients are to be scaled by nan"),
+        (Cargo.NORMS, [0.0, 1.0, -2.0, -1.0], SCALED_ALONE),
+        (Cargo.COEFFICIENT, [-1.0], SCALED_ALONE),
+        (Cargo.SCALE, [2.0**16], None),
+        (Cargo.SCALE, [0.5], None),
+        *((Cargo.SCALE, [wrong], "a scale is a power of 2 from") for wrong in (0.0, -2.0, 3.0, math.inf, math.nan)),
     ],
 )
-def test_a_number_that_it_cannot_be_is_refused(cargo, numbers, says):
-    session = linked()
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_number_that_it_cannot_be_is_refused(cargo, numbers, says, precision):
+    """An overflow and a skipped update are numbers in float16 alone, which alone has a scale."""
+    if cargo is Cargo.SCALE and precision == "fp32":
+        return
+    if says == SCALED_ALONE:
+        says = None if precision == "fp16" else "norms of gradients came|a coefficient is from 0 to 1"
+    session = linked(precision=precision)
     wire = session.wires["edge"]
     crossing = next(
         one for one in session.plan.crossings if one.cargo is cargo and "edge" in (one.sender, one.receiver)

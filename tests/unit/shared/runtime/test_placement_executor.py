@@ -4,6 +4,7 @@ import copy
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -50,6 +51,30 @@ def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, T
         return session
 
     return run_virtually(main)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(ANY, st.lists(st.integers(0, 60), max_size=8), st.integers(0, 1 << 30), UPDATES)
+def test_in_float16_all_skip_what_one_process_skips_whatever_is_lost(placement, losses, seed, updates):
+    placement, told, module = (
+        replace(placement, staleness=0),
+        recipe("adam", precision="fp16", **updates),
+        built("dropping"),
+    )
+    batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
+    batches = [(inputs * (1e6 if step == 2 else 1), labels) for step, (inputs, labels) in enumerate(batches)]
+    seconds = delays(random.Random(seed))
+    session = trained(
+        lambda: LinkedSession(
+            module, placement, told, seconds=seconds, losses=losses, make_chain=partial(chain_of, precision="fp16")
+        ),
+        batches,
+    )
+    plain = PlainTiles(list(module), placement, told)
+    for step, batch in enumerate(batches):
+        plain.step(step, *batch)
+    assert plain.skipped
+    assert_same_bits(dict(module.state_dict()), state_of(session.chains, placement))
 
 
 @settings(max_examples=examples(30), deadline=None)

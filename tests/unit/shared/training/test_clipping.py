@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from shared.training.clipping import NO_GRADIENT, Clipping
+from shared.training.clipping import NO_GRADIENT, OVERFLOW, SKIP, Clipping
 from shared.training.stage import lone_stage
 from tests.support.placed import CPU, batch_of, built, chain_of, recipe
 from tests.support.plain import assert_same_bits, plain_optimizer, plain_update
@@ -43,6 +43,21 @@ def test_a_gradient_that_is_no_number_has_an_infinite_norm_and_scales_all_to_not
     norms[0] = clipping.norms(0, {name: torch.tensor([1.0, wrong])})
     assert norms[0].tolist() == [torch.inf, NO_GRADIENT]
     assert clipping.coefficient(norms).item() == 0.0
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_where_the_loss_is_scaled_it_skips_the_update_but_a_long_gradient_that_is_finite_does_not(clip_norm):
+    chain = chain_of(built("dropping"))
+    clipping = Clipping(chain, clip_norm, is_scaled=True)
+    norms = {block.index: clipping.norms(block.index, {}) for block in chain.blocks}
+    name = next(iter(chain.blocks[0].named_parameters()))
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        norms[0] = clipping.norms(0, {name: torch.tensor([1.0, wrong])})
+        assert norms[0].tolist() == [OVERFLOW, NO_GRADIENT]
+        assert clipping.coefficient(norms).item() == SKIP
+    norms[0] = clipping.norms(0, {name: torch.tensor([3e38, 3e38])})
+    assert norms[0].tolist() == [0.0 if clip_norm is None else torch.inf, NO_GRADIENT]
+    assert clipping.coefficient(norms).item() == (1.0 if clip_norm is None else 0.0)
 
 
 def test_without_a_gradient_nothing_is_scaled():
