@@ -153,7 +153,8 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
 
 class StandInConfig(Section):
     factory: FactoryName
-    """Factory of the dataset: it returns something with a length whose items are (input tensor, label)."""
+    """Factory of the dataset: it returns something with a length whose items are (input, label), the input a
+    tensor, a tuple of tensors, or tensors by name."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory."""
 

@@ -3,6 +3,7 @@
 The one place that knows both torch's element types and the protos'.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import torch
@@ -30,6 +31,11 @@ _TORCH_DTYPES = {wire: dtype for dtype, wire in _DTYPES.items()}
 
 ABSENT = TensorHeader(is_absent=True)
 """Header that announces that there is no error gradient."""
+
+
+def kinds_of(specs: Iterable[TensorSpec]) -> list[TensorHeader]:
+    """Announce the shapes and types of tensors, no more."""
+    return [TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in specs]
 
 
 def to_wire(encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:

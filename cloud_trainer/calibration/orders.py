@@ -7,6 +7,7 @@ import grpc
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from cloud_trainer.config import StandInConfig, TrainerConfig
+from cloud_trainer.sessions.building import inputs_of
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.limits import Limits
 from shared.codec import FeedbackMode, codec_by_name
@@ -14,14 +15,20 @@ from shared.config import OneOf, Section, first_complaint
 from shared.errors import ConfigError, ProtocolError
 from shared.model.spec import TensorSpec
 from shared.registry import POLICIES
-from shared.tensor_wire import torch_dtype
 from shared.training.recipe import Recipe
 from shared.transport.rpc.status import StatusError
-from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.trainer_pb2 import TrainCopyRequest
 
 _MAX_TEXT_BYTES = 64 * 1024
 """The longest recipe, and the longest arguments of a model."""
+
+
+class InputKind(Section):
+    """The kind of one input of a batch."""
+
+    shape: tuple[PositiveInt, ...]
+    dtype: str
+    """Its type, by torch's name."""
 
 
 class CopyOrder(Section):
@@ -30,10 +37,10 @@ class CopyOrder(Section):
     factory: str
     kwargs_json: str
     recipe: Recipe
-    shape: tuple[PositiveInt, ...]
-    """The shape of a batch of input."""
-    dtype: str
-    """The type of the input, by torch's name."""
+    inputs: tuple[InputKind, ...]
+    """The inputs of a batch."""
+    input_names: tuple[str, ...]
+    """The parameters that take them; none where they are taken by their places."""
     cut: PositiveInt
     staleness: NonNegativeInt
     codec: str
@@ -76,15 +83,15 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
             "(server.max_staleness)"
         )
     codec_by_name(request.codec)
-    example = _example(request, limits)
+    example = inputs_of(request.inputs, request.input_names, limits)
     try:
         return CopyOrder.model_validate(
             {
                 "factory": request.model.factory,
                 "kwargs_json": request.model.kwargs_json,
                 "recipe": Recipe.model_validate_json(request.recipe_json or "{}"),
-                "shape": example.shape,
-                "dtype": str(example.dtype).removeprefix("torch."),
+                "inputs": tuple(map(_kind_of, example.specs)),
+                "input_names": example.names,
                 "cut": request.cut,
                 "staleness": request.staleness,
                 "codec": request.codec,
@@ -106,11 +113,5 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
         raise ConfigError(f"the copy: {cause}") from cause
 
 
-def _example(request: TrainCopyRequest, limits: Limits) -> TensorSpec:
-    header = request.example
-    if not 1 <= len(header.shape) <= MAX_DIMENSIONS or not all(header.shape):
-        raise ProtocolError(f"the example batch has the shape {list(header.shape)[:MAX_DIMENSIONS]}, which is none")
-    example = TensorSpec(tuple(header.shape), torch_dtype(header.dtype))
-    if example.bytes > limits.tensor_bytes:
-        raise ProtocolError(f"the example batch has {example.bytes} bytes; it may have {limits.tensor_bytes}")
-    return example
+def _kind_of(spec: TensorSpec) -> InputKind:
+    return InputKind(shape=spec.shape, dtype=str(spec.dtype).removeprefix("torch."))

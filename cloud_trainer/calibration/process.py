@@ -20,6 +20,7 @@ from shared.concurrency.threads import yield_to_others
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.execution.copy_training import Copy, steps_of
 from shared.execution.failures import translate_failures
+from shared.execution.in_process_session import Batch
 from shared.execution.split import Scheme
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs
@@ -47,21 +48,18 @@ class _StandIn:
     def __init__(self, order: CopyOrder) -> None:
         """Raises DataError, and ProtocolError for samples that are not like the edge's."""
         self._train, self._test = _dataset(order.train), _dataset(order.test)
-        self._batch_size, self._seed = order.shape[0], order.recipe.seed
+        self.example = _example(order)
+        self._batch_size, self._seed = self.example.batch_size, order.recipe.seed
         if len(self._train) < self._batch_size:
             raise ProtocolError(f"{_SAYS} has {len(self._train)} samples, fewer than a batch of {self._batch_size}")
-        inputs, _ = self._train[0]
-        kind = str(inputs.dtype).removeprefix("torch.")
-        if (tuple(inputs.shape), kind) != (order.shape[1:], order.dtype):
-            raise ProtocolError(
-                f"{_SAYS} has samples {kind} {tuple(inputs.shape)}, the edge's are {order.dtype} {order.shape[1:]}"
-            )
         self.steps_per_epoch = len(self._train) // self._batch_size
         self.judged_batches = -(-len(self._test) // self._batch_size)
+        if (has := InputSpecs.of(next(self.batches(0, 1))[0])) != self.example:
+            raise ProtocolError(f"{_SAYS} has samples {_described(has)}, the edge's are {_described(self.example)}")
 
-    def batches(self, first_step: int, stop_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, first_step: int, stop_step: int) -> Iterator[Batch]:
         """Yield the batches of the steps from one to another; each epoch has an order of its own."""
-        yield from DataLoader(self._train, batch_sampler=self._indices(first_step, stop_step))
+        yield from map(_batch, DataLoader(self._train, batch_sampler=self._indices(first_step, stop_step)))
 
     def _indices(self, first_step: int, stop_step: int) -> Iterator[list[int]]:
         order_of = lru_cache(maxsize=1)(self._order)
@@ -74,9 +72,9 @@ class _StandIn:
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
         return torch.randperm(len(self._train), generator=generator)
 
-    def judged(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def judged(self) -> Iterator[Batch]:
         """All of the test set."""
-        yield from DataLoader(self._test, self._batch_size)
+        yield from map(_batch, DataLoader(self._test, self._batch_size))
 
 
 def train(order: CopyOrder, report: TextIO) -> None:
@@ -86,12 +84,11 @@ def train(order: CopyOrder, report: TextIO) -> None:
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
-    example = TensorSpec(order.shape, next(data.batches(0, 1))[0].dtype)
     kwargs = parse_kwargs(order.kwargs_json)
     updates = update_memory(recipe)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, InputSpecs((example,)), updates, allowed=order.allowed, limits=limits.of_a_build
+        order.factory, kwargs, data.example, updates, allowed=order.allowed, limits=limits.of_a_build
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
@@ -100,7 +97,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
             order.factory,
             kwargs,
             recipe.seed,
-            example.example(),
+            data.example.example(),
             learning=recipe.learning,
             output=recipe.output,
             allowed=order.allowed,
@@ -108,7 +105,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
             check=lambda module: limits.check_memory(held * state_bytes(module, updates)),
         )
     check_range(order.cut, chain)  # nothing crosses: the whole copy trains here
-    in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + example.bytes)
+    in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + data.example.bytes)
     limits.check_memory(held * (estimate or state_bytes(chain.module, updates)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
     copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
@@ -132,13 +129,29 @@ def train(order: CopyOrder, report: TextIO) -> None:
     _say(report, steps=steps, judged={"samples": samples, "correct": right})
 
 
-def _counted(
-    batches: Iterator[tuple[Tensor, Tensor]], first_step: int, report: TextIO
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _counted(batches: Iterator[Batch], first_step: int, report: TextIO) -> Iterator[Batch]:
     for step, batch in enumerate(batches, first_step):
         if step % _REPORT_STEPS == 0:
             _say(report, steps=step)
         yield batch
+
+
+def _example(order: CopyOrder) -> InputSpecs:
+    specs = tuple(TensorSpec(each.shape, getattr(torch, each.dtype)) for each in order.inputs)
+    return InputSpecs(specs, order.input_names)
+
+
+def _described(inputs: InputSpecs) -> str:
+    """Tell the kinds of the inputs of one sample."""
+    kinds = [f"{str(spec.dtype).removeprefix('torch.')} {spec.shape[1:]}" for spec in inputs.specs]
+    names = [f"{name} " for name in inputs.names] or [""] * len(kinds)
+    return ", ".join(map("".join, zip(names, kinds, strict=True)))
+
+
+def _batch(batch: list[Any]) -> Batch:
+    """Return a batch as torch's loader makes it, a tuple as a list."""
+    inputs, labels = (tuple(part) if isinstance(part, list) else part for part in batch)
+    return inputs, labels
 
 
 def _dataset(config: StandInConfig) -> Any:

@@ -76,7 +76,11 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     """
     recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
-    example = inputs_of(request, limits)
+    example = inputs_of(request.inputs, request.input_names, limits)
+    if request.public_inputs and not set(request.public_inputs) < set(example.names):
+        raise ProtocolError(
+            "public inputs came that are none of the batch, or all of it; they must be some of its names"
+        )
     kwargs = parse_kwargs(request.model.kwargs_json)
     updates = update_memory(recipe)
     factory, build_limits = request.model.factory, limits.of_a_build
@@ -140,25 +144,18 @@ def _recipe_of(request: OpenSessionRequest) -> Recipe:
         raise ConfigError(f"the recipe: {first_complaint(cause, 'as a whole')}") from cause
 
 
-def inputs_of(request: OpenSessionRequest, limits: Limits) -> InputSpecs:
-    """Read the shapes and types of a batch. Raises ProtocolError."""
-    names = tuple(request.input_names)
-    if not 1 <= len(request.inputs) <= MOST_INPUTS:
-        raise ProtocolError(f"the batch has {len(request.inputs)} inputs; it must have 1 to {MOST_INPUTS}")
-    if names and (
-        len(names) != len(request.inputs) or list(names) != sorted({*names}) or not all(map(_is_name, names))
-    ):
+def inputs_of(headers: Sequence[TensorHeader], names: Sequence[str], limits: Limits) -> InputSpecs:
+    """Read the shapes and types of a batch, and the names of its inputs, if they have any. Raises ProtocolError."""
+    if not 1 <= len(headers) <= MOST_INPUTS:
+        raise ProtocolError(f"the batch has {len(headers)} inputs; it must have 1 to {MOST_INPUTS}")
+    if names and (len(names) != len(headers) or list(names) != sorted({*names}) or not all(map(_is_name, names))):
         raise ProtocolError(
-            f"{len(names)} names of {len(request.inputs)} inputs came; each input has one, in the alphabet's order"
+            f"{len(names)} names of {len(headers)} inputs came; each input has one, in the alphabet's order"
         )
-    if request.public_inputs and not set(request.public_inputs) < set(names):
-        raise ProtocolError(
-            "public inputs came that are none of the batch, or all of it; they must be some of its names"
-        )
-    specs = tuple(_spec_of(header, limits) for header in request.inputs)
+    specs = tuple(_spec_of(header, limits) for header in headers)
     if len({spec.shape[0] for spec in specs}) > 1:
         raise ProtocolError("the inputs of the batch differ in their first dimension, the number of samples")
-    return InputSpecs(specs, names)
+    return InputSpecs(specs, tuple(names))
 
 
 def _is_name(text: str) -> bool:

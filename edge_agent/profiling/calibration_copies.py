@@ -24,11 +24,10 @@ from shared.execution.copy_training import Copy, Timing, steps_of
 from shared.execution.in_process_session import Batch as CopyBatch
 from shared.execution.split import Scheme
 from shared.registry import codec_of_bits
-from shared.tensor_wire import wire_dtype
+from shared.tensor_wire import kinds_of
 from shared.training.recipe import Recipe
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 
 class Copies(Protocol):
@@ -135,15 +134,11 @@ class TrainerCopies:
     ) -> pb.TrainCopyRequest:
         experiment = self._experiment
         config, scheme = experiment.config, scheme_of(experiment.config, candidate)
-        if experiment.example.names or len(experiment.example.specs) > 1:
-            raise ConfigError(
-                "copies at a trainer take one tensor as their input; let the calibration run on this device"
-            )
-        (example,) = experiment.example.specs
         return pb.TrainCopyRequest(
             protocol_version=PROTOCOL_VERSION,
             model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
-            example=TensorHeader(shape=example.shape, dtype=wire_dtype(example.dtype)),
+            inputs=kinds_of(experiment.example.specs),
+            input_names=experiment.example.names,
             recipe_json=recipe.model_dump_json(),
             cut=candidate.cut,
             staleness=candidate.staleness,

@@ -8,10 +8,9 @@ from edge_agent.experiment.building import Experiment
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.placement import Placement, document_of
-from shared.tensor_wire import wire_dtype
+from shared.tensor_wire import kinds_of
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 
 FAREWELL_SECONDS = 5.0
 """Longest time of ending a session. A trainer that does not hear of the end frees the session itself, later."""
@@ -35,7 +34,7 @@ def opening_request(experiment: Experiment, worker: str, placement: Placement) -
     return pb.OpenSessionRequest(
         protocol_version=PROTOCOL_VERSION,
         model=pb.Model(factory=config.model.factory, kwargs_json=json.dumps(config.model.kwargs)),
-        inputs=[TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in inputs.specs],
+        inputs=kinds_of(inputs.specs),
         input_names=inputs.names,
         public_inputs=config.privacy.public_inputs,
         length_varies=chain.lengths is not None,

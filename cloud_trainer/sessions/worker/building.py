@@ -52,7 +52,7 @@ def build_worker(
     if request.feedback not in list(FeedbackMode):
         raise ConfigError(f"feedback is {request.feedback[:40]!r}; it must be one of {', '.join(FeedbackMode)}")
     # An invalid placement, or one that takes too much, is refused before a model is built for it.
-    batch_size = inputs_of(request, limits).batch_size
+    batch_size = inputs_of(request.inputs, request.input_names, limits).batch_size
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)

@@ -1,16 +1,21 @@
 """Copies that a trainer trains for edges' calibrations: what is judged before a process is started, and the process itself."""
 
+import asyncio
 import functools
 import json
 import os
 import subprocess
 import sys
+from typing import cast
 
 import pytest
 
 from cloud_trainer.calibration.orders import order_of
 from cloud_trainer.sessions.limits import Limits
 from edge_agent.experiment.building import Experiment
+from edge_agent.profiling.calibration import Candidate
+from edge_agent.profiling.calibration_copies import TrainerCopies
+from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -34,6 +39,64 @@ def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path
     assert json.loads(done.stdout.splitlines()[-1])["judged"]["samples"] == 360
 
 
+def report_of(request, *stand_in):
+    """The last report of the process that trains the copy of a request."""
+    order = order_of(request, trainer_config(*stand_in), Limits(2**30, 64, 2**30), "cpu")
+    command = [sys.executable, "-P", "-m", "cloud_trainer.calibration.process"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, input=order.model_dump_json(), env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def sentences(factory, length=12, test_samples=40):
+    name = f"tests.support.samples:{factory}"
+    return [
+        f'calibration.train={{factory="{name}", kwargs={{length={length}}}}}',
+        f'calibration.test={{factory="{name}", kwargs={{samples={test_samples}, length={length}}}}}',
+    ]
+
+
+@functools.cache
+def named_request():
+    """The request of an agent whose inputs have names."""
+    experiment = Experiment(
+        edge_config(
+            'model.factory="tests.support.models.several:NamedEncoder"',
+            "model.kwargs={vocabulary=50, classes=4}",
+            'data.train={factory="tests.support.samples:Masked"}',
+        )
+    )
+    sent = []
+
+    class Client:
+        async def train_copy(self, request):
+            sent.append(request)
+            return pb.CopyJudged(samples=1, correct=1)
+
+    copies = TrainerCopies(experiment, cast(TrainerClient, Client()))
+    asyncio.run(copies.train(Candidate(cut=1, staleness=2, bits=8), 0, 0.5, 1.0))
+    return sent[0]
+
+
+def test_inputs_with_names_are_those_of_the_operators_samples():
+    assert report_of(named_request(), *sentences("Masked"))["judged"]["samples"] == 40
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "says"),
+    [
+        (sentences("Masked", length=9), "has samples attention_mask bool (9,)"),
+        (sentences("Sequences"), "has samples int64 (12,), the edge's are attention_mask"),
+    ],
+)
+def test_samples_of_other_inputs_are_refused(stand_in, says):
+    refused = report_of(named_request(), *stand_in)["refused"]
+    assert says in refused["sentence"]
+
+
 @functools.cache
 def recipe():
     return Experiment(edge_config(*NETWORK)).recipe
@@ -43,7 +106,7 @@ def copy_request():
     return pb.TrainCopyRequest(
         protocol_version=PROTOCOL_VERSION,
         model=pb.Model(factory="shared.model.zoo:residual_cnn", kwargs_json='{"width": 8, "blocks": 2}'),
-        example=TensorHeader(shape=[32, 1, 8, 8], dtype=DataType.DATA_TYPE_FLOAT32),
+        inputs=[TensorHeader(shape=[32, 1, 8, 8], dtype=DataType.DATA_TYPE_FLOAT32)],
         recipe_json=recipe().model_dump_json(),
         cut=2,
         codec="fp32",
@@ -65,17 +128,20 @@ def copy_request():
         ({"feedback": "?"}, "the copy"),
         ({"codec": "x" * 1000}, "codec"),
         ({"cut": 0}, "cut"),
-        ({"example": TensorHeader(shape=[2**40, 2**40], dtype=DataType.DATA_TYPE_FLOAT32)}, "example batch"),
-        ({"example": TensorHeader(shape=[0, 1], dtype=DataType.DATA_TYPE_FLOAT32)}, "example batch"),
-        ({"example": TensorHeader(shape=[1] * 100, dtype=DataType.DATA_TYPE_FLOAT32)}, "example batch"),
+        ({"inputs": [TensorHeader(shape=[2**40, 2**40], dtype=DataType.DATA_TYPE_FLOAT32)]}, "example batch"),
+        ({"inputs": [TensorHeader(shape=[0, 1], dtype=DataType.DATA_TYPE_FLOAT32)]}, "example batch"),
+        ({"inputs": [TensorHeader(shape=[1] * 100, dtype=DataType.DATA_TYPE_FLOAT32)]}, "example batch"),
+        ({"inputs": []}, "the batch has 0 inputs"),
+        ({"input_names": ["x", "y"]}, "2 names of 1 inputs"),
         ({"protocol_version": 99}, "protocol version 99"),
     ],
 )
 def test_no_process_is_started_for_a_claim_that_cannot_be(changes, says):
     request = copy_request()
     for field, value in changes.items():
-        if field == "example":
-            request.example.CopyFrom(value)
+        if isinstance(value, list):
+            request.ClearField(field)
+            getattr(request, field).extend(value)
         else:
             setattr(request, field, value)
     with pytest.raises(IsthmusError, match=says):

@@ -84,7 +84,7 @@ def copy_request(**changes: Any) -> pb.TrainCopyRequest:
     fields: dict[str, Any] = {
         "protocol_version": PROTOCOL_VERSION,
         "model": right.model,
-        "example": right.inputs[0],
+        "inputs": right.inputs,
         "recipe_json": right.recipe_json,
         "cut": CUT,
         "codec": "fp32",

@@ -1343,7 +1343,6 @@ class TrainCopyRequest(_message.Message):
 
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
-    EXAMPLE_FIELD_NUMBER: _builtins.int
     RECIPE_JSON_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
@@ -1352,6 +1351,8 @@ class TrainCopyRequest(_message.Message):
     FEEDBACK_FIELD_NUMBER: _builtins.int
     EPOCHS_FIELD_NUMBER: _builtins.int
     TIMING_ONLY_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    INPUT_NAMES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -1375,17 +1376,18 @@ class TrainCopyRequest(_message.Message):
         """The model."""
 
     @_builtins.property
-    def example(self) -> _tensor_pb2.TensorHeader:
-        """One batch of input as the edge feeds it; codec and encoded_bytes are not used. The operator's samples must be of this
-        shape and type, and batches are as large.
-        """
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]:
+        """One batch of the inputs as in OpenSession. The operator's samples must be of these shapes and types, and batches are as large."""
+
+    @_builtins.property
+    def input_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The parameters of the model's forward that take the inputs, as in OpenSession."""
 
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         model: Global___Model | None = ...,
-        example: _tensor_pb2.TensorHeader | None = ...,
         recipe_json: _builtins.str = ...,
         cut: _builtins.int = ...,
         staleness: _builtins.int = ...,
@@ -1394,10 +1396,12 @@ class TrainCopyRequest(_message.Message):
         feedback: _builtins.str = ...,
         epochs: _builtins.float = ...,
         timing_only: _builtins.bool = ...,
+        inputs: _abc.Iterable[_tensor_pb2.TensorHeader] | None = ...,
+        input_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["example", b"example", "model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "codec", b"codec", "cut", b"cut", "epochs", b"epochs", "example", b"example", "feedback", b"feedback", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "staleness", b"staleness", "timing_only", b"timing_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "codec", b"codec", "cut", b"cut", "epochs", b"epochs", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "model", b"model", "protocol_version", b"protocol_version", "recipe_json", b"recipe_json", "staleness", b"staleness", "timing_only", b"timing_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
