@@ -9,7 +9,7 @@ from edge_agent.training.events import StepFinished
 from edge_agent.training.pause import StepBoundary
 from shared.errors import IsthmusError
 from shared.events import Events
-from shared.events.worker import WorkerDone, WorkerStops
+from shared.events.worker import WorkerDone, WorkerRepeated, WorkerStops
 from shared.placement import AGENT
 from shared.runtime.placed_worker import PlacedWorker
 from shared.training.loss_scale import LossScale
@@ -37,6 +37,7 @@ class StepAggregator:
         self._loss_scale = loss_scale
         self._emit = events.emit
         events.subscribe(WorkerDone, self._note_done)
+        events.subscribe(WorkerRepeated, lambda _event: self._look_at_goal())
         events.subscribe(WorkerStops, self._note_stopping)
         self._worker = worker
         self._check_loss = check_loss

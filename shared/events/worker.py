@@ -80,6 +80,14 @@ class WorkerDone(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRepeated(Event):
+    """A worker that has begun again has done a step once more."""
+
+    worker: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStops(Event):
     """A worker whose reports come by here is about to stop."""
 

@@ -4,10 +4,10 @@ import asyncio
 
 from shared.errors import ProtocolError
 from shared.events import Emit
-from shared.events.worker import WorkerDone, WorkerStops
+from shared.events.worker import WorkerDone, WorkerRepeated, WorkerStops
 from shared.placement import Window
 from shared.runtime.reports import Reports
-from shared.runtime.reports_heard import ReportsHeard
+from shared.runtime.reports_heard import Heard, ReportsHeard
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 
@@ -41,9 +41,12 @@ class ReportRelay:
 
     def hear(self, done: StepDone, peer: str) -> None:
         """Count a peer's report about a worker. Raises ProtocolError for an impossible one."""
-        if self._heard.take(done, peer):
-            self._emit(WorkerDone(done))
-            self._pass_on(done, frozenset())
+        match self._heard.take(done, peer):
+            case Heard.NEW:
+                self._emit(WorkerDone(done))
+                self._pass_on(done, frozenset())
+            case Heard.REPEATED:
+                self._emit(WorkerRepeated(done.worker, done.step))
         self._changed.set()
 
     def tell_stopping(self, worker: str) -> None:

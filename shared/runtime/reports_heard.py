@@ -4,6 +4,8 @@ A report must be about the next step of its worker, which must have begun. Its f
 under the placement. A loss may also be NaN or infinite, because a divergence shows so.
 """
 
+from enum import Enum, auto
+
 from shared.bounds import MOST_CLOCK_NANOSECONDS, is_duration, is_rate
 from shared.errors import ProtocolError
 from shared.placement import Window
@@ -11,6 +13,17 @@ from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 MOST_REPORT_BYTES = 4096
 """The largest report: that of a worker with fifteen links takes a third of it."""
+
+
+class Heard(Enum):
+    """The use of a report that counts."""
+
+    NEW = auto()
+    """It is passed on."""
+    REPEATED = auto()
+    """Its worker has begun again, and has done a step once more of which all was told before."""
+    SHOWN = auto()
+    """It shows how far its peer is, and no more."""
 
 
 class ReportsHeard:
@@ -37,19 +50,15 @@ class ReportsHeard:
         """Tell whether a peer brings the reports of this worker."""
         return worker in self._heard.get(peer, ())
 
-    def take(self, done: StepDone, peer: str) -> bool:
-        """Count a report.
-
-        Returns whether it is one that is passed on; others show how far the peer is, and nothing else, or come once more
-        from a worker that has begun again. Raises ProtocolError, and counts nothing, for one that cannot be.
-        """
+    def take(self, done: StepDone, peer: str) -> Heard:
+        """Count a report, and tell its use. Raises ProtocolError, and counts nothing, for one that cannot be."""
         passed_on = self.speaks_for(peer, done.worker)
         if not passed_on and done.worker != peer:
             raise ProtocolError(f"{peer!r} says what {done.worker[:40]!r} has done; others pass that on")
         expected = self._window.next_of(done.worker) if passed_on else self._shown[peer]
         begins_again = not self._window.plan.stateless.isdisjoint((peer, self._window.worker))
         if begins_again and done.step < expected:
-            return False
+            return Heard.SHOWN
         may_lack = begins_again and not passed_on and done.step <= self._window.latest + self._most_in_a_row
         if done.step != expected and not may_lack:
             raise ProtocolError(
@@ -57,15 +66,16 @@ class ReportsHeard:
             )
         if not self._window.may_be_done_elsewhere(done.step):
             raise ProtocolError(f"{peer!r} says that {done.worker!r} has done step {done.step}, which has not begun")
-        if passed_on:
-            self._check(done, peer)
-            self._window.hear(done.worker, done.step)
-            passed_on = done.step >= self._repeating.get(done.worker, done.step)
-            if passed_on and done.worker in self._repeating:
-                self._repeating[done.worker] = done.step + 1
-        else:
+        if not passed_on:
             self._shown[peer] = done.step + 1
-        return passed_on
+            return Heard.SHOWN
+        self._check(done, peer)
+        self._window.hear(done.worker, done.step)
+        if done.step < self._repeating.get(done.worker, 0):
+            return Heard.REPEATED
+        if done.worker in self._repeating:
+            self._repeating[done.worker] = done.step + 1
+        return Heard.NEW
 
     def _check(self, done: StepDone, peer: str) -> None:
         """Refuse figures that the worker cannot have. Raises ProtocolError."""

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_SECONDS
 from shared.errors import ProtocolError
 from shared.placement import AGENT, Rows, Source, StepPlan, Window, parse_placement
-from shared.runtime.reports_heard import MOST_REPORT_BYTES, ReportsHeard
+from shared.runtime.reports_heard import MOST_REPORT_BYTES, Heard, ReportsHeard
 from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
 from tests.support.placed import MODEL_FACTS
 
 BATCH, BEGUN = 8, 3
 FACTS = MODEL_FACTS["dropping"]
 BLOCKS = len(FACTS.blocks)
+MODEL_FACTS_OF_A_STILL_END = replace(
+    FACTS, blocks=(*FACTS.blocks[:-1], replace(FACTS.blocks[-1], trainable=False, has_buffers=False))
+)
+"""Facts of a model whose last block does not change."""
 
 
 def placed(*parts):
@@ -92,8 +96,8 @@ WRONG = [
 @pytest.mark.parametrize("figures", RIGHT)
 def test_figures_that_a_worker_can_have_count(figures):
     heard = hearing(placement=CHAIN)
-    assert heard.take(report(**figures), "far")
-    assert heard.take(report(step=1), "far")
+    assert heard.take(report(**figures), "far") is Heard.NEW
+    assert heard.take(report(step=1), "far") is Heard.NEW
 
 
 def test_a_worker_that_computes_no_loss_reports_none():
@@ -108,7 +112,7 @@ def test_figures_that_it_cannot_have_are_refused_on_every_worker_and_count_nothi
     with pytest.raises(ProtocolError, match=rf"^'{peer}' reports of step 0 at 'far': ") as refused:
         heard.take(report(**figures), peer)
     assert len(str(refused.value)) < 200
-    assert heard.take(report(), peer), "the step is still the next"
+    assert heard.take(report(), peer) is Heard.NEW, "the step is still the next"
 
 
 def test_a_report_with_large_unknown_fields_is_refused():
@@ -125,7 +129,7 @@ def test_each_worker_ends_its_steps_in_order_and_none_that_has_not_begun(said):
     for worker, step in said:
         may_be = step == next_steps[worker] and step < BEGUN
         if may_be:
-            assert heard.take(report(worker, step, rates=[]), "near")
+            assert heard.take(report(worker, step, rates=[]), "near") is Heard.NEW
             next_steps[worker] += 1
         else:
             with pytest.raises(ProtocolError, match=f"{worker!r} has done step {step}"):
@@ -135,11 +139,27 @@ def test_each_worker_ends_its_steps_in_order_and_none_that_has_not_begun(said):
 
 def test_a_worker_that_passes_nothing_on_reports_only_its_own_progress():
     heard = hearing("far")
-    assert not heard.take(report("near", rates=[]), "near")
+    assert heard.take(report("near", rates=[]), "near") is Heard.SHOWN
     for wrong in (report("near", 0), report("near", 2**63), report(AGENT, 0), report("x" * 100_000, 0)):
         with pytest.raises(ProtocolError) as refused:
             heard.take(wrong, "near")
         assert len(str(refused.value)) < 200
+
+
+def test_a_worker_that_has_begun_again_repeats_what_was_told_before():
+    plan = StepPlan(placed((AGENT, 0, BLOCKS - 1), ("near", BLOCKS - 1, BLOCKS)), MODEL_FACTS_OF_A_STILL_END)
+    assert "near" in plan.stateless
+    window = Window(plan, AGENT)
+    heard = ReportsHeard(window)
+    for step in range(BEGUN):
+        window.begin(step)
+        assert heard.take(report("near", step, rates=[]), "near") is Heard.NEW
+    window.unhear("near", 0)
+    assert window.settled == 0
+    for step in range(BEGUN):
+        assert heard.take(report("near", step, rates=[]), "near") is Heard.REPEATED
+    window.begin(BEGUN)
+    assert heard.take(report("near", BEGUN, rates=[]), "near") is Heard.NEW
 
 
 def test_progress_that_a_peer_shows_and_another_passes_on_counts_once_on_each_way():
@@ -150,7 +170,7 @@ def test_progress_that_a_peer_shows_and_another_passes_on_counts_once_on_each_wa
     assert "near" in window.plan.reports_heard("far")[AGENT]
     window.begin(0)
     heard = ReportsHeard(window)
-    for peer, passed_on in (("near", False), (AGENT, True)):
-        assert heard.take(report("near", rates=[]), peer) is passed_on
+    for peer, use in (("near", Heard.SHOWN), (AGENT, Heard.NEW)):
+        assert heard.take(report("near", rates=[]), peer) is use
         with pytest.raises(ProtocolError, match="of it, step 1 is next"):
             heard.take(report("near", rates=[]), peer)
