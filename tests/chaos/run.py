@@ -43,8 +43,6 @@ DELAY_SECONDS = 0.004
 STALL_SECONDS, LEAST_CORRUPTED_BYTES = 0.6, 1500
 """Less than a feature, and more than a call that no checksum protects without TLS: a placement, above all."""
 EXPERIMENT = [
-    'model.factory="shared.model.zoo:mlp"',
-    "model.kwargs={depth=4, hidden=128}",
     'data.train={factory="tests.support.samples:FlatDigits"}',
     'data.test={factory="tests.support.samples:FlatDigits"}',
     f"training.max_steps={STEPS}",
@@ -52,21 +50,39 @@ EXPERIMENT = [
     "compute.threads=1",
     'compute.device="cpu"',
 ]
-UPDATES = (
-    ['training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'],
-    [
-        'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
-        "training.accumulate_batches=2",
-    ],
-    ['training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}', 'model.learns=["*bias"]'],
-    [
-        'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
-        "training.accumulate_batches=2",
-        'model.learns=["*bias"]',
-    ],
+PERCEPTRON = ('model.factory="shared.model.zoo:mlp"', "model.kwargs={depth=4, hidden=128}")
+SKIPPING = ('model.factory="tests.support.models.several:SkippingPerceptron"',)
+OVERFLOWING = (
+    'model.factory="tests.support.models.overflowing:overflowing"',
+    "model.kwargs={block=1, forwards=[11, 37, 38, 62]}",
 )
-"""Updates of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all parameters,
-and of few beside a base that stays as it is, as with adapters."""
+BY_BLOCK = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'
+TOGETHER = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
+OF_TWO_BATCHES, BIASES = "training.accumulate_batches=2", 'model.learns=["*bias"]'
+
+
+class Variety(NamedTuple):
+    """A model, and the way of its updates."""
+
+    flags: tuple[str, ...]
+    may_be_divided: bool = True
+    """False where one process cannot yet run what workers share."""
+    has_stateless: bool = True
+    """False where every trainer has a state."""
+
+
+VARIETIES = (
+    Variety((*PERCEPTRON, BY_BLOCK)),
+    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES)),
+    Variety((*PERCEPTRON, BY_BLOCK, BIASES)),
+    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES, BIASES)),
+    Variety((*SKIPPING, BY_BLOCK), may_be_divided=False),
+    Variety((*OVERFLOWING, BY_BLOCK, 'training.precision="fp16"'), has_stateless=False),
+    Variety((*SKIPPING, TOGETHER, OF_TWO_BATCHES), may_be_divided=False),
+)
+"""Varieties of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all
+parameters, and of few beside a base that stays as it is, as with adapters; with several tensors between blocks; and in float16,
+where some gradients overflow."""
 
 
 @dataclass
@@ -100,7 +116,7 @@ class Expected(NamedTuple):
 
 
 def expected_states(folder: Path) -> tuple[Expected, ...]:
-    """By one process each, for each of `UPDATES`."""
+    """By one process each, for each of `VARIETIES`."""
     torch.set_num_threads(1)
     file = folder / "divided.json"
     file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
@@ -108,10 +124,10 @@ def expected_states(folder: Path) -> tuple[Expected, ...]:
     placed = [f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]']
     return tuple(
         Expected(
-            plain_state(edge_config(*EXPERIMENT, *updates)),
-            plain_tiles_state(edge_config(*EXPERIMENT, *updates, *placed)),
+            plain_state(edge_config(*EXPERIMENT, *variety.flags)),
+            plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed)) if variety.may_be_divided else {},
         )
-        for updates in UPDATES
+        for variety in VARIETIES
     )
 
 
@@ -162,8 +178,13 @@ async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], s
     """Run with about so many faults, drawn from `seed`. expected: see `expected_states`."""
     dice = random.Random(seed)
     trainers, divided = ("near", "far", "spare")[: dice.randint(1, 3)], dice.random() < DIVIDED_SHARE
+    varieties = [*range(len(VARIETIES))]
     if stateless := seed % STATELESS_EVERY == 0:
         trainers, divided = ("near", STATELESS), True
+        varieties = [number for number in varieties if VARIETIES[number].has_stateless]
+    if divided:
+        varieties = [number for number in varieties if VARIETIES[number].may_be_divided]
+    variety = varieties[seed % len(varieties)]
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
         async with AsyncExitStack() as relays:
@@ -175,7 +196,8 @@ async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], s
                 dice,
                 Outcome(seed, staleness, len(trainers), divided, stateless),
                 folder,
-                expected[seed % len(UPDATES)],
+                variety,
+                expected[variety],
                 faults,
                 places,
                 links,
@@ -186,6 +208,7 @@ async def _disturbed_run(
     dice: random.Random,
     outcome: Outcome,
     folder: Path,
+    variety: int,
     expected: Expected,
     faults: int,
     ports: Mapping[str, int],
@@ -203,7 +226,7 @@ async def _disturbed_run(
     addresses = {name: relay.address for name, relay in relays.items()}
     agent_flags = [
         *_agent_flags(folder, outcome.staleness, placement, addresses),
-        *UPDATES[outcome.seed % len(UPDATES)],
+        *VARIETIES[variety].flags,
     ]
     agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
     on_trainers = [STATELESS if outcome.stateless else dice.choice(names) for _ in range(faults - on_link - on_agent)]

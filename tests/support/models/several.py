@@ -143,3 +143,18 @@ class NamedEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, hidden)
         return self.head((x * attention_mask.unsqueeze(-1)).mean(1))
+
+
+class SkippingPerceptron(nn.Module):
+    """Four layers of which later ones read what two or three before have made."""
+
+    def __init__(self, hidden: int = 32) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(64, hidden), nn.Linear(hidden, hidden)
+        self.three, self.four = nn.Linear(2 * hidden, hidden), nn.Linear(3 * hidden, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.one(x).tanh()
+        second = self.two(first).tanh()
+        third = self.three(torch.cat((second, first), 1)).tanh()
+        return self.four(torch.cat((third, second, first), 1))
