@@ -204,9 +204,7 @@ async def _train(
     config = prepared.config
     statistics = Statistics(prepared.experiment.steps)
     metrics = EdgeMetrics(CollectorRegistry(), statistics)
-    trainers = {
-        trainer.name: trainer for trainer in config.all_trainers if trainer.name in prepared.experiment.trainers
-    }
+    trainers = {trainer.name: trainer for trainer in config.all_trainers}
     access = {name: trainer_access(trainer, config.tls) for name, trainer in trainers.items()}
     metrics.watch_token_file(lambda: any(each.token_broken() for each in access.values()))
     timeline = Timeline() if config.output.trace is not None else None
@@ -235,19 +233,17 @@ async def _train(
 
 async def _connect(prepared: _Prepared, clients: Mapping[str, TrainerClient], stack: AsyncExitStack) -> None:
     """Wait until those trainers answer that have blocks; nothing waits for long for another one. Raises IsthmusError."""
-    experiment, stored, left_out = prepared.experiment, prepared.stored, tuple[str, ...]()
-    placement = experiment.placement
+    experiment, stored = prepared.experiment, prepared.stored
+    placement, members = experiment.placement, set(experiment.trainers)
     if stored is not None:
-        placement, left_out = (
-            await asyncio.to_thread(placement_to_go_on_with, stored, experiment),
-            stored.record.left_out,
-        )
+        placement = await asyncio.to_thread(placement_to_go_on_with, stored, experiment)
+        members = stored.record.trainer_sessions.keys() - set(stored.record.left_out)
     for name, client in clients.items():
-        if name not in left_out and held_blocks(placement, name):
+        if name in members and held_blocks(placement, name):
             await stack.enter_async_context(client)
             continue
         stack.push_async_exit(client)
-        if name not in left_out:
+        if name in members:
             with suppress(UnreachableError):
                 await client.wait_until_connected()
 

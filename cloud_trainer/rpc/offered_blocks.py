@@ -16,6 +16,7 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
+from shared.bounds import is_worker
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import run_together
@@ -67,10 +68,7 @@ class OfferedBlocks:
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
                 _check_each_once(request.blocks)
-                if (
-                    request.worker in (AGENT, session.worker.name)
-                    or request.worker not in session.worker.placement.workers
-                ):
+                if request.worker in (AGENT, session.worker.name) or not is_worker(request.worker):
                     raise ProtocolError(f"worker {request.worker[:40]!r} is no other trainer of this session")
                 name = named_checkpoint(request)
                 if name is None:

@@ -9,7 +9,9 @@ checkpoint, which does not change. Knows nothing of calls.
 import secrets
 from collections.abc import Collection
 
+from shared.bounds import MOST_WORKERS
 from shared.checkpoint import CheckpointName
+from shared.errors import ProtocolError
 from shared.transport.auth.callers import BlockOffer, PeerLink, PeerTicket
 from shared.transport.auth.tokens import TOKEN_BYTES, digest_of
 
@@ -63,8 +65,11 @@ class Tickets:
         """Issue a ticket with which a worker may download these blocks, and no others, as often as it likes.
 
         checkpoint: their source; None for memory. The worker's earlier ticket for memory, or for any checkpoint, is withdrawn.
+        Raises ProtocolError if as many workers have such tickets as a session can have.
         """
         offered = BlockOffer(self._session_id, worker, frozenset(blocks), checkpoint)
+        if len({worker, *(offer.worker for offer in self._offers.values())}) > MOST_WORKERS:
+            raise ProtocolError(f"blocks are offered to {MOST_WORKERS} workers already, and a session has no more")
         self._offers = {
             digest: offer
             for digest, offer in self._offers.items()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from edge_agent.config import EdgeConfig
-from edge_agent.control.tables import sessions_table, status_line, status_table
+from edge_agent.control.tables import sessions_table, status_line, status_table, trainers_table
 from edge_agent.control.trend import Trend
 from isthmus import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
@@ -37,7 +37,22 @@ _AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlServiceS
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (status, watch, top, pause, resume, drain, pin, release, place, planner, checkpoint, sessions):
+    for command in (
+        status,
+        watch,
+        top,
+        pause,
+        resume,
+        drain,
+        pin,
+        release,
+        place,
+        handover,
+        trainers,
+        planner,
+        checkpoint,
+        sessions,
+    ):
         app.command()(command)
     app.command("log-level")(log_level)
 
@@ -99,11 +114,12 @@ def pin(
     ] = None,
     bits: Annotated[int | None, typer.Option(help="Bits of an element of the features.", min=1, max=32)] = None,
     staleness: Annotated[int | None, typer.Option(help="K.", min=0)] = None,
+    trainer: Annotated[str | None, typer.Option(help="The only trainer with blocks; `handover` says how.")] = None,
 ) -> None:
-    """Hold the cut, the bit width or K, until `release`."""
+    """Hold the cut, the bit width, K or the trainer, until `release`."""
     cuts = () if cut is None else whole_numbers("--cut", cut)
     where = pb.PinRequest(cuts=cuts) if len(cuts) > 1 else pb.PinRequest(cut=cuts[0] if cuts else None)
-    where.MergeFrom(pb.PinRequest(bits=bits, staleness=staleness))
+    where.MergeFrom(pb.PinRequest(bits=bits, staleness=staleness, trainer=trainer))
     answer = agent.service.Pin(where)
     agent.show(answer, _pinned(answer.pinned))
 
@@ -114,9 +130,10 @@ def release(
     cut: Annotated[bool, typer.Option("--cut", help="The cut.")] = False,
     bits: Annotated[bool, typer.Option("--bits", help="The bit width.")] = False,
     staleness: Annotated[bool, typer.Option("--staleness", help="K.")] = False,
+    trainer: Annotated[bool, typer.Option("--trainer", help="The trainer.")] = False,
 ) -> None:
     """Hold it no longer: what is named, or everything."""
-    request = pb.ReleaseRequest(cut=cut, bits=bits, staleness=staleness)
+    request = pb.ReleaseRequest(cut=cut, bits=bits, staleness=staleness, trainer=trainer)
     answer = agent.service.Release(request, timeout=SOON_SECONDS)
     agent.show(answer, _pinned(answer.pinned))
 
@@ -132,6 +149,24 @@ def place(
     document = json.dumps(read_json(file, "placement", ConfigError))
     answer = agent.service.Place(pb.PlaceRequest(document_json=document))
     agent.show(answer, f"placement {answer.version} is in force")
+
+
+@_AGENT.command
+def handover(
+    agent: ControlCall,
+    name: Annotated[str, typer.Argument(help="A configured trainer that has no blocks.")],
+    giver: Annotated[str, typer.Option("--from", help="The trainer whose blocks it gets, if several have some.")] = "",
+) -> None:
+    """Give a trainer all that another one has, and wait until it has it."""
+    answer = agent.service.Handover(pb.HandoverRequest(trainer=name, from_trainer=giver))
+    agent.show(answer, f"{name} has what {answer.from_trainer} had: placement {answer.version} is in force")
+
+
+@_AGENT.command
+def trainers(agent: ControlCall) -> None:
+    """List the configured trainers: members of the session with their blocks, candidates, and who answers."""
+    answer = agent.service.ListTrainers(pb.ListTrainersRequest(), timeout=SOON_SECONDS)
+    agent.show(answer, trainers_table(answer.trainers))
 
 
 @_AGENT.command

@@ -8,7 +8,7 @@ import grpc
 
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.deployment_config import DeploymentConfig
-from edge_agent.experiment.building import with_settings
+from edge_agent.experiment.building import trainers_with_blocks, with_settings
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
 from shared.errors import IsthmusError
@@ -25,6 +25,8 @@ class Pins:
     """The blocks before each worker but the first."""
     bits: int | None = None
     staleness: int | None = None
+    trainer: str | None = None
+    """The only trainer that has blocks."""
 
 
 class Pinning:
@@ -50,7 +52,7 @@ class Pinning:
         Raises StatusError, and ModelError, ConfigError or DataError for impossible or forbidden cuts.
         """
         if wanted == Pins():
-            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits or staleness")
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits, staleness or trainer")
         if wanted.cuts is not None and self._controller is not None:
             before = self._controller.placement
             if chain_workers(before) is None:
@@ -59,6 +61,10 @@ class Pinning:
                     "the placement is not of workers that each run the next blocks, so there is no cut to pin",
                 )
             self._controller.experiment.cut_at(wanted.cuts, before)
+        if wanted.trainer is not None and self._controller is not None:
+            before = self._controller.placement
+            if trainers_with_blocks(before) != [wanted.trainer]:
+                self._controller.experiment.handed_over(before, wanted.trainer)
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
@@ -96,9 +102,12 @@ class Pinning:
         if (controller := self._controller) is None:
             return
         before, pins = controller.placement, self.now
-        placement, workers = before, chain_workers(before)
+        placement = before
+        if pins.trainer is not None and len(having := trainers_with_blocks(before)) == 1 and having != [pins.trainer]:
+            placement = controller.experiment.handed_over(before, pins.trainer)
+        workers = chain_workers(placement)
         if pins.cuts is not None and workers and len(pins.cuts) + 1 in (len(workers), len(before.workers)):
-            placement = controller.experiment.cut_at(pins.cuts, before)
+            placement = controller.experiment.cut_at(pins.cuts, placement)
         placement = with_settings(placement, pins.staleness, {})
         if pins.bits is not None:
             wide = codec_of_bits(pins.bits, self._configured.first_codec)

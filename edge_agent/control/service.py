@@ -11,13 +11,15 @@ import structlog
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.control.status import edge_status, pins_message, session_statuses
+from edge_agent.control.trainers import trainer_listings
+from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Activity, ActivityChanged
 from edge_agent.training.open_run import OpenRun, PlacementController
 from shared.control.answers import set_level, watch
 from shared.control.serving import Health, handlers_of, serving_locally
-from shared.errors import ConfigError, DataError, PlanError
+from shared.errors import ConfigError, DataError, IsthmusError, PlanError
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
 from shared.placement import Placement
@@ -77,6 +79,7 @@ class EdgeControl:
             (request.cut,) if request.HasField("cut") else tuple(request.cuts) or None,
             request.bits if request.HasField("bits") else None,
             request.staleness if request.HasField("staleness") else None,
+            request.trainer if request.HasField("trainer") else None,
         )
         run = self._open_run()
         self._of.pinning.check(wanted)
@@ -86,11 +89,17 @@ class EdgeControl:
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
             )
         await self._of.pinning.pin(wanted)
+        if wanted.trainer is not None:
+            try:
+                await run.deployer.in_force()
+            except IsthmusError:
+                await self._of.pinning.release(["trainer"])
+                raise
         return pb.PinResponse(pinned=pins_message(self._of.pinning.now))
 
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
-        names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness"]
+        names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness", "trainer"]
         await self._of.pinning.release(["cuts" if name == "cut" else name for name in names])
         return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
 
@@ -113,6 +122,28 @@ class EdgeControl:
         self._of.pinning.end()
         run.deployer.want(wanted, Chooser.OPERATOR)
         return pb.PlaceResponse(version=(await run.deployer.in_force()).version)
+
+    async def handover(self, request: pb.HandoverRequest) -> pb.HandoverResponse:
+        """Have a trainer get all that another one has, and wait until it does."""
+        run = self._open_run()
+        if (pinned := self._of.pinning.now.trainer) is not None:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"trainer {pinned!r} is pinned; release it before")
+        before = None
+        while before is not run.deployer.placement:  # another request may come meanwhile
+            before = run.deployer.placement
+            try:
+                wanted = await asyncio.to_thread(
+                    run.deployer.experiment.handed_over, before, request.trainer, request.from_trainer
+                )
+            except DataError as private:
+                raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
+        run.deployer.want(wanted, Chooser.OPERATOR)
+        (giver,) = set(trainers_with_blocks(before)) - set(trainers_with_blocks(wanted))
+        return pb.HandoverResponse(version=(await run.deployer.in_force()).version, from_trainer=giver)
+
+    async def list_trainers(self, _request: pb.ListTrainersRequest) -> pb.ListTrainersResponse:
+        """Tell what each configured trainer is to the session, and whether it answers."""
+        return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run()))
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""

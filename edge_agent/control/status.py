@@ -61,7 +61,7 @@ def edge_status(of: ControlState) -> pb.EdgeStatus:
 
 def pins_message(pins: Pins) -> pb.Pins:
     """Build the message of the pins."""
-    message, cuts = pb.Pins(bits=pins.bits, staleness=pins.staleness), pins.cuts or ()
+    message, cuts = pb.Pins(bits=pins.bits, staleness=pins.staleness, trainer=pins.trainer), pins.cuts or ()
     if len(cuts) == 1:
         message.cut = cuts[0]
     else:

@@ -106,6 +106,16 @@ def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
     return table
 
 
+def trainers_table(trainers: Iterable[pb.TrainerListing]) -> Table:
+    """The configured trainers."""
+    table = Table("trainer", "address", "role", "blocks", Column("answers", overflow="fold"))
+    for trainer in trainers:
+        role = word(pb.TrainerRole.Name(trainer.role), "TRAINER_ROLE_")
+        answers = "yes" if trainer.reachable else f"no: {escape(trainer.reason)}"
+        table.add_row(trainer.name, trainer.address, role, ", ".join(trainer.blocks) or "none", answers)
+    return table
+
+
 def _worker(worker: pb.WorkerStatus) -> str:
     if worker.left_out:
         return "left out: it was away for too long"

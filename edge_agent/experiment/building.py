@@ -28,6 +28,7 @@ from shared.placement import (
     at_cuts,
     crossings,
     gradient_crossings,
+    hand_over,
     held_blocks,
     may_keep,
     parse_placement,
@@ -66,13 +67,11 @@ class Experiment(Workload):
         """
         blocks, where = len(self.chain.blocks), "the placement"
         placement = parse_placement(document, where, blocks, before.batch_size, before.staleness)
-        if unknown := [name for name in placement.workers if name not in before.workers]:
-            raise ConfigError(
-                f"worker {unknown[0]!r} is not of this session; there are {', '.join(before.workers)}, because a session is "
-                "opened on the trainers that its first placement names"
-            )
+        known = [AGENT, *(trainer.name for trainer in self.config.all_trainers)]
+        if unknown := [name for name in placement.workers if name not in known]:
+            raise ConfigError(f"worker {unknown[0]!r} is not configured; there are {', '.join(known)}")
         # A worker that has nothing to do now may have it later, so it stays.
-        ranked = tuple(sorted(before.workers, key=lambda name: (placement.workers + before.workers).index(name)))
+        ranked = tuple(dict.fromkeys(placement.workers + before.workers))
         check_named_codecs(placement, self.config)
         placement = self.completed(replace(placement, workers=ranked))
         _check_source(placement)
@@ -92,6 +91,31 @@ class Experiment(Workload):
     def is_whole(self, block: int) -> bool:
         """Tell whether one worker has to run a block on all samples of a batch."""
         return block == len(self.chain.blocks) - 1 and not is_divisible(self.config.training.loss)
+
+    def handed_over(self, before: Placement, successor: str, worker: str = "") -> Placement:
+        """The placement that gives a trainer without blocks all that another one has.
+
+        worker: the other one; left out, the only one with blocks. Raises ConfigError for trainers for which there is no
+        such placement, and otherwise as `completed`.
+        """
+        known = [trainer.name for trainer in self.config.all_trainers]
+        holding = trainers_with_blocks(before)
+        for name in filter(None, (successor, worker)):
+            if name not in known:
+                raise ConfigError(f"trainer {name!r} is not configured; there are {', '.join(known) or 'none'}")
+        if successor in holding:
+            raise ConfigError(f"trainer {successor!r} has blocks already")
+        if worker and worker not in holding:
+            raise ConfigError(f"trainer {worker!r} has no blocks; {' and '.join(holding) or 'no trainer'} has")
+        if not worker and len(holding) != 1:
+            raise ConfigError(
+                f"the trainers {', '.join(holding)} have blocks; name the one whose blocks {successor!r} is to have"
+                if holding
+                else f"no trainer has blocks that {successor!r} could have"
+            )
+        placed = hand_over(before, worker or holding[0], successor)
+        self.check(placed)
+        return placed
 
     def is_raw(self, block: int) -> bool:
         """Tell whether a block computes on raw samples, or on features off which they can be read."""
@@ -205,6 +229,11 @@ def with_settings(placement: Placement, staleness: int | None, codecs: Mapping[C
         staleness=placement.staleness if staleness is None else staleness,
         codecs={route: codecs.get(route.cargo) or name for route, name in placement.codecs.items()},
     )
+
+
+def trainers_with_blocks(placement: Placement) -> list[str]:
+    """List the trainers that have blocks."""
+    return [name for name in placement.workers if name != AGENT and held_blocks(placement, name)]
 
 
 def has_one_cut(placement: Placement) -> bool:

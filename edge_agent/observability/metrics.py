@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
@@ -185,6 +186,20 @@ class EdgeMetrics(TrainingMetrics):
             buckets=SECONDS_BUCKETS,
             registry=registry,
         )
+        self.handovers = Counter(
+            "isthmus_handovers",
+            "Times that a trainer got all that another one had, by what chose it.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in Chooser:
+            self.handovers.labels(str(reason))
+        self.handover_seconds = Histogram(
+            "isthmus_handover_seconds",
+            "Seconds that training stood still for a handover, after the run was drained.",
+            buckets=SECONDS_BUCKETS,
+            registry=registry,
+        )
         for queue in QUEUES:
             self.queue_items.labels(queue)
         self.stage_seconds = Distributions(
@@ -230,6 +245,11 @@ class EdgeMetrics(TrainingMetrics):
         """Count a move of blocks. pause_seconds: time that training waited for it."""
         self.migrations_done.inc()
         self.migration_seconds.observe(pause_seconds)
+
+    def note_handover(self, by: Chooser, pause_seconds: float) -> None:
+        """Count a handover. pause_seconds: time that training waited for it."""
+        self.handovers.labels(str(by)).inc()
+        self.handover_seconds.observe(pause_seconds)
 
     def watch(self, run: InFlight) -> None:
         """Read the batches under way from `run`, at each scrape and on the scraper's thread."""

@@ -12,6 +12,7 @@ from edge_agent.training.events import (
     CheckpointTaken,
     Drained,
     Evaluated,
+    HandedOver,
     LinkDown,
     LinkLost,
     LinkUp,
@@ -71,6 +72,7 @@ class RunObserver:
         subscribe(CheckpointTaken, lambda event: metrics.checkpoint_seconds.observe(event.pause_seconds))
         subscribe(CheckpointShared, self._note_checkpoint)
         subscribe(Migrated, lambda event: metrics.note_migration(event.pause_seconds))
+        subscribe(HandedOver, lambda event: metrics.note_handover(event.by, event.pause_seconds))
         subscribe(MigrationFailed, lambda _event: metrics.migrations_failed.inc())
         subscribe(Replaced, lambda event: metrics.replacements.inc(len(event.trainers)))
 

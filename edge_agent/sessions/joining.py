@@ -1,7 +1,7 @@
-"""Joining the trainers of a session, and taking in those that have lost it.
+"""Joining the trainers of a session.
 
 A trainer without blocks has no state to lose, so the run does not wait for it. If it does not answer, it is absent
-until a placement needs it.
+until a placement needs it (`admission`).
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.sessions.worker_calls import Position, Tickets
 from shared.checkpoint import CheckpointName
-from shared.client.retry import Retry
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, IsthmusError, SessionLostError
 from shared.placement import PlacementPlan
@@ -32,31 +31,28 @@ class Joined(NamedTuple):
     """Trainers that answer and have lost the session, with their words."""
 
 
-async def join(session: OpenSession, needed: Collection[str], wanted: Collection[str] = ()) -> Joined:
+async def join(session: OpenSession, needed: Collection[str]) -> Joined:
     """Become the only agent of the session at every trainer, and learn each one's position.
 
     needed: trainers without which the run cannot continue. Nothing is written on any side while one of them does not
-    answer. wanted: absent trainers that will be taken in. The session is opened again at one that has lost it.
-    Raises the IsthmusError of a needed trainer.
+    answer. Raises the IsthmusError of a needed trainer.
     """
     members, lost = session.members, dict[str, SessionLostError]()
-    asked = [name for name in members if name in needed or name in wanted or name not in members.absent]
-    serving = await _of_all(session, asked, needed, wanted, lambda trainer: trainer.client.check_serving())
+    asked = [name for name in members if name in needed or name not in members.absent]
+    serving = await _of_all(session, asked, needed, lambda trainer: trainer.client.check_serving())
 
     async def join_one(trainer: TrainerWorker) -> Position | None:
         try:
             return await trainer.position()
         except SessionLostError as gone:
-            if trainer.name in needed:
-                lost[trainer.name] = gone
-                return None
-            if trainer.name not in wanted:
+            if trainer.name not in needed:
                 raise
-            return await trainer.reopen()
+            lost[trainer.name] = gone
+            return None
 
     await session.state.begin_term()
     try:
-        positions = await _of_all(session, serving, needed, wanted, join_one)
+        positions = await _of_all(session, serving, needed, join_one)
     except BusyError:
         if len(members) == 1:  # If several were asked, another may have taken it.
             session.state.save_term()
@@ -65,7 +61,7 @@ async def join(session: OpenSession, needed: Collection[str], wanted: Collection
     return Joined({name: position for name, position in positions.items() if position is not None}, lost)
 
 
-async def clear_others(session: OpenSession, positions: Mapping[str, Position], wanted: Collection[str] = ()) -> None:
+async def clear_others(session: OpenSession, positions: Mapping[str, Position]) -> None:
     """Make the trainers without blocks hold none in their own records: the next change may give them some."""
     plan, beginning, holding = session.state.plan, CheckpointName(0, 0), session.members.holders(session.placement)
     stale = [
@@ -74,7 +70,8 @@ async def clear_others(session: OpenSession, positions: Mapping[str, Position], 
         if session.members[name] not in holding
         and not (at.is_whole and at.placement_version == session.placement.version)
     ]
-    await _of_all(session, stale, (), wanted, lambda trainer: trainer.restore(beginning, plan))
+    told = await _of_all(session, stale, (), lambda trainer: trainer.restore(beginning, plan))
+    session.members.behind.difference_update(told)
 
 
 async def restore(
@@ -97,30 +94,13 @@ async def restore(
     return tickets
 
 
-async def are_ready(session: OpenSession, names: Collection[str]) -> bool:
-    """Tell whether these trainers have the session in memory, so that they can be given blocks."""
-    if not session.members.keys() >= set(names) or not session.members.absent.isdisjoint(names):
-        return False
-    return (await _of_all(session, names, (), (), lambda trainer: trainer.remind())).keys() == set(names)
-
-
-async def answer_again(session: OpenSession, names: Collection[str]) -> None:
-    """Wait shortly until these trainers answer, which were away. Raises the IsthmusError of one that does not."""
-    everybody = session.members.everybody
-    # A trainer may serve again while its connection still waits for the next attempt.
-    await gathered(*(Retry(OTHERS_SECONDS).run(everybody[name].client.check_serving) for name in names))
-
-
 async def _of_all(
     session: OpenSession,
     asked: Iterable[str],
     needed: Collection[str],
-    patiently: Collection[str],
     call: Callable[[TrainerWorker], Awaitable[T]],
 ) -> dict[str, T]:
     """Make a call at trainers and return the answers. A trainer that is not needed is absent if it fails, or takes long.
-
-    patiently: trainers that may take long, and at which a lost call is repeated for a while.
 
     Raises the IsthmusError of a needed trainer.
     """
@@ -132,10 +112,6 @@ async def _of_all(
             found[name] = await call(trainer)
             return
         try:
-            if name in patiently:
-                # One of the two connections may still wait for its next attempt when the other is up again.
-                found[name] = await Retry(OTHERS_SECONDS).run(lambda: call(trainer))
-                return
             async with asyncio.timeout(OTHERS_SECONDS):
                 found[name] = await call(trainer)
         except (IsthmusError, TimeoutError) as failure:

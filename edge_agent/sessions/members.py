@@ -1,11 +1,12 @@
-"""The trainers of a session: present, needed, absent, or left out."""
+"""The trainers of a session: present, needed, absent, or left out; and the candidates, which may become such."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import structlog
 
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from shared.placement import Placement, held_blocks
+from shared.client.trainer import TrainerClient
+from shared.placement import AGENT, Placement, held_blocks
 
 _log = structlog.get_logger(__name__)
 
@@ -13,8 +14,14 @@ _log = structlog.get_logger(__name__)
 class Members(Mapping[str, TrainerWorker]):
     """The trainers with which a session continues, by name. Used on the event loop."""
 
-    def __init__(self, trainers: Mapping[str, TrainerWorker], left_out: Collection[str], placement: Placement) -> None:
-        """trainers: all of the session. placement: the one in force."""
+    def __init__(
+        self,
+        trainers: Mapping[str, TrainerWorker],
+        left_out: Collection[str],
+        placement: Placement,
+        candidates: Mapping[str, TrainerClient],
+    ) -> None:
+        """trainers: all of the session. placement: the one in force. candidates: the other trainers that are configured."""
         self._there = {name: trainer for name, trainer in trainers.items() if name not in left_out}
         self.left_out = {name: trainer for name, trainer in trainers.items() if name in left_out}
         """Trainers without which the session continues, because they were away for too long."""
@@ -22,8 +29,12 @@ class Members(Mapping[str, TrainerWorker]):
         """Trainers without which the session cannot continue."""
         self.absent: set[str] = set()
         """Trainers without blocks that lack the placement in force, because they did not answer the last question."""
+        self.behind: set[str] = set()
+        """Trainers that have no blocks under the placement in force, and do not know it yet."""
         self.refusing: set[str] = set()
         """Trainers that refuse replicas of blocks whose weights could tell raw samples."""
+        self.candidates = dict(candidates)
+        """Configured trainers that have nothing of the session."""
 
     def __getitem__(self, name: str) -> TrainerWorker:
         return self._there[name]
@@ -39,29 +50,37 @@ class Members(Mapping[str, TrainerWorker]):
         """Return all trainers, those that are left out included."""
         return self._there | self.left_out
 
+    def client(self, name: str) -> TrainerClient:
+        """Return the calls to a configured trainer, whatever it is to the session."""
+        return self.candidates[name] if name in self.candidates else self.everybody[name].client
+
     def holders(self, placement: Placement) -> list[TrainerWorker]:
         """List the trainers that hold blocks under a placement. No other trainer has a state that counts."""
         return [trainer for name, trainer in self._there.items() if held_blocks(placement, name)]
 
-    def newcomers(self, before: Placement, after: Placement) -> list[str]:
-        """List the trainers that have no blocks and will have some, those that are left out included."""
-        return [
-            name
-            for name in after.workers
-            if name in self.everybody and held_blocks(after, name) and not held_blocks(before, name)
-        ]
+    def are_present(self, names: Iterable[str]) -> bool:
+        """Tell whether these trainers are members that have the placement in force."""
+        return all(name in self._there and name not in self.absent | self.behind for name in names)
+
+    def admit(self, trainer: TrainerWorker) -> None:
+        """Have a trainer as a present member, whatever it was before."""
+        self.candidates.pop(trainer.name, None)
+        self.left_out.pop(trainer.name, None)
+        self.absent.discard(trainer.name)
+        self.behind.discard(trainer.name)
+        self._there[trainer.name] = trainer
+
+    def release(self, name: str) -> None:
+        """Have a member as a candidate again."""
+        for marked in (self.absent, self.behind, self.refusing):
+            marked.discard(name)
+        self.candidates[name] = self._there.pop(name).client
 
     def leave_out(self, names: Collection[str]) -> None:
         """Continue without these trainers, from a checkpoint that others have."""
         for name in names:
             self.left_out[name] = self._there.pop(name)
         self.needed = [name for name in self.needed if name in self._there]
-
-    def let_in(self, name: str) -> None:
-        """Take in a trainer that was left out. It is absent until it is joined."""
-        self._there[name] = self.left_out.pop(name)
-        self._there[name].forget_blocks()
-        self.absent.add(name)
 
     def may_miss(self, name: str, placement: Placement) -> bool:
         """Tell whether a worker is a trainer without blocks under a placement."""
@@ -74,6 +93,14 @@ class Members(Mapping[str, TrainerWorker]):
 
     def miss(self, name: str, reason: str) -> None:
         """Continue without a trainer that has no blocks, until a placement needs it."""
+        self.behind.discard(name)
         if name not in self.absent:
             self.absent.add(name)
             _log.warning("a trainer without blocks is away; nothing waits for it", trainer=name, reason=reason)
+
+
+def newcomers(before: Placement, after: Placement) -> list[str]:
+    """List the trainers that have no blocks and will have some, whether they are members or not."""
+    return [
+        name for name in after.workers if name != AGENT and held_blocks(after, name) and not held_blocks(before, name)
+    ]

@@ -1,13 +1,14 @@
-"""The requests that open a session at a trainer, or end it there before it has begun."""
+"""The requests that open a session at a trainer, or end it there before it has begun, and the limits in the answer."""
 
 import asyncio
 import json
 from contextlib import suppress
 
+from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.client.trainer import TrainerClient
-from shared.errors import IsthmusError
-from shared.placement import Placement, document_of
+from shared.errors import ConfigError, IsthmusError
+from shared.placement import Placement, document_of, with_worker
 from shared.tensor_wire import kinds_of
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -23,9 +24,24 @@ async def abandon_at(client: TrainerClient, session_id: str) -> None:
             await client.close_session(session_id, pb.Fence(), resumable=False)
 
 
-def placement_message(placement: Placement) -> pb.Placement:
-    """Write a placement as its message."""
-    return pb.Placement(version=placement.version, document_json=json.dumps(document_of(placement)))
+def check_limits(config: EdgeConfig, worker: str, answer: pb.OpenSessionResponse) -> None:
+    """Refuse a trainer that takes smaller messages, or a smaller K, than the configuration wants. Raises ConfigError."""
+    if answer.max_message_bytes < config.link.chunk_bytes:
+        raise ConfigError(
+            f"link.chunk_bytes is {config.link.chunk_bytes}; trainer {worker!r} takes at most {answer.max_message_bytes}"
+        )
+    largest = max(config.deployment.staleness_schedule.values)
+    if answer.max_staleness < largest:
+        raise ConfigError(
+            f"deployment.staleness comes to {largest}; the limit of trainer {worker!r} is {answer.max_staleness} "
+            "(server.max_staleness)"
+        )
+
+
+def placement_message(placement: Placement, worker: str) -> pb.Placement:
+    """Write a placement as the message to one of its workers, or to a trainer that has no part in it."""
+    document = document_of(with_worker(placement, worker))
+    return pb.Placement(version=placement.version, document_json=json.dumps(document))
 
 
 def opening_request(experiment: Experiment, worker: str, placement: Placement) -> pb.OpenSessionRequest:
@@ -41,7 +57,7 @@ def opening_request(experiment: Experiment, worker: str, placement: Placement) -
         recipe_json=experiment.recipe.model_dump_json(),
         block_names=[block.name for block in chain.blocks],
         block_behaviours=[pb.BlockBehaviour(numbers=numbers) for numbers in chain.behaviours],
-        placement=placement_message(placement),
+        placement=placement_message(placement, worker),
         worker=worker,
         backward=config.deployment.backward,
         feedback=config.deployment.feedback,

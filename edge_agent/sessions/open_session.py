@@ -29,7 +29,7 @@ class OpenSession:
     def __init__(self, state: SessionState, members: Members, retry: Retry) -> None:
         """retry: the wait for a trainer that is away."""
         self.state = state
-        self.members = members
+        self._members = members
         self.retry = retry
 
     @property
@@ -53,6 +53,11 @@ class OpenSession:
         return self.state.threads
 
     @property
+    def members(self) -> Members:
+        """Return its trainers."""
+        return self._members
+
+    @property
     def placement(self) -> Placement:
         """Return the placement in force."""
         return self.state.placement
@@ -61,6 +66,7 @@ class OpenSession:
         """Continue under a placement that is in force at every worker. The workers with its blocks are then needed."""
         self.state.plan = plan
         self.members.needed = [trainer.name for trainer in self.members.holders(plan.placement)]
+        self.members.behind.difference_update(self.members.needed)
 
     async def collect(self) -> None:
         """Download the weights of blocks on other workers, so that the user's module is whole."""

@@ -9,7 +9,7 @@ import structlog
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.members import Members
-from edge_agent.sessions.messages import abandon_at, opening_request
+from edge_agent.sessions.messages import abandon_at, check_limits, opening_request
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
@@ -35,11 +35,11 @@ async def open_session(
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Open a session on these trainers, and upload the blocks whose first weights differ from ours.
+    """Open a session on the trainers of the experiment's placement, and upload the blocks whose first weights differ from ours.
 
-    clients: by the name of the worker. folder: the agent's folder of sessions; None stores nothing of this one.
-    step_log: the folder for its log of steps. A trainer without blocks that does not answer now is absent. Raises
-    IsthmusError on a failure; then no side keeps anything of it.
+    clients: of all trainers that are configured, by name. folder: the agent's folder of sessions; None stores nothing of
+    this one. step_log: the folder for its log of steps. A trainer without blocks that does not answer now is absent.
+    Raises IsthmusError on a failure; then no side keeps anything of it.
     """
     opened: dict[str, pb.OpenSessionResponse] = {}
     placement = experiment.placement
@@ -55,8 +55,8 @@ async def open_session(
             away[worker] = str(failure)
 
     try:
-        await gathered(*(open_at(worker, client) for worker, client in clients.items()))
-        ids = {worker: opened[worker].session_id if worker in opened else "" for worker in clients}
+        await gathered(*(open_at(worker, clients[worker]) for worker in experiment.trainers))
+        ids = {worker: opened[worker].session_id if worker in opened else "" for worker in experiment.trainers}
         record = SessionRecord.begun_now(experiment.run_id, experiment, ids)
         files = folder.folder(experiment.run_id) if folder is not None else None
         stored = await threads.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
@@ -66,7 +66,7 @@ async def open_session(
         for worker, reason in away.items():
             session.members.miss(worker, reason)
         for worker, response in opened.items():
-            _check_limits(experiment, worker, response)
+            check_limits(experiment.config, worker, response)
         await gathered(
             *(session.members[worker].take_first_weights(response, placement) for worker, response in opened.items())
         )
@@ -106,10 +106,10 @@ def resume_session(
 ) -> OpenSession:
     """Resume a stored session. Joining shows what the trainers have of it. Blocks. Raises StorageError, ConfigError."""
     ids = stored.record.trainer_sessions
-    if ids.keys() != clients.keys():
+    if missing := sorted(ids.keys() - clients.keys()):
         raise ConfigError(
-            f"session {stored.record.session_id} is of the trainers {', '.join(ids) or 'none'}; the placement now has "
-            f"{', '.join(clients) or 'none'}"
+            f"session {stored.record.session_id} is at the trainer {missing[0]!r}, which is not configured any more; name it "
+            "among the trainers"
         )
     log = _open_log(step_log, stored.record)
     _log.info("session resumed", session=stored.record.session_id, steps=experiment.steps)
@@ -120,24 +120,12 @@ def resume_session(
 def _session(state: SessionState, clients: Mapping[str, TrainerClient], retry: Retry) -> OpenSession:
     record = state.stored.record
     trainers = {
-        name: TrainerWorker(name, client, record.trainer_sessions[name], state) for name, client in clients.items()
+        name: TrainerWorker(name, clients[name], session_id, state)
+        for name, session_id in record.trainer_sessions.items()
     }
-    return OpenSession(state, Members(trainers, record.left_out, state.placement), retry)
+    candidates = {name: client for name, client in clients.items() if name not in trainers}
+    return OpenSession(state, Members(trainers, record.left_out, state.placement, candidates), retry)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:
     return None if folder is None else StepLog(folder, record.session_id, "edge")
-
-
-def _check_limits(experiment: Experiment, worker: str, response: pb.OpenSessionResponse) -> None:
-    config = experiment.config
-    if response.max_message_bytes < config.link.chunk_bytes:
-        raise ConfigError(
-            f"link.chunk_bytes is {config.link.chunk_bytes}; trainer {worker!r} takes at most {response.max_message_bytes}"
-        )
-    largest = max(config.deployment.staleness_schedule.values)
-    if response.max_staleness < largest:
-        raise ConfigError(
-            f"deployment.staleness comes to {largest}; the limit of trainer {worker!r} is {response.max_staleness} "
-            "(server.max_staleness)"
-        )

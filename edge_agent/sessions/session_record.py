@@ -30,7 +30,7 @@ class SessionRecord(Section):
     trainer: str
     """Address of the trainer, or the addresses of all of them."""
     trainer_sessions: dict[str, str] = Field(default={})
-    """Ids that the trainers have given the session, by name."""
+    """Ids that the trainers have given the session, by name: its members now."""
     model: str
     total_steps: int
     began: str

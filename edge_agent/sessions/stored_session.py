@@ -82,6 +82,12 @@ class StoredSession:
         """Record the id that a trainer has given the session. Raises StorageError."""
         self._change(trainer_sessions={**self.record.trainer_sessions, worker: session_id})
 
+    def forget_trainer_session(self, worker: str) -> None:
+        """Record that a trainer has the session no more. Raises StorageError."""
+        self._change(
+            trainer_sessions={name: kept for name, kept in self.record.trainer_sessions.items() if name != worker}
+        )
+
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
         """Record the configuration under which the session continues. Raises StorageError."""
         self._change(config=recorded(config), total_steps=total_steps)

@@ -7,13 +7,13 @@ from typing import Any
 
 import structlog
 
-from edge_agent.sessions.messages import opening_request, placement_message
+from edge_agent.sessions.messages import abandon_at, check_limits, opening_request, placement_message
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
-from shared.errors import ProtocolError, UnreachableError
+from shared.errors import ConfigError, ProtocolError, UnreachableError
 from shared.placement import Placement, PlacementPlan, held_blocks
 from shared.tensor_wire import to_wire
 from shared.training import block_state
@@ -48,19 +48,24 @@ class TrainerWorker:
             answer.tickets,
         )
 
-    async def reopen(self) -> Position:
-        """Open the session again at a trainer that has lost it, and join it there.
+    async def open(self) -> Position:
+        """Open the session at a trainer that does not have it, and join it there.
 
-        Its new id is on disk before it is joined: if the agent dies in between, it leaves a session without an agent,
-        which the trainer soon drops. Raises StorageError, too.
+        Its id is on disk before it is joined: if the agent dies in between, it leaves a session without an agent,
+        which the trainer soon drops. Raises StorageError, and ConfigError if its limits do not suffice.
         """
         state = self._state
         request = opening_request(state.experiment, self.name, state.placement)
         answer = await self.client.open_session(request)
+        try:
+            check_limits(state.experiment.config, self.name, answer)
+        except ConfigError:
+            await abandon_at(self.client, answer.session_id)
+            raise
         await state.threads.disk.run(state.stored.set_trainer_session, self.name, answer.session_id)
         self.session_id = answer.session_id
         await self._compare_frozen(answer.frozen_digests)
-        _log.info("session opened again at a trainer that had lost it", trainer=self.name)
+        _log.info("session opened at one more trainer", trainer=self.name)
         return await self.position()
 
     async def prepare(self, change: Change) -> None:
@@ -76,7 +81,7 @@ class TrainerWorker:
             session_id=self.session_id,
             fence=self._state.fence,
             next_step=change.next_step,
-            placement=placement_message(change.plan.placement),
+            placement=placement_message(change.plan.placement, self.name),
             prepare=prepare,
             lineage=self._state.lineage,
         )
@@ -101,7 +106,7 @@ class TrainerWorker:
                 session_id=self.session_id,
                 fence=self._state.fence,
                 checkpoint=checkpoint,
-                placement=placement_message(plan.placement),
+                placement=placement_message(plan.placement, self.name),
                 beginning=beginning,
             )
         )

@@ -176,7 +176,7 @@ class Checkpointer:
             await session.threads.disk.run(session.stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
-            self._emit(CheckpointShared(is_replicated))
+            self._emit(CheckpointShared(is_replicated, placement))
             _deliver(ordered, name)
         except IsthmusError as failure:
             _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))

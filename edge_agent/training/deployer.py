@@ -8,13 +8,14 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
+from edge_agent.sessions.members import newcomers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.events import Migrated, MigrationFailed
+from edge_agent.training.events import HandedOver, Migrated, MigrationFailed
 from edge_agent.training.failure_budget import can_be_mended, is_refusal
 from edge_agent.training.pause import StepBoundary
-from edge_agent.training.placement_change import change_placement
+from edge_agent.training.placement_change import change_placement, prepare_change
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError
@@ -31,6 +32,8 @@ class _Wish:
     placement: Placement
     by: Chooser
     give_up_seconds: float | None = None
+    is_prepared: bool = False
+    """True once the trainers that are to have their first blocks are members."""
     waiting: "list[asyncio.Future[Placement]]" = field(default_factory=list)
     """Callers that are told the outcome."""
 
@@ -57,13 +60,18 @@ class Deployer:
         boundary: StepBoundary,
         emit: Emit,
         may_change: Callable[[], bool],
+        unprepared: asyncio.Event,
     ) -> None:
-        """may_change: True if a request may come into force at the next boundary. Otherwise the boundary after it is soon."""
+        """may_change: True if a request may come into force at the next boundary. Otherwise the boundary after it is soon.
+
+        unprepared: set here when a request needs `prepare`.
+        """
         self._session = session
         self._device = device
         self._boundary = boundary
         self._emit = emit
         self._may_change = may_change
+        self._unprepared = unprepared
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
         """Request that is coming into force now."""
@@ -108,14 +116,14 @@ class Deployer:
         return self.deployment.edge_blocks if self.moving else None
 
     @property
-    def is_wanted(self) -> bool:
-        """Tell whether another placement will come into force, now or later."""
-        return self._wish is not None
+    def is_ready(self) -> bool:
+        """Tell whether another placement is requested, and its trainers are prepared for it."""
+        return self._wish is not None and self._is_prepared(self._wish)
 
     @property
     def is_due(self) -> bool:
         """Tell whether another placement will come into force, and may at this boundary."""
-        return self._wish is not None and self._may_change()
+        return self.is_ready and self._may_change()
 
     def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
         """Request a placement, in force after the one that comes into force now. Callers that wait for an earlier
@@ -134,8 +142,32 @@ class Deployer:
         self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, by, give_up_seconds)
         if before is not None:
             before.failed(_superseded(placement))
-        if self._wish is not None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Have the request come into force at a boundary, or be prepared before."""
+        if self.is_ready:
             self._boundary.request()
+        elif self._wish is not None:
+            self._unprepared.set()
+
+    def _is_prepared(self, wish: _Wish) -> bool:
+        session = self._session
+        names = newcomers(session.placement, wish.placement)
+        return not names or (wish.is_prepared and session.members.are_present(names))
+
+    async def prepare(self) -> None:
+        """Prepare the request beside training, as `prepare_change` does. One that cannot be is given up."""
+        while (wish := self._wish) is not None and not self._is_prepared(wish):
+            try:
+                await prepare_change(self._session, wish.placement)
+                wish.is_prepared = True
+            except IsthmusError as failure:
+                if self._wish is wish:
+                    self._wish = None
+                away = "a trainer that is to have blocks is away: " if isinstance(failure, UnreachableError) else ""
+                self._give_up(wish, f"{away}{failure}")
+        self._go_on()
 
     async def in_force(self) -> Placement:
         """Wait until the request is in force, and return its placement.
@@ -162,13 +194,10 @@ class Deployer:
             wish.failed(StoppedError(f"the placement does not come into force: {reason}"))
 
     @property
-    def newcomers(self) -> list[str]:
-        """List the trainers without blocks that will have some under the requested placement."""
-        return (
-            []
-            if (wish := self._wish) is None
-            else self._session.members.newcomers(self._session.placement, wish.placement)
-        )
+    def named(self) -> frozenset[str]:
+        """Return the workers that the placement in force names, or one that is requested."""
+        wishes = (wish.placement.workers for wish in (self._wish, self._changing) if wish is not None)
+        return frozenset(self._session.placement.workers).union(*wishes)
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -180,12 +209,6 @@ class Deployer:
         asked = {name: member.client for name, member in self._session.members.left_out.items()}
         answers = await gathered(*(_answers(client) for client in asked.values()))
         return [name for name, answered in zip(asked, answers, strict=True) if answered]
-
-    def stay(self, reason: str) -> None:
-        """Give up the request, which cannot come into force now."""
-        wish, self._wish = self._wish, None
-        if wish is not None:
-            self._give_up(wish, reason)
 
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put the request into force, with nothing in flight and no link up. Returns the trainers' new tickets.
@@ -205,7 +228,8 @@ class Deployer:
             self._changing = None
 
     async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
-        moves_blocks = wish.placement.tiles != self._session.placement.tiles
+        before = self._session.placement
+        moves_blocks = wish.placement.tiles != before.tiles
         try:
             tickets, seconds = await change_placement(
                 self._session, self._device, wish.placement, next_step, wish.give_up_seconds
@@ -230,6 +254,8 @@ class Deployer:
         wish.came(wish.placement)
         if moves_blocks:
             self._emit(Migrated(seconds))
+        if newcomers(before, wish.placement) and newcomers(wish.placement, before):
+            self._emit(HandedOver(wish.by, seconds))
         return tickets
 
     def _want_again(self, wish: _Wish) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.training.choosers import Chooser
 from shared.events import Emit, Event
 from shared.placement import Deployment, Link, Placement
 from shared.transport.stream.duplex import Duplex
@@ -137,6 +138,8 @@ class CheckpointShared(Event):
 
     is_replicated: bool
     """True if other workers have replicas of each trainer's part."""
+    placement: Placement
+    """Placement under which it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,15 @@ class Migrated(Event):
 
     pause_seconds: float
     """Time that training waited for the move."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver(Event):
+    """A trainer that had no blocks has those of another one, which has none any more."""
+
+    by: Chooser
+    pause_seconds: float
+    """Time that training waited for it."""
 
 
 @dataclass(frozen=True, slots=True)

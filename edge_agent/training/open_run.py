@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.members import Members
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.choosers import Chooser
 from shared.checkpoint import CheckpointName
@@ -17,6 +18,14 @@ class _Session(Protocol):
     @property
     def experiment(self) -> Experiment:
         """Return the experiment that is trained."""
+
+    @property
+    def members(self) -> Members:
+        """Return its trainers."""
+
+    @property
+    def placement(self) -> Placement:
+        """Return the placement in force."""
 
     async def max_staleness(self) -> int:
         """Return the largest K that the trainers allow."""

@@ -11,15 +11,16 @@ from functools import partial
 
 import structlog
 
+from edge_agent.sessions.admission import admit
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.messages import FAREWELL_SECONDS
+from edge_agent.sessions.links_between import check_links, links_between, missing_links
+from edge_agent.sessions.members import newcomers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Call, Change, Tickets, Transfer, WorkerCalls
 from shared.client.retry import Retry
 from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, IsthmusError, RefusedError, SessionLostError, UnreachableError
-from shared.placement import Placement, PlacementPlan, moves
+from shared.errors import BusyError, RefusedError, SessionLostError, UnreachableError
+from shared.placement import AGENT, Link, Placement, PlacementPlan, held_blocks, moves
 from shared.training.held_state import changing_blocks
 
 _log = structlog.get_logger(__name__)
@@ -28,6 +29,22 @@ AT_ONCE = 4
 memory."""
 NEWCOMER_SECONDS = 5.0
 """Longest absence of a trainer without blocks that is about to get some. Training can do without it, so it continues."""
+
+
+async def prepare_change(session: OpenSession, placement: Placement) -> None:
+    """Do beside training what a placement needs of trainers that have no blocks yet.
+
+    They are admitted, have the device's frozen parameters, and can dial whom they will have to dial. Repeating it changes
+    nothing more. Raises the IsthmusError of one of them, or RefusedError if a trainer cannot dial another one.
+    """
+    names = newcomers(session.placement, placement)
+    await gathered(*(admit(session, name) for name in names))
+    members = session.members
+    await gathered(*(members[name].take_frozen(held_blocks(placement, name)) for name in names))
+    fetched = {Link(one.receiver, one.sender) for one in moves(session.placement, placement)}
+    dialled = links_between(await session.state.plan_of(placement)) | {link for link in fetched if AGENT not in link}
+    for reason in (await missing_links(session, (link for link in dialled if set(names).intersection(link)))).values():
+        raise reason
 
 
 async def change_placement(
@@ -57,6 +74,7 @@ async def change_placement(
         await device.give_up()
         raise
     await device.commit(change)
+    session.members.behind.update(newcomers(placement, session.placement))
     session.put_into_force(change.plan)
     seconds = time.monotonic() - started
     _log.info("placement changed", step=next_step, version=placement.version, seconds=round(seconds, 3))
@@ -66,18 +84,10 @@ async def change_placement(
 async def _commit(session: OpenSession, change: Change) -> Tickets:
     """Put a placement into force at every trainer that will have blocks, once all of them have agreed.
 
-    A lost answer is requested again, which changes nothing more. Trainers that lose their blocks are told, if they answer.
+    A lost answer is requested again, which changes nothing more. Trainers that lose their blocks are told later.
     """
-    members = session.members
-    holding = members.holders(change.plan.placement)
+    holding = session.members.holders(change.plan.placement)
     found = await gathered(*(trainer.commit(change) for trainer in holding))
-    for trainer in members.holders(session.placement):
-        if trainer not in holding and trainer.name not in members.absent:
-            try:
-                async with asyncio.timeout(FAREWELL_SECONDS):
-                    await trainer.commit(change)
-            except (IsthmusError, TimeoutError) as failure:
-                members.miss(trainer.name, str(failure) or "it did not answer")
     return {trainer.name: tickets for trainer, tickets in zip(holding, found, strict=True)}
 
 
@@ -123,7 +133,7 @@ async def _at(session: OpenSession, worker: WorkerCalls, after: Placement, call:
 
     Raises RefusedError if that fails.
     """
-    if worker.name not in session.members.newcomers(session.placement, after):
+    if worker.name not in newcomers(session.placement, after):
         await session.retry.run(call)
         return
     try:

@@ -77,13 +77,13 @@ class Recovery:
         self._also_needed: set[str] = set()
         """Trainers without blocks that are needed to restore the chosen checkpoint."""
 
-    async def rejoin(self, *, is_whole: bool, wanted: Collection[str] = ()) -> Rejoined | Restored:
+    async def rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
         """Join every trainer, and continue from memory if possible, or from the newest checkpoint of all.
 
-        is_whole: True if training can continue from the state of this device. wanted: see `join`. The call can be
-        repeated after a failure: a trainer that has gone back to a checkpoint shows that by its lineage. Raises
-        GoneError if some worker has no state to continue from, ConfigError or DataError if the configuration no longer
-        permits the placement of the checkpoint, and the IsthmusError of a failed call.
+        is_whole: True if training can continue from the state of this device. The call can be repeated after a failure:
+        a trainer that has gone back to a checkpoint shows that by its lineage. Raises GoneError if some worker has no
+        state to continue from, ConfigError or DataError if the configuration no longer permits the placement of the
+        checkpoint, and the IsthmusError of a failed call.
         """
         session, members = self._session, self._session.members
         self._goes_back = self._goes_back or not is_whole
@@ -91,12 +91,12 @@ class Recovery:
         if self._goes_back:
             before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
         members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
-        joined = await join(session, members.needed, wanted)
+        joined = await join(session, members.needed)
         behind = [name for name in members.needed if not self._goes_on(joined.positions.get(name))]
         if not self._goes_back and all(map(self._may_begin_again, behind)):
             for name in behind:
                 await self._begin_again(joined, name)
-            await clear_others(session, joined.positions, wanted)
+            await clear_others(session, joined.positions)
             return Rejoined({name: position.tickets for name, position in joined.positions.items()})
         self._goes_back = True
         restored = await self._restore_newest(joined)
@@ -120,7 +120,7 @@ class Recovery:
 
     async def _begin_again(self, joined: Joined, name: str) -> None:
         trainer, step = self._session.members[name], self._device.repeated_step
-        position = joined.positions.get(name) or await trainer.reopen()
+        position = joined.positions.get(name) or await trainer.open()
         joined.positions[name] = position._replace(tickets=await trainer.begin_again(step))
         self._device.repeat(name)
         _log.info("a worker without a state begins again; nobody goes back", worker=name, step=step)
@@ -174,7 +174,7 @@ class Recovery:
         """
         for trainer in self._session.members.holders(placement):
             if trainer.name in joined.lost:
-                joined.positions[trainer.name] = await trainer.reopen()
+                joined.positions[trainer.name] = await trainer.open()
             elif trainer.name not in joined.positions:
                 self._also_needed.add(trainer.name)
                 raise UnreachableError(

@@ -4,6 +4,7 @@ Between two stretches of steps nothing is in flight. Then the model is evaluated
 changed, or an operator awaited. Used on the event loop.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -12,16 +13,17 @@ from functools import partial
 import structlog
 
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.joining import answer_again, are_ready
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.liveness_monitor import AbsentError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.admissions import Admissions
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.evaluation import Evaluator
 from edge_agent.training.events import (
     Activity,
+    CheckpointShared,
     CheckpointTaken,
     CurrentActivity,
     Drained,
@@ -37,6 +39,7 @@ from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
+from shared.concurrency.tasks import meanwhile
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit, Events
 from shared.runtime.run_unless_failed import run_unless_failed
@@ -70,7 +73,7 @@ class TrainingLoop:
         aggregator = StepAggregator(
             events, device.placed, LossCheck(on_nan, loss_scale).check, pause.boundary, loss_scale
         )
-        return cls(session, device, aggregator, pause, emit, statistics)
+        return cls(session, device, aggregator, pause, events, statistics)
 
     def __init__(
         self,
@@ -78,10 +81,11 @@ class TrainingLoop:
         device: DeviceWorker,
         aggregator: StepAggregator,
         pause: Pause,
-        emit: Emit,
+        events: Events,
         statistics: Statistics,
     ) -> None:
-        """device: this device's worker, of whose reports `aggregator` reads. See `made`."""
+        """device: this device's worker, of whose reports `aggregator` reads. events: of this loop. See `made`."""
+        emit = events.emit
         experiment, config, boundary = session.experiment, session.experiment.config, pause.boundary
         self._session = session
         self._experiment = experiment
@@ -95,7 +99,11 @@ class TrainingLoop:
         self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
         self._changed_step: int | None = None
         """Step of the last attempt to change the placement. Until it is done, no other change stops the run again."""
-        self.deployer = Deployer(session, device, boundary, emit, self._may_change)
+        membership_due = asyncio.Event()
+        self.deployer = Deployer(session, device, boundary, emit, self._may_change, membership_due)
+        keeps = self.checkpointer.keeps
+        self._admissions = Admissions(session, self.deployer, membership_due, keeps_checkpoints=keeps)
+        events.subscribe(CheckpointShared, self._admissions.note_shared)
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
@@ -109,8 +117,6 @@ class TrainingLoop:
         self._resumes = False
         """True if the next checkpoint to restore is an earlier process's."""
         self._links: Links | None = None
-        self._taken_in: list[str] = []
-        """Trainers that were taken in for the requested change."""
 
     @property
     def step(self) -> int:
@@ -169,7 +175,8 @@ class TrainingLoop:
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             self.activity.begin(Activity.TRAINING)
-            async with Links(self._session, self._worker.run, self._emit) as self._links:
+            links = Links(self._session, self._worker.run, self._emit)
+            async with links as self._links, meanwhile(self._admissions.keep()):
                 plan = self._session.state.plan
                 self._emit(Placed(plan.placement, plan.training.links, self.deployer.deployment_in_force))
                 end = await self._do_steps(self._links)
@@ -188,37 +195,12 @@ class TrainingLoop:
     async def _change_placement(self) -> Rejoined | Restored:
         self._changed_step = self.step
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
-        newcomers = self.deployer.newcomers
-        if newcomers != self._taken_in and not await are_ready(self._session, newcomers):
-            return await self._take_in(newcomers)
-        self._taken_in = []
-        if (tickets := await self.deployer.change_now(self.step)) is None:
+        if not self.deployer.is_ready or (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used. Joining gives others.
             return await self._rejoin(is_whole=True)
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
-
-    async def _take_in(self, newcomers: list[str]) -> Rejoined | Restored:
-        """Take in trainers that were left out, or had no blocks and were away. They have nothing of the session at first.
-
-        The requested change then gives them blocks, as any change does. If one does not answer, the placement in force stays.
-        """
-        session = self._session
-        try:
-            await answer_again(session, newcomers)
-        except IsthmusError as failure:
-            self.deployer.stay(f"a trainer that is to have blocks is away: {failure}")
-            return await self._rejoin(is_whole=True)
-        for worker in session.members.left_out.keys() & set(newcomers):
-            session.members.let_in(worker)
-        joined = await self._rejoin(is_whole=True, wanted=newcomers)
-        if session.members.absent.isdisjoint(newcomers):
-            self._taken_in, self._changed_step = newcomers, None
-            _log.info("trainers are taken in", trainers=newcomers)
-        else:
-            self.deployer.stay("a trainer that is to have blocks has not taken the session")
-        return joined
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
@@ -244,7 +226,7 @@ class TrainingLoop:
     def _next_stop_step(self) -> int:
         """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
         step, ends, boundary_from = self.step, [self._experiment.steps], self._experiment.recipe.boundary_from
-        if step == self._changed_step and self.deployer.is_wanted:
+        if step == self._changed_step and self.deployer.is_ready:
             return boundary_from(step + 1)  # another change waits for it
         if self._evaluation_steps:
             ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
@@ -327,11 +309,11 @@ class TrainingLoop:
         self._resumes = False
         self._emit(RolledBack(restored.step))
 
-    async def _rejoin(self, *, is_whole: bool, wanted: Sequence[str] = ()) -> Rejoined | Restored:
+    async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
         """Join the trainers again. Those that stay away for too long are left out from then on."""
         session, recorded = self._session, self._session.stored.record.left_out
         while True:
-            attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole, wanted=wanted))
+            attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole))
             try:
                 joined = await self._liveness.bounded(attempts)
             except AbsentError as absent:

@@ -69,7 +69,8 @@ class TrainingRun:
         self._statistics.begin()
         self._boundary.clear_request()
         if self.training.checkpointer.keeps:
-            self._emit(CheckpointShared(is_replicated=False))  # At the beginning, all workers have the state.
+            # At the beginning, all workers have the state.
+            self._emit(CheckpointShared(is_replicated=False, placement=session.placement))
         self._shutdown.cancel_on_request(self._prepare_to_end)
         try:
             try:

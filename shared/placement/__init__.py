@@ -38,7 +38,7 @@ from shared.placement.programs import (
     Update,
 )
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
-from shared.placement.replacing import reassign_worker
+from shared.placement.replacing import hand_over, reassign_worker, with_worker
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.step_plan import PlacementPlan, StepPlan
@@ -99,6 +99,7 @@ __all__ = [
     "first_worker",
     "from_group",
     "gradient_crossings",
+    "hand_over",
     "held_blocks",
     "load_placement",
     "loss_rows",
@@ -121,4 +122,5 @@ __all__ = [
     "urgency_of_segment",
     "weight_crossings",
     "why_raw",
+    "with_worker",
 ]

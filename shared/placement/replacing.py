@@ -1,4 +1,4 @@
-"""A placement in which one worker takes over another's work. Pure."""
+"""Placements in which one worker does another's work: beside its own, or in its place. Pure."""
 
 from dataclasses import replace
 
@@ -22,6 +22,32 @@ def reassign_worker(placement: Placement, worker: str, successor: str) -> Placem
         labels=placement.labels and frozenset(successor if name == worker else name for name in placement.labels),
         codecs=_renamed(placement, worker, successor),
     )
+
+
+def hand_over(placement: Placement, worker: str, successor: str) -> Placement:
+    """The placement in which `successor`, which has no part yet, has all that `worker` has, and its place among the workers.
+
+    worker: one without samples of its own. If `successor` is named already, the two change places. Every number of a step
+    stays as it is.
+    """
+    names = {worker: successor, successor: worker}
+    named = tuple(names.get(name, name) for name in placement.workers)
+    return replace(
+        placement,
+        version=placement.version + 1,
+        workers=named,
+        tiles=tuple(replace(tile, worker=names.get(tile.worker, tile.worker)) for tile in placement.tiles),
+        owners={block: names.get(owner, owner) for block, owner in placement.owners.items()},
+        labels=placement.labels and frozenset(names.get(name, name) for name in placement.labels),
+        codecs=_renamed(placement, worker, successor),
+    )
+
+
+def with_worker(placement: Placement, worker: str) -> Placement:
+    """The placement as a worker has to know it that has no part and may not be named: named last then."""
+    if worker in placement.workers:
+        return placement
+    return replace(placement, workers=(*placement.workers, worker))
 
 
 def _joined(placement: Placement, worker: str, successor: str) -> list[Tile]:

@@ -14,7 +14,7 @@ from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
 from tests.chaos.faults import Planned, Saboteur
 from tests.chaos.order import record
-from tests.support.running import Listening, place
+from tests.support.running import Listening, hand_over, place
 
 
 def _log_to(path: Path) -> None:
@@ -30,7 +30,10 @@ def trainer(flags: list[str], name: str, planned: list[Planned], folder: Path) -
 
 
 def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], folder: Path) -> None:
-    """An agent that resumes what there is, and places the blocks otherwise when it has done the steps named."""
+    """An agent that resumes what there is, and places the blocks otherwise when it has done the steps named.
+
+    changes: by step, a document, or the name of a trainer that gets all that another one has.
+    """
     _log_to(folder / "agent.log")
     record(folder / "order")
     Saboteur(planned, folder / "agent.fired")
@@ -39,8 +42,8 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     deployers: list[edge_agent.run.Deployer] = []
 
     def on_progress(progress: edge_agent.run.Statistics) -> None:
-        if progress.steps in changes:
-            place(deployers[-1], changes[progress.steps])
+        if (change := changes.get(progress.steps)) is not None:
+            (hand_over if isinstance(change, str) else place)(deployers[-1], change)
 
     def on_result(result: edge_agent.run.TrainingResult) -> None:
         result.write(folder / "result")

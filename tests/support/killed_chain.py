@@ -33,11 +33,15 @@ SECONDS = 2
 class Chain:
     """Trainers and an agent in a folder, to be killed and started again. A context."""
 
-    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED, replicas=1):
-        """replace_after_seconds: None to replace no trainer. placed: by the worker, its ranges of blocks, "" for none."""
+    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED, replicas=1, beside=()):
+        """replace_after_seconds: None to replace no trainer. placed: by the worker, its ranges of blocks, "" for none.
+
+        beside: trainers that are configured, and that the placement does not name.
+        """
         self.folder = folder
         self._placed = placed
-        self._names = [name for name in NAMES if name in placed]
+        self._beside = beside
+        self._names = [name for name in NAMES if name in placed or name in beside]
         self.output = folder / "output"
         self._after = replace_after_seconds
         self._replicas = replicas
@@ -59,7 +63,8 @@ class Chain:
         """Start a trainer, or start it again. faults: what happens to it, and when. settings: flags for it alone."""
         own = [f"server.listen=127.0.0.1:{self._ports[name]}", f"checkpoints.location={self.folder / name}"]
         more = [PEERS_ALLOWED, f"models.allowed={ALLOWED}", "control.listen=none", "compute.threads=1"]
-        arguments = ([*own, *more, "compute.device=cpu", HASTE, *settings], name, list(faults), self.folder)
+        logs = f"checkpoints.step_log={self.folder / 'steps' / name}"
+        arguments = ([*own, *more, logs, "compute.device=cpu", HASTE, *settings], name, list(faults), self.folder)
         self._trainers[name] = Forked(sides.trainer, *arguments)
 
     def kill(self, name):
@@ -72,7 +77,8 @@ class Chain:
         for worker, ranges in (placed or self._placed).items():
             for first, stop in (blocks.split(":") for blocks in ranges.split()):
                 tiles.append({"worker": worker, "blocks": [int(first), int(stop or BLOCKS)]})
-        return {"schema": "isthmus.placement/v1", "workers": ["edge", *self._names], "tiles": tiles}
+        named = [name for name in self._names if name not in self._beside or name in (placed or ())]
+        return {"schema": "isthmus.placement/v1", "workers": ["edge", *named], "tiles": tiles}
 
     def port(self, name):
         return self._ports[name]
@@ -95,6 +101,7 @@ class Chain:
             "compute.device=cpu",
         ]
         chosen += [f"control.listen={self.control}", f"checkpoints.location={self.folder / 'edge'}"]
+        chosen.append(f"checkpoints.step_log={self.folder / 'steps' / 'edge'}")
         return [*chosen, f"checkpoints.replicas={self._replicas}", f"checkpoints.every_steps={CHECKPOINT_STEPS}"]
 
     @property

@@ -201,7 +201,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
         member = TrainerWorker("trainer", cast(TrainerClient, trainer), "s", state)
-        session = OpenSession(state, Members({"trainer": member}, (), state.placement), Retry(None))
+        session = OpenSession(state, Members({"trainer": member}, (), state.placement, {}), Retry(None))
         training = asyncio.create_task(_train(session, run))
         began = time.monotonic()
         await run.up.wait()

@@ -18,6 +18,7 @@ from typing import Any
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
 from edge_agent import EdgeConfig, TrainingResult, run_training
+from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
 from shared.config import load_config
@@ -225,6 +226,12 @@ def cut_at(deployer, *cuts):
 def place(deployer, document):
     """Want what a decoded document says."""
     deployer.want(deployer.experiment.placed(document, deployer.placement), Chooser.OPERATOR)
+
+
+def hand_over(deployer, name):
+    """Want a trainer to have all that another one has, unless it has blocks already."""
+    if name not in trainers_with_blocks(deployer.placement):
+        deployer.want(deployer.experiment.handed_over(deployer.placement, name), Chooser.OPERATOR)
 
 
 def emit_to(readers):

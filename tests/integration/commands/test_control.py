@@ -19,6 +19,7 @@ from tests.support.commands import command
 from tests.support.experiments import profile_of
 from tests.support.operators import EDGE, ENDLESS, OFTEN, SETTINGS, STEPS, TRAINER, Operator
 from tests.support.peers.curl import curl_stream
+from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, trainer_process
 
@@ -82,7 +83,8 @@ def answers(folder, trainer, one_thread):  # noqa: ARG001 - what is compared is 
 
     close_sessions(operator)
     assert process.wait(60) == 0, "it was drained"
-    return {**{f"{EDGE}/{name}": answer for name, answer in {**edge.answers, **other.answers}.items()}} | {
+    handed_over = answers_of_a_handover(folder)
+    return {f"{EDGE}/{name}": answer for name, answer in {**edge.answers, **other.answers, **handed_over}.items()} | {
         f"{TRAINER}/{name}": answer for name, answer in operator.answers.items()
     }
 
@@ -132,7 +134,7 @@ def steer_a_run(edge, trainer):
 
 def refuse_what_cannot_be(edge):
     for request, says in [
-        ({}, "nothing to pin; give cut, bits or staleness"),
+        ({}, "nothing to pin; give cut, bits, staleness or trainer"),
         ({"cut": 0}, "cut"),
         ({"cut": 99}, "cut"),
         ({"bits": 9}, "bits is 9; it must be one of 1, 2, 3"),
@@ -210,6 +212,29 @@ def steer_an_engine(edge, trainer):
         *_, last = statuses
     assert last["status"]["state"] == "RUN_STATE_ENDED"
     trainer.watch_until(lambda status: "sessions" not in status)
+
+
+def answers_of_a_handover(folder):
+    """The answers of an agent that is handed over from one trainer to another."""
+    socket = f"unix:{folder}/third.sock"
+    with trainer_process(PEERS_ALLOWED) as (_, here), trainer_process(PEERS_ALLOWED) as (_, there):
+        trainers = f'trainers=[{{name="here", address="{here}"}}, {{name="there", address="{there}"}}]'
+        placed = [*(flag for flag in SETTINGS if "deployment.cut" not in flag), 'placement={edge="0:2", here="2:"}']
+        with agent_process(f"control.listen={socket}", trainers, *placed, SLOWLY) as (agent, said):
+            said.first_event("controlled at")
+            edge = Operator(socket, EDGE)
+            edge.watch_until(lambda status: status["state"] == "RUN_STATE_TRAINING")
+            roles = [trainer["role"] for trainer in edge("ListTrainers")["trainers"]]
+            assert roles == ["TRAINER_ROLE_MEMBER", "TRAINER_ROLE_CANDIDATE"]
+            code, sentence = edge.refused("Handover", {"trainer": "nowhere"})
+            assert (code, "'nowhere' is not configured" in sentence) == ("invalid_argument", True)
+            assert edge("Handover", {"trainer": "there"})["fromTrainer"] == "here"
+            table = command(agent_app, "trainers", f"--control={socket}")
+            assert re.search(r"here\b.*\bnone\b.*\byes", table)
+            assert re.search(r"there\b.*\bmember\b.*\b2:4\b.*\byes", table)
+            edge("Drain", remember=False)
+            assert agent.wait(60) == ExitCode.TERMINATED
+    return {name: edge.answers[name] for name in ("ListTrainers", "Handover")}
 
 
 def close_sessions(operator):

@@ -144,7 +144,7 @@ async def test_a_ticket_for_blocks_lets_nobody_make_another_call_and_one_for_a_l
         ("far", [], RefusedError, "one or more"),
         ("near", [2], RefusedError, "'near' is no other trainer"),
         (AGENT, [2], RefusedError, "'edge' is no other trainer"),
-        ("stranger", [2], RefusedError, "'stranger' is no other trainer"),
+        ("no name", [2], RefusedError, "'no name' is no other trainer"),
     ],
 )
 async def test_only_blocks_that_are_held_are_offered_and_only_to_another_trainer(worker, blocks, error, says):

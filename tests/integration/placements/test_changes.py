@@ -144,7 +144,7 @@ async def test_a_placement_that_may_not_be_changes_nothing(tmp_path):
                     with pytest.raises(ConfigError) as refusal:
                         place(self.deployer, document(wrong))
                     refused.append(str(refusal.value))
-                with pytest.raises(ConfigError, match="not of this session"):
+                with pytest.raises(ConfigError, match="not configured"):
                     place(self.deployer, {**document(ALONE), "workers": [*WORKERS, "stranger"]})
 
     chosen = [*flags("cnn", "sgd"), *steps_of(6)]

@@ -49,10 +49,14 @@ def finished(chain, agent, expected):
 
 
 def place(chain, placed):
-    """Have the workers run these blocks."""
+    """Have the workers run these blocks. The run stands still meanwhile, or it might end before a trainer answers."""
     file = chain.folder / "wanted.json"
     file.write_text(json.dumps(chain.document(placed)))
-    return command(agent_app, "place", str(file), f"--control={chain.control}")
+    command(agent_app, "pause", f"--control={chain.control}")
+    try:
+        return command(agent_app, "place", str(file), f"--control={chain.control}")
+    finally:
+        command(agent_app, "resume", f"--control={chain.control}")
 
 
 def killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected):

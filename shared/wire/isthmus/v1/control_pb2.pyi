@@ -105,6 +105,34 @@ LOG_LEVEL_ERROR: LogLevel.ValueType  # 4
 """What could not be handled."""
 Global___LogLevel: _TypeAlias = LogLevel  # noqa: Y015
 
+class _TrainerRole:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TrainerRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrainerRole.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRAINER_ROLE_UNSPECIFIED: _TrainerRole.ValueType  # 0
+    """Not said."""
+    TRAINER_ROLE_MEMBER: _TrainerRole.ValueType  # 1
+    """Has the session open; it may have no blocks."""
+    TRAINER_ROLE_CANDIDATE: _TrainerRole.ValueType  # 2
+    """Has nothing of the session, and could be admitted."""
+    TRAINER_ROLE_LEFT_OUT: _TrainerRole.ValueType  # 3
+    """Was away for too long, so that the run goes on without it."""
+
+class TrainerRole(_TrainerRole, metaclass=_TrainerRoleEnumTypeWrapper):
+    """What a trainer is to the session."""
+
+TRAINER_ROLE_UNSPECIFIED: TrainerRole.ValueType  # 0
+"""Not said."""
+TRAINER_ROLE_MEMBER: TrainerRole.ValueType  # 1
+"""Has the session open; it may have no blocks."""
+TRAINER_ROLE_CANDIDATE: TrainerRole.ValueType  # 2
+"""Has nothing of the session, and could be admitted."""
+TRAINER_ROLE_LEFT_OUT: TrainerRole.ValueType  # 3
+"""Was away for too long, so that the run goes on without it."""
+Global___TrainerRole: _TypeAlias = TrainerRole  # noqa: Y015
+
 class _EdgeSessionState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -259,12 +287,15 @@ class Pins(_message.Message):
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
+    TRAINER_FIELD_NUMBER: _builtins.int
     cut: _builtins.int
     """Blocks on the edge."""
     bits: _builtins.int
     """Bits of an element of the features: 1 to 8, 16 or 32."""
     staleness: _builtins.int
     """K."""
+    trainer: _builtins.str
+    """The only trainer that has blocks."""
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of a chain: the blocks before each worker but the first."""
@@ -276,10 +307,11 @@ class Pins(_message.Message):
         bits: _builtins.int | None = ...,
         staleness: _builtins.int | None = ...,
         cuts: _abc.Iterable[_builtins.int] | None = ...,
+        trainer: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "_trainer", b"_trainer", "bits", b"bits", "cut", b"cut", "staleness", b"staleness", "trainer", b"trainer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "_trainer", b"_trainer", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness", "trainer", b"trainer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bits: _TypeAlias = _typing.Literal["bits"]  # noqa: Y015
     _WhichOneofArgType__bits: _TypeAlias = _typing.Literal["_bits", b"_bits"]  # noqa: Y015
@@ -287,12 +319,16 @@ class Pins(_message.Message):
     _WhichOneofArgType__cut: _TypeAlias = _typing.Literal["_cut", b"_cut"]  # noqa: Y015
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
     _WhichOneofArgType__staleness: _TypeAlias = _typing.Literal["_staleness", b"_staleness"]  # noqa: Y015
+    _WhichOneofReturnType__trainer: _TypeAlias = _typing.Literal["trainer"]  # noqa: Y015
+    _WhichOneofArgType__trainer: _TypeAlias = _typing.Literal["_trainer", b"_trainer"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bits) -> _WhichOneofReturnType__bits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cut) -> _WhichOneofReturnType__cut | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trainer) -> _WhichOneofReturnType__trainer | None: ...
 
 Global___Pins: _TypeAlias = Pins  # noqa: Y015
 
@@ -885,12 +921,15 @@ class PinRequest(_message.Message):
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
+    TRAINER_FIELD_NUMBER: _builtins.int
     cut: _builtins.int
     """Blocks on the edge, from 1."""
     bits: _builtins.int
     """Bits of an element of the features: 1 to 8, 16 or 32."""
     staleness: _builtins.int
     """K."""
+    trainer: _builtins.str
+    """The only trainer that has blocks."""
     @_builtins.property
     def cuts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of a chain: the blocks before each worker but the first, rising."""
@@ -902,10 +941,11 @@ class PinRequest(_message.Message):
         bits: _builtins.int | None = ...,
         staleness: _builtins.int | None = ...,
         cuts: _abc.Iterable[_builtins.int] | None = ...,
+        trainer: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "_trainer", b"_trainer", "bits", b"bits", "cut", b"cut", "staleness", b"staleness", "trainer", b"trainer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bits", b"_bits", "_cut", b"_cut", "_staleness", b"_staleness", "_trainer", b"_trainer", "bits", b"bits", "cut", b"cut", "cuts", b"cuts", "staleness", b"staleness", "trainer", b"trainer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bits: _TypeAlias = _typing.Literal["bits"]  # noqa: Y015
     _WhichOneofArgType__bits: _TypeAlias = _typing.Literal["_bits", b"_bits"]  # noqa: Y015
@@ -913,12 +953,16 @@ class PinRequest(_message.Message):
     _WhichOneofArgType__cut: _TypeAlias = _typing.Literal["_cut", b"_cut"]  # noqa: Y015
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
     _WhichOneofArgType__staleness: _TypeAlias = _typing.Literal["_staleness", b"_staleness"]  # noqa: Y015
+    _WhichOneofReturnType__trainer: _TypeAlias = _typing.Literal["trainer"]  # noqa: Y015
+    _WhichOneofArgType__trainer: _TypeAlias = _typing.Literal["_trainer", b"_trainer"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bits) -> _WhichOneofReturnType__bits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cut) -> _WhichOneofReturnType__cut | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trainer) -> _WhichOneofReturnType__trainer | None: ...
 
 Global___PinRequest: _TypeAlias = PinRequest  # noqa: Y015
 
@@ -955,22 +999,26 @@ class ReleaseRequest(_message.Message):
     CUT_FIELD_NUMBER: _builtins.int
     BITS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
+    TRAINER_FIELD_NUMBER: _builtins.int
     cut: _builtins.bool
     """The cut's, or those of a chain."""
     bits: _builtins.bool
     """The bit width's."""
     staleness: _builtins.bool
     """K's."""
+    trainer: _builtins.bool
+    """The trainer's."""
     def __init__(
         self,
         *,
         cut: _builtins.bool = ...,
         bits: _builtins.bool = ...,
         staleness: _builtins.bool = ...,
+        trainer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits", "cut", b"cut", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bits", b"bits", "cut", b"cut", "staleness", b"staleness", "trainer", b"trainer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1043,6 +1091,143 @@ class PlaceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlaceResponse: _TypeAlias = PlaceResponse  # noqa: Y015
+
+@_typing.final
+class HandoverRequest(_message.Message):
+    """Which trainer gets what another one has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAINER_FIELD_NUMBER: _builtins.int
+    FROM_TRAINER_FIELD_NUMBER: _builtins.int
+    trainer: _builtins.str
+    """The trainer that has no blocks yet."""
+    from_trainer: _builtins.str
+    """The one that has them; left out, the only one that has any."""
+    def __init__(
+        self,
+        *,
+        trainer: _builtins.str = ...,
+        from_trainer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_trainer", b"from_trainer", "trainer", b"trainer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandoverRequest: _TypeAlias = HandoverRequest  # noqa: Y015
+
+@_typing.final
+class HandoverResponse(_message.Message):
+    """It has them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    FROM_TRAINER_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """The version of the placement in force."""
+    from_trainer: _builtins.str
+    """The one that had them."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        from_trainer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_trainer", b"from_trainer", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandoverResponse: _TypeAlias = HandoverResponse  # noqa: Y015
+
+@_typing.final
+class ListTrainersRequest(_message.Message):
+    """Asks for the trainers that are configured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrainersRequest: _TypeAlias = ListTrainersRequest  # noqa: Y015
+
+@_typing.final
+class ListTrainersResponse(_message.Message):
+    """The trainers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAINERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trainers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrainerListing]:
+        """Nearest to the device first."""
+
+    def __init__(
+        self,
+        *,
+        trainers: _abc.Iterable[Global___TrainerListing] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trainers", b"trainers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTrainersResponse: _TypeAlias = ListTrainersResponse  # noqa: Y015
+
+@_typing.final
+class TrainerListing(_message.Message):
+    """A trainer that is configured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    REACHABLE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    address: _builtins.str
+    """host:port."""
+    role: Global___TrainerRole.ValueType
+    """What it is to the session."""
+    reachable: _builtins.bool
+    """Whether it answers now."""
+    reason: _builtins.str
+    """Why it does not; empty where it does."""
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The blocks whose weights it has, as ranges."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        role: Global___TrainerRole.ValueType = ...,
+        blocks: _abc.Iterable[_builtins.str] | None = ...,
+        reachable: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "blocks", b"blocks", "name", b"name", "reachable", b"reachable", "reason", b"reason", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainerListing: _TypeAlias = TrainerListing  # noqa: Y015
 
 @_typing.final
 class SetPlannerRequest(_message.Message):

@@ -88,6 +88,16 @@ class EdgeControlServiceStub:
                 request_serializer=isthmus_dot_v1_dot_control__pb2.PlaceRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_control__pb2.PlaceResponse.FromString,
                 _registered_method=True)
+        self.Handover = channel.unary_unary(
+                '/isthmus.v1.EdgeControlService/Handover',
+                request_serializer=isthmus_dot_v1_dot_control__pb2.HandoverRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_control__pb2.HandoverResponse.FromString,
+                _registered_method=True)
+        self.ListTrainers = channel.unary_unary(
+                '/isthmus.v1.EdgeControlService/ListTrainers',
+                request_serializer=isthmus_dot_v1_dot_control__pb2.ListTrainersRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_control__pb2.ListTrainersResponse.FromString,
+                _registered_method=True)
         self.SetPlanner = channel.unary_unary(
                 '/isthmus.v1.EdgeControlService/SetPlanner',
                 request_serializer=isthmus_dot_v1_dot_control__pb2.SetPlannerRequest.SerializeToString,
@@ -170,12 +180,12 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Pin(self, request, context):
-        """Holds the cut, the bit width of the features or K, each that is given, until Release. What was pinned before stays pinned.
+        """Holds the cut, the bit width of the features, K or the trainer, each that is given, until Release. What was pinned before stays pinned.
         The change begins at once: K and bits hold from the next batch on, and the cut moves at the next step boundary. The answer
-        comes before that; Watch shows the change. A decision engine chooses what is not pinned; without one the rest stays as it
-        is. Pins end with the process.
-        INVALID_ARGUMENT: nothing to pin, a cut, width or K that cannot be or that the engine's profile has not measured, or a K
-        above the trainer's limit. FAILED_PRECONDITION: no session is open yet, or K follows a schedule. UNAVAILABLE: K
+        comes before that; Watch shows the change. Only a trainer is pinned once the run is handed over to it, as Handover says.
+        A decision engine chooses what is not pinned; without one the rest stays as it is. Pins end with the process.
+        INVALID_ARGUMENT: nothing to pin, a cut, width, K or trainer that cannot be or that the engine's profile has not measured, or
+        a K above the trainer's limit. FAILED_PRECONDITION: no session is open yet, or K follows a schedule. UNAVAILABLE: K
         is to be pinned, and the trainer cannot be asked for its limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -197,6 +207,25 @@ class EdgeControlServiceServicer:
         session is open yet, a decision engine runs, or the placement stays as it is,
         because a trainer refuses the other one or blocks cannot move. ABORTED: something else was wanted before this came into
         force, or the run ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Handover(self, request, context):
+        """Gives a trainer all that another one has: it is admitted, and gets the blocks straight from the other one at a step
+        boundary. The answer comes when it has them. The other one is released once a checkpoint is shared.
+        INVALID_ARGUMENT: no such trainer is configured, it has blocks already, may not have what it would get, or several trainers
+        have blocks and none is named. FAILED_PRECONDITION: no session is open yet, a trainer is pinned, or the placement stays as
+        it is, because the trainer is away or refuses. ABORTED: something else was wanted before this came into force, or the run
+        ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTrainers(self, request, context):
+        """The trainers that are configured: members of the session and candidates, and whether each answers now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -277,6 +306,16 @@ def add_EdgeControlServiceServicer_to_server(servicer, server):
                     servicer.Place,
                     request_deserializer=isthmus_dot_v1_dot_control__pb2.PlaceRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_control__pb2.PlaceResponse.SerializeToString,
+            ),
+            'Handover': grpc.unary_unary_rpc_method_handler(
+                    servicer.Handover,
+                    request_deserializer=isthmus_dot_v1_dot_control__pb2.HandoverRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_control__pb2.HandoverResponse.SerializeToString,
+            ),
+            'ListTrainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTrainers,
+                    request_deserializer=isthmus_dot_v1_dot_control__pb2.ListTrainersRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_control__pb2.ListTrainersResponse.SerializeToString,
             ),
             'SetPlanner': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPlanner,
@@ -529,6 +568,60 @@ class EdgeControlService:
             '/isthmus.v1.EdgeControlService/Place',
             isthmus_dot_v1_dot_control__pb2.PlaceRequest.SerializeToString,
             isthmus_dot_v1_dot_control__pb2.PlaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Handover(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.EdgeControlService/Handover',
+            isthmus_dot_v1_dot_control__pb2.HandoverRequest.SerializeToString,
+            isthmus_dot_v1_dot_control__pb2.HandoverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTrainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.EdgeControlService/ListTrainers',
+            isthmus_dot_v1_dot_control__pb2.ListTrainersRequest.SerializeToString,
+            isthmus_dot_v1_dot_control__pb2.ListTrainersResponse.FromString,
             options,
             channel_credentials,
             insecure,

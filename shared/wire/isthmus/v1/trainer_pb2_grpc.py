@@ -244,8 +244,8 @@ class TrainerServiceServicer:
         placement changes. The ticket of the answer stands in the place of a token, for DownloadBlock alone and as often as needed,
         until another placement comes into force, an agent joins, or the same worker is offered other blocks.
         With a checkpoint the blocks are given as they are in it on disk, and the ticket outlives changes of the placement.
-        FAILED_PRECONDITION: a block is not held here. NOT_FOUND: no such checkpoint is here. INVALID_ARGUMENT: no other trainer of
-        the session has that name. ABORTED: another agent has joined since.
+        FAILED_PRECONDITION: a block is not held here. NOT_FOUND: no such checkpoint is here. INVALID_ARGUMENT: no other trainer can
+        have that name, or as many workers have such tickets as a session can have. ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

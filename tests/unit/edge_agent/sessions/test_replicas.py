@@ -34,7 +34,7 @@ class Worker:
 async def replicated(failure):
     """The workers after far has failed at block 0, and the trainers that were asked for no more."""
     near, far, device = Worker("near"), Worker("far", failure), Worker(AGENT)
-    members = Members({"near": near, "far": far}, (), PLACEMENT)
+    members = Members({"near": near, "far": far}, (), PLACEMENT, {})
     experiment = SimpleNamespace(chain=chain_of(dropping()), is_raw=lambda block: block == 0, may_keep=lambda *_: True)
     try:
         assert await replicate(SimpleNamespace(members=members, experiment=experiment), device, NAME, PLACEMENT)

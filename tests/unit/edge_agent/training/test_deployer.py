@@ -1,5 +1,6 @@
 """Wishes for another placement, before they come into force: which of them counts, and who is named as the chooser."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.pause import StepBoundary
 from shared.errors import StoppedError
-from shared.placement import at_cuts, two_workers
+from shared.placement import at_cuts, hand_over, two_workers
 
 START = two_workers("edge", "trainer", 1, 4, 8)
 
@@ -33,8 +34,13 @@ def session():
 
 
 @pytest.fixture
-def deployer(session):
-    return Deployer(session, None, StepBoundary(), None, lambda: True)
+def unprepared():
+    return asyncio.Event()
+
+
+@pytest.fixture
+def deployer(session, unprepared):
+    return Deployer(session, None, StepBoundary(), None, lambda: True, unprepared)
 
 
 def test_what_the_engine_wants_does_not_replace_what_an_operator_waits_for(deployer):
@@ -46,7 +52,7 @@ def test_what_the_engine_wants_does_not_replace_what_an_operator_waits_for(deplo
 def test_an_operator_replaces_what_the_engine_wants_and_may_take_it_back(deployer):
     deployer.want(elsewhere(3), Chooser.ENGINE)
     deployer.want(START, Chooser.OPERATOR)
-    assert not deployer.is_wanted
+    assert not deployer.is_ready
 
 
 async def test_of_two_operators_the_later_counts_and_the_earlier_is_told(deployer):
@@ -73,3 +79,11 @@ def test_a_placement_to_which_training_went_back_was_chosen_by_recovery(deployer
     assert deployer.chosen_by is Chooser.CONFIGURATION
     session.placement = elsewhere(4)
     assert str(deployer.chosen_by) == "recovery"
+
+
+def test_a_trainer_that_is_to_have_its_first_blocks_is_prepared_before_any_boundary(deployer, unprepared):
+    deployer.want(elsewhere(2), Chooser.OPERATOR)
+    assert (deployer.is_due, unprepared.is_set()) == (True, False), "the trainer has blocks already"
+    deployer.want(hand_over(START, "trainer", "other"), Chooser.OPERATOR)
+    assert (deployer.is_due, unprepared.is_set()) == (False, True)
+    assert deployer.named == {"edge", "trainer", "other"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError, ProtocolError
@@ -28,9 +28,11 @@ from shared.placement import (
     check,
     crossings,
     first_worker,
+    hand_over,
     held_blocks,
     stages,
     two_workers,
+    with_worker,
 )
 from tests.support.placements import EVERYBODY, WORKERS, Step, models, placements
 
@@ -340,3 +342,30 @@ def test_a_whole_batch_is_never_too_small():
     whole = Rows(0, 1)
     one = stacked(tiles=(Tile("edge", 0, 4, whole),), sources=(Source("edge", whole),))
     check(replace(one, batch_size=1), norm, ALONE)
+
+
+@given(data=st.data())
+def test_a_handover_gives_another_worker_all_of_one_and_back_is_as_before(data):
+    model = data.draw(models())
+    placement = data.draw(placements(model))
+    assume(all(source.worker != "near" for source in placement.sources))
+    after = hand_over(placement, "near", "there")
+    check(
+        after, model, Permissions(inputs_to=EVERYBODY.inputs_to | {"there"}, labels_to=EVERYBODY.labels_to | {"there"})
+    )
+    assert held_blocks(after, "there") == held_blocks(placement, "near")
+    assert not held_blocks(after, "near")
+    assert held_blocks(after, "far") == held_blocks(placement, "far")
+    assert replace(hand_over(after, "there", "near"), version=placement.version) == placement
+
+
+def test_two_named_workers_change_places_in_a_handover():
+    placement = replace(stacked(("edge", 0, 2), ("near", 2, 4)), labels=frozenset({"near"}))
+    after = hand_over(placement, "near", "far")
+    assert (after.workers, after.tiles[1].worker, after.labels) == (("edge", "far", "near"), "far", {"far"})
+
+
+def test_a_worker_without_a_part_is_named_last_and_once():
+    placement = stacked(("edge", 0, 4))
+    assert with_worker(placement, "there").workers == (*WORKERS, "there")
+    assert with_worker(placement, "near") == placement

@@ -1,0 +1,70 @@
+"""Admission of a trainer to a running session, and its release: beside training, which neither pauses nor notices it."""
+
+import asyncio
+
+import structlog
+
+from edge_agent.sessions.joining import OTHERS_SECONDS
+from edge_agent.sessions.messages import FAREWELL_SECONDS
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
+from edge_agent.sessions.worker_calls import Position
+from shared.checkpoint import CheckpointName
+from shared.client.retry import Retry
+from shared.errors import FencedError, IsthmusError, SessionLostError
+
+_log = structlog.get_logger(__name__)
+
+
+async def admit(session: OpenSession, name: str) -> None:
+    """Have a trainer as a member of the running session: the model is built there, and it is joined with the present term.
+
+    It has no blocks until a placement gives it some, which also tells it lineage and step. A trainer that was left out,
+    or absent, forgets the blocks that it had. Repeating it changes nothing. Raises the IsthmusError of the trainer.
+    """
+    members = session.members
+    # A candidate has an id if an earlier admission was interrupted.
+    recorded = session.stored.record.trainer_sessions.get(name, "")
+    trainer = members.everybody.get(name) or TrainerWorker(name, members.candidates[name], recorded, session.state)
+    # A trainer may serve again while its connection still waits for the next attempt.
+    await Retry(OTHERS_SECONDS).run(trainer.client.check_serving)
+    try:
+        if members.are_present([name]):
+            await trainer.remind()
+        else:
+            await _join(session, trainer)
+    except SessionLostError:
+        await trainer.open()
+    members.admit(trainer)
+    if name in session.stored.record.left_out:
+        await session.threads.disk.run(session.stored.set_left_out, members.left_out)
+
+
+async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
+    """Join a trainer that is no present member, and make it hold nothing. Raises SessionLostError if it has not the session."""
+    if not trainer.session_id:
+        await trainer.open()
+        return
+    trainer.forget_blocks()
+    try:
+        position = await trainer.position()
+    except FencedError:  # It was joined with this term before it was away.
+        position = Position()
+    in_force = True, session.placement.version
+    if (position.is_whole, position.placement_version) != in_force:
+        await trainer.restore(CheckpointName(0, 0), session.state.plan)
+
+
+async def release(session: OpenSession, name: str) -> None:
+    """Have a member without blocks forget the session, which goes on without it. It is a candidate then.
+
+    A trainer that does not answer forgets the session by itself, later. Raises StorageError.
+    """
+    try:
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await session.members[name].end(resumable=False)
+    except (IsthmusError, TimeoutError) as failure:
+        _log.warning("a trainer was not told of its release", trainer=name, reason=str(failure) or "it did not answer")
+    await session.threads.disk.run(session.stored.forget_trainer_session, name)
+    session.members.release(name)
+    _log.info("trainer released", trainer=name)

@@ -1,0 +1,59 @@
+"""Members that come and go beside training: trainers that a requested placement needs, and those that no placement names."""
+
+import asyncio
+
+import structlog
+
+from edge_agent.sessions.admission import admit, release
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.deployer import Deployer
+from edge_agent.training.events import CheckpointShared
+from shared.errors import IsthmusError
+from shared.placement import Placement
+
+_log = structlog.get_logger(__name__)
+
+
+class Admissions:
+    """The members of one session, kept as its placements need them. Used on the event loop."""
+
+    def __init__(
+        self, session: OpenSession, deployer: Deployer, due: asyncio.Event, *, keeps_checkpoints: bool
+    ) -> None:
+        """due: set when a placement needs trainers that are no members yet."""
+        self._session = session
+        self._deployer = deployer
+        self._due = due
+        self._keeps_checkpoints = keeps_checkpoints
+        self._shared: Placement | None = None
+        """Placement of the newest shared checkpoint, if this process knows it."""
+
+    def note_shared(self, event: CheckpointShared) -> None:
+        """Note that the run can go back to a newer checkpoint."""
+        self._shared = event.placement
+        self._due.set()
+
+    async def keep(self) -> None:
+        """Keep the members, until this is cancelled: between two joins of the trainers, while links are up."""
+        while True:
+            self._due.clear()
+            await self._deployer.prepare()
+            await self._tell_those_behind()
+            await self._release_others()
+            await self._due.wait()
+
+    async def _tell_those_behind(self) -> None:
+        """Have trainers without blocks forget those that they had, unless they are released soon."""
+        for name in self._session.members.behind & self._deployer.named:
+            try:
+                await admit(self._session, name)
+            except IsthmusError as failure:
+                self._session.members.miss(name, str(failure))
+
+    async def _release_others(self) -> None:
+        """Release the trainers that no placement names to which the run may go: forward, or back to a checkpoint."""
+        shared = self._shared if self._keeps_checkpoints else self._session.placement
+        if shared is None:
+            return
+        for name in self._session.members.keys() - self._deployer.named - set(shared.workers):
+            await release(self._session, name)
