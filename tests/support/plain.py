@@ -20,6 +20,7 @@ from shared.codec import FeedbackMode, codec_by_name, compensate, compression_er
 from shared.model.build import build_model
 from shared.model.chain import Chain, build_chain
 from shared.model.inputs import Inputs, by_place, features_of_inputs
+from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.registry import OptimizerConfig, is_lossy
 from shared.training.recipe import Recipe
@@ -92,6 +93,8 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
         total_steps=total,
     )
     module = build_model(config.model.factory, config.model.kwargs, training.seed).train()
+    if config.model.output is not None:
+        choose_output(module, config.model.output)
     learns = config.model.learns
     for name, parameter in module.named_parameters():
         is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
