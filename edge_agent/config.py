@@ -156,8 +156,9 @@ class TrainingConfig(Section):
 
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
-    """Profile of two workers or of a chain, as `edge-agent profile` measured it. With it, the engine moves blocks and
-    changes the bit widths and K while training goes on, as devices and links change. Left out, they stay as they are."""
+    """Profile of two workers, of a chain or of three tiers, as `edge-agent profile` measured it. With it, the engine moves
+    blocks and changes shares, bit widths and K while training goes on, as devices and links change. Left out, they stay as
+    they are."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])

@@ -88,6 +88,14 @@ class Experiment(Workload):
         """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
         check_permitted(placement, self, self._labels_to)
 
+    @property
+    def labels_to(self) -> frozenset[str] | None:
+        """The workers that may have labels, under every placement; None where those that compute the loss may."""
+        if not self.labels_that_are_inputs:
+            return self._labels_to
+        permitted = frozenset((AGENT, *self.config.privacy.inputs_to))
+        return permitted if self._labels_to is None else permitted & self._labels_to
+
     def is_whole(self, block: int) -> bool:
         """Tell whether one worker has to run a block on all samples of a batch."""
         return block == len(self.chain.blocks) - 1 and not is_divisible(self.config.training.loss)
@@ -130,7 +138,12 @@ class Experiment(Workload):
 
         A codec stays where it has the width that is wanted; others are of the configured one's family.
         """
-        placed = self._after(before, replace(layout.placement(before.workers), version=before.version))
+        placed = layout.placement(before.workers)
+        # The order says who dials whom, so it stays.
+        configured = (AGENT, *(trainer.name for trainer in self.config.all_trainers))
+        order = before.workers if len(placed.workers) == len(before.workers) else configured
+        workers = tuple(name for name in order if name in placed.workers)
+        placed = self._after(before, replace(placed, version=before.version, workers=workers))
         first = self.config.deployment.first_codec
         codecs = {}
         for route, name in placed.codecs.items():
