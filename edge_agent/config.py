@@ -29,7 +29,7 @@ from shared.config import (
 )
 from shared.errors import ConfigError
 from shared.planner_names import DEFAULT_BITS
-from shared.registry import LOSSES, OptimizerConfig, Precision, bit_widths
+from shared.registry import LOSSES, OptimizerConfig, Precisions, bit_widths
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
@@ -128,10 +128,11 @@ class TrainingConfig(Section):
     """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
     Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
     begins with empty state. Left out, the weights are drawn from the seed."""
-    precision: Precision = "fp32"
+    precision: Precisions = Field(default="fp32", examples=[{"gpu": "bf16"}])
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
     in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.
-    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped."""
+    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped. A table has
+    one for each worker, as { edge = "fp32", gpu = "bf16" }; a worker that it does not name has "fp32"."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: it goes by the mean of their losses, as that of one larger batch would. Steps, K and schedules
     count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
@@ -279,7 +280,18 @@ class EdgeConfig(Config):
         if self.placement.given and self.deployment.cut is not None:
             raise ValueError("deployment.cut and placement both say which blocks run where; leave one of them out")
         permitted = {"privacy.inputs_to": self.privacy.inputs_to, "privacy.gradients_to": self.privacy.gradients_to}
-        check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted)
+        precision = self.training.precision
+        precise = {"training.precision": precision if isinstance(precision, dict) else ()}
+        check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted, precise)
+        return self
+
+    @model_validator(mode="after")
+    def _the_engine_knows_one_precision(self) -> Self:
+        if self.engine.profile is not None and isinstance(self.training.precision, dict):
+            raise ValueError(
+                "engine.profile is set and training.precision differs between workers; the engine knows the costs of one, so "
+                "leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

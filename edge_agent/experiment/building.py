@@ -57,8 +57,9 @@ class Experiment(Workload):
         _check_source(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
-        check_precision(self.recipe.precision, device, AGENT)
-        self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
+        check_precision(self.recipe.precision_of(AGENT), device, AGENT)
+        precision = self.recipe.precision_of(AGENT)
+        self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT), precision)
 
     def placed(self, document: object, before: Placement) -> Placement:
         """The placement in a decoded document (isthmus.placement/v1) that may come after another one of the same session.
