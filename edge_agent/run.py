@@ -16,13 +16,14 @@ from structlog.contextvars import unbind_contextvars
 
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
+from edge_agent.adaptation.first_trainer import first_trainer
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
@@ -52,8 +53,8 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit, Events
-from shared.placement import held_blocks
-from shared.planning import Layout, Profile
+from shared.placement import Placement, held_blocks
+from shared.planning import Profile
 from shared.telemetry.logs import bind_run
 from shared.telemetry.metrics import serving_metrics
 from shared.training.device import prepare_process
@@ -138,8 +139,8 @@ class _Prepared(NamedTuple):
     config: EdgeConfig
     experiment: Experiment
     profile: Profile | None
-    start: Layout | None
-    """Layout that a new session begins with, where that was planned."""
+    first: Placement
+    """Placement that a new session begins with."""
     folder: LocalFiles | None
     """Folder in which this agent keeps its sessions."""
     stored: StoredSession | None
@@ -154,13 +155,16 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
         experiment.run_id = stored.record.session_id
     bind_run(experiment.run_id)
     events.emit(Prepared(experiment.run_id))
+    if stored is None and config.has_candidates:
+        experiment.begin_with(await first_trainer(config))
     profile = await asyncio.to_thread(load_run_profile, experiment)
-    start = await planned_start(experiment, profile) if profile is not None and stored is None else None
+    plans = profile is not None and stored is None and has_one_cut(experiment.placement)
+    start = await planned_start(experiment, profile) if profile is not None and plans else None
     if start is not None:
         experiment.begin_at(experiment.laid_out(start, experiment.placement))
     elif stored is None:
         await asyncio.to_thread(warn_of_small_share, experiment)
-    return _Prepared(config, experiment, profile, start, folder, stored)
+    return _Prepared(config, experiment, profile, experiment.placement, folder, stored)
 
 
 async def _train_or_deliver(
@@ -297,8 +301,7 @@ class _Runs:
                     run.session.state.step_log.rolled_back(0)
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
                 experiment.run_id = run.session.id
-                if prepared.start is not None:
-                    experiment.begin_at(experiment.laid_out(prepared.start, experiment.placement))
+                experiment.begin_at(prepared.first)
 
     async def _open(
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None

@@ -46,6 +46,18 @@ def load_factory(
     return factory  # type: ignore[no-any-return]
 
 
+def is_allowed(name: str, allowed: Allowed) -> bool:
+    """Tell whether a name may be named, as far as the name tells. Nothing is imported."""
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        return False
+    module_name, attribute = name.split(":")
+    try:
+        _packages_for(name, module_name, attribute, allowed)
+    except NotAllowedError:
+        return False
+    return True
+
+
 def _packages_for(name: str, module_name: str, attribute: str, allowed: Allowed) -> list[str] | None:
     """The allowed packages that the name lies under; None where the name itself is allowed. Raises NotAllowedError."""
     if name in allowed:

@@ -60,6 +60,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "DialPeers": unary(method(calls.dial_peers), **message(pb.DialPeersRequest)),
             "CheckPeers": unary(method(calls.check_peers), **message(pb.CheckPeersRequest)),
             "MeasureLink": unary(method(calls.measure_link), **message(pb.MeasureLinkRequest)),
+            "Probe": unary(method(service.probing.probe), **message(pb.ProbeRequest)),
             "OfferBlocks": unary(method(offered.offer_blocks), **message(pb.OfferBlocksRequest)),
             "FetchBlocks": down(method(offered.fetch_blocks), **message(pb.FetchBlocksRequest)),
             "CheckpointWorker": down(method(calls.checkpoint_worker), **message(pb.CheckpointWorkerRequest)),

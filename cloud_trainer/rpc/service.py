@@ -18,9 +18,11 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
 from cloud_trainer.rpc.link_rpc import LinkRpc
 from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
+from cloud_trainer.rpc.probing import Probing
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.building import check_request, run_of
+from cloud_trainer.sessions.busy_share import BusyShare
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
@@ -84,6 +86,7 @@ class TrainerService:
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
+        self.probing = Probing(config, self.sessions, self._shutdown, BusyShare(lambda: self._threads.compute_seconds))
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:

@@ -80,6 +80,15 @@ class SessionRegistry:
         place = self._places.get(session_id)
         return None if place is None else place.owner
 
+    @property
+    def free_for_caller(self) -> int:
+        """Return the number of sessions that the caller may open now."""
+        free = self.limit - len(self._places)
+        if self._limit_per_subject is not None:
+            own = sum(place.owner == caller().subject for place in self._places.values())
+            free = min(free, self._limit_per_subject - own)
+        return max(free, 0)
+
     def reserve(self, session_id: str | None = None) -> str:
         """Reserve a place for a session of the caller: a new one with a new id, or one that comes back.
 

@@ -48,6 +48,11 @@ class TrainerThreads:
         """Return a session's lane on the codec thread."""
         return self._codec.of(session_id)
 
+    @property
+    def compute_seconds(self) -> float:
+        """Return the time for which the compute thread was busy so far."""
+        return self._steps.busy_seconds
+
     async def build(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that builds a model for the caller of this RPC, on the building thread."""
         return await self._building.of(caller().subject).run(function, *args, **kwargs)

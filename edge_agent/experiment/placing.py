@@ -107,14 +107,13 @@ def codec_schedules(config: EdgeConfig) -> dict[Cargo, Schedule[str]]:
 
 def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
-    is_planned = len(config.all_trainers) > 1 and config.engine.profile is not None
-    if not config.all_trainers or is_planned:
+    if not config.all_trainers:
         return _alone(workload)
     cut = config.deployment.cut or _default_cut(chain)
     check_cut(cut, chain)
     return two_workers(
         AGENT,
-        config.only_trainer.name,
+        config.all_trainers[0].name,
         cut,
         len(chain.blocks),
         workload.batch_size,
@@ -130,13 +129,8 @@ def _default_cut(chain: Chain) -> int:
 
 
 def _alone(workload: Workload) -> Placement:
-    """All blocks on this device: for good where there is no trainer, and else until the run is planned."""
+    """All blocks on this device, and no other worker."""
     config, blocks = workload.config, len(workload.chain.blocks)
-    if config.all_trainers and config.deployment.cut is not None:
-        raise ConfigError(
-            f"deployment.cut is {config.deployment.cut}, which is the cut of two workers, and trainers names several; leave it "
-            "out, or say in [placement] which blocks each of them runs"
-        )
     if config.deployment.cut not in (None, blocks):
         raise ConfigError(
             f"deployment.cut is {config.deployment.cut} and trainers is empty, so nobody has the blocks from there on; give a "
@@ -147,7 +141,7 @@ def _alone(workload: Workload) -> Placement:
         version=0,
         blocks=blocks,
         batch_size=workload.batch_size,
-        workers=(AGENT, *(trainer.name for trainer in config.all_trainers)),
+        workers=(AGENT,),
         tiles=(Tile(AGENT, 0, blocks, whole),),
         sources=(Source(AGENT, whole),),
         staleness=config.deployment.first_staleness,

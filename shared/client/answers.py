@@ -80,6 +80,11 @@ class AnswerJudge:
         self._demand(call, "round_trip_seconds", answer.round_trip_seconds, is_duration, _DURATION)
         return answer
 
+    def probed(self, answer: pb.ProbeResponse) -> pb.ProbeResponse:
+        """The share of time, which is divided by."""
+        self._demand("Probe", "busy", answer.busy, lambda share: 0.0 <= share <= 1.0, "from 0 to 1")
+        return answer
+
     def copy_timed(self, answer: pb.TrainCopyResponse) -> pb.CopyTiming:
         """Judge the durations of training a copy."""
         call, told = "TrainCopy", answer.timing

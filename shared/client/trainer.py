@@ -104,6 +104,11 @@ class TrainerClient:
         """See `TrainerService.MeasureLink`."""
         return self._judge.measured_link(await self._connection.call("MeasureLink", request, pb.MeasureLinkResponse))
 
+    async def probe(self, factory: str) -> pb.ProbeResponse:
+        """Ask the trainer what a session with a model of this factory would find. See `TrainerService.Probe`."""
+        request = pb.ProbeRequest(protocol_version=PROTOCOL_VERSION, factory=factory)
+        return self._judge.probed(await self._connection.call("Probe", request, pb.ProbeResponse))
+
     async def time_copy(self, request: pb.TrainCopyRequest) -> pb.CopyTiming:
         """Measure the time that training a copy takes; see `TrainerService.TrainCopy`."""
         return self._judge.copy_timed(await self._train_copy(request))

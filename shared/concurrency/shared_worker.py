@@ -37,6 +37,9 @@ class SharedWorker:
         self._changed = threading.Condition()
         self._closed = False
         self._running = 0
+        self._busy_seconds = 0.0
+        self._busy_since: float | None = None
+        """Time at which the running call on the shared thread began, by time.monotonic."""
         start_thread(name, prepare, self._serve)
 
     def of(self, account: str) -> "Lane":
@@ -68,6 +71,12 @@ class SharedWorker:
         with self._changed:
             return self._queue.is_wanted(account)
 
+    @property
+    def busy_seconds(self) -> float:
+        """Return the time for which the shared thread has run calls so far, its present one included."""
+        with self._changed:
+            return self._busy_seconds + (0.0 if self._busy_since is None else time.monotonic() - self._busy_since)
+
     def close(self) -> None:
         """Drop the calls that wait, and end the threads once the running calls end."""
         with self._changed:
@@ -95,8 +104,16 @@ class SharedWorker:
             account, job = taken
             run = partial(self._run, account, job)
             if not (job.aside and self._start_aside(run)):
-                run()
+                self._run_here(run)
             del taken, job, run  # otherwise its objects would stay until the next call
+
+    def _run_here(self, run: Callable[[], None]) -> None:
+        with self._changed:
+            self._busy_since = began = time.monotonic()
+        run()
+        with self._changed:
+            self._busy_seconds += time.monotonic() - began
+            self._busy_since = None
 
     def _next(self) -> tuple[str, _Job] | None:
         """The next job; None when the worker is closed."""

@@ -19,7 +19,7 @@ from shared.registry.codecs import (
 from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
 from shared.registry.policies import POLICIES
-from shared.registry.precisions import Precision, Precisions
+from shared.registry.precisions import Precision
 
 __all__ = [
     "CODECS",
@@ -33,7 +33,6 @@ __all__ = [
     "OptimizerSettings",
     "OptimizerSpec",
     "Precision",
-    "Precisions",
     "bit_widths",
     "codec_bits",
     "codec_family",

@@ -5,18 +5,16 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from shared.planning.cost import (
-    Conditions,
     Direction,
     Loads,
     bits_between,
     computing_seconds,
     joined,
+    loads_of,
     moved_bits,
     runs_of,
 )
-from shared.planning.families.loads_at import loads_at
 from shared.planning.families.question import Question
-from shared.planning.families.registry import permits
 from shared.planning.layout import Layout
 from shared.planning.measurements import Bools, Floats, Ints
 from shared.planning.profile import Profile
@@ -105,24 +103,22 @@ class Pool:
         }
 
 
-def complete_pool(
-    question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout], at: Conditions
-) -> Pool:
-    """Build the pool of all permitted layouts. held: those that the run has or had. at: the present conditions."""
+def complete_pool(question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout]) -> Pool:
+    """Build the pool of all permitted layouts. held: those that the run has or had."""
     layouts, loads = listed
     known = set(layouts)
     missing = [layout for layout in dict.fromkeys(held) if layout not in known]
     if missing:
-        loads = joined([loads, loads_at(question, missing, at)])
+        loads = joined([loads, loads_of(question.profile, missing)])
     allowed = np.arange(len(loads)) < len(layouts)
     return Pool(question.profile, [*layouts, *missing], loads, allowed, is_complete=True)
 
 
-def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout], at: Conditions) -> Pool:
-    """Build the pool of some layouts, without those that were not wholly measured. held, at: as for `complete_pool`."""
+def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout]) -> Pool:
+    """Build the pool of some layouts, without those that were not wholly measured. held: as for `complete_pool`."""
     layouts = list(dict.fromkeys([*held, *found]))
-    loads = loads_at(question, layouts, at)
+    loads = loads_of(question.profile, layouts)
     measured = loads.measured()
     layouts = [layout for layout, known in zip(layouts, measured, strict=True) if known]
-    allowed = np.array([permits(question, layout) for layout in layouts], dtype=np.bool_)
+    allowed = np.array([question.permits(layout) for layout in layouts], dtype=np.bool_)
     return Pool(question.profile, layouts, loads.take(measured), allowed, is_complete=False)

@@ -296,6 +296,11 @@ CLAIMS = [
         _unary(lambda _session: pb.CheckPeersRequest(addresses=["127.0.0.1:1"] * 100_000)),
     ),
     Claim(
+        "Probe",
+        "a factory as long as a message",
+        _unary(lambda _session: pb.ProbeRequest(protocol_version=PROTOCOL_VERSION, factory="a" * MOST_MESSAGE_BYTES)),
+    ),
+    Claim(
         "MeasureLink",
         "an address as long as a message",
         _unary(

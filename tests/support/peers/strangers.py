@@ -62,6 +62,7 @@ def message(method: str, session: str) -> bytes:
         "MeasureStage": pb.MeasureStageRequest(session_id=session, first=1, stop=2, repeats=1),
         "CheckPeers": pb.CheckPeersRequest(addresses=["127.0.0.1:1"]),
         "MeasureLink": pb.MeasureLinkRequest(session_id=session),
+        "Probe": pb.ProbeRequest(protocol_version=PROTOCOL_VERSION),
         "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),
         "CloseSession": pb.CloseSessionRequest(session_id=session),

@@ -1336,6 +1336,74 @@ class MeasureLinkResponse(_message.Message):
 Global___MeasureLinkResponse: _TypeAlias = MeasureLinkResponse  # noqa: Y015
 
 @_typing.final
+class ProbeRequest(_message.Message):
+    """Asks what a new session would find."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    FACTORY_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The version of this contract that the agent speaks."""
+    factory: _builtins.str
+    """The factory of its model."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        factory: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["factory", b"factory", "protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeRequest: _TypeAlias = ProbeRequest  # noqa: Y015
+
+@_typing.final
+class ProbeResponse(_message.Message):
+    """What a new session would find."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STOPPING_FIELD_NUMBER: _builtins.int
+    MODEL_ALLOWED_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    FREE_SESSIONS_FIELD_NUMBER: _builtins.int
+    SESSION_BYTES_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    stopping: _builtins.bool
+    """The trainer is about to stop."""
+    model_allowed: _builtins.bool
+    """Its operator allows the factory."""
+    sessions: _builtins.int
+    """Sessions that are open, of all agents."""
+    free_sessions: _builtins.int
+    """Sessions that the caller may open now."""
+    session_bytes: _builtins.int
+    """Bytes of memory that a session may have."""
+    busy: _builtins.float
+    """Share of the last seconds in which the compute thread was busy, from 0 to 1."""
+    def __init__(
+        self,
+        *,
+        stopping: _builtins.bool = ...,
+        model_allowed: _builtins.bool = ...,
+        sessions: _builtins.int = ...,
+        free_sessions: _builtins.int = ...,
+        session_bytes: _builtins.int = ...,
+        busy: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "free_sessions", b"free_sessions", "model_allowed", b"model_allowed", "session_bytes", b"session_bytes", "sessions", b"sessions", "stopping", b"stopping"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeResponse: _TypeAlias = ProbeResponse  # noqa: Y015
+
+@_typing.final
 class TrainCopyRequest(_message.Message):
     """Asks for a training of a copy."""
 

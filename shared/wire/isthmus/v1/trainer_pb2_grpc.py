@@ -123,6 +123,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.FromString,
                 _registered_method=True)
+        self.Probe = channel.unary_unary(
+                '/isthmus.v1.TrainerService/Probe',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.FromString,
+                _registered_method=True)
         self.TrainCopy = channel.unary_stream(
                 '/isthmus.v1.TrainerService/TrainCopy',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.SerializeToString,
@@ -330,6 +335,14 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Probe(self, request, context):
+        """Tells an agent that would open a session here what it would find. It is about no session and changes nothing.
+        FAILED_PRECONDITION: another protocol version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TrainCopy(self, request, context):
         """Trains a copy of a model on the data set that the trainer's operator has put there for calibrations (`[calibration]`),
         with both halves in a process of its own, and says how many samples it then gets right. It is about no session, and no
@@ -439,6 +452,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.MeasureLink,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.SerializeToString,
+            ),
+            'Probe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Probe,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.SerializeToString,
             ),
             'TrainCopy': grpc.unary_stream_rpc_method_handler(
                     servicer.TrainCopy,
@@ -874,6 +892,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/MeasureLink',
             isthmus_dot_v1_dot_trainer__pb2.MeasureLinkRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.MeasureLinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Probe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/Probe',
+            isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.FromString,
             options,
             channel_credentials,
             insecure,
