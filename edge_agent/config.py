@@ -29,7 +29,7 @@ from shared.config import (
 )
 from shared.errors import ConfigError
 from shared.planner_names import DEFAULT_BITS
-from shared.registry import LOSSES, OptimizerConfig, Precision, bit_widths
+from shared.registry import LOSSES, OptimizerConfig, Precisions, bit_widths
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
@@ -128,10 +128,11 @@ class TrainingConfig(Section):
     """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
     Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
     begins with empty state. Left out, the weights are drawn from the seed."""
-    precision: Precision = "fp32"
+    precision: Precisions = Field(default="fp32", examples=[{"gpu": "bf16"}])
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
     in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.
-    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped."""
+    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped. A table has
+    one for each worker, as { edge = "fp32", gpu = "bf16" }; a worker that it does not name has "fp32"."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: it goes by the mean of their losses, as that of one larger batch would. Steps, K and schedules
     count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
@@ -156,8 +157,9 @@ class TrainingConfig(Section):
 
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
-    """Profile of two workers or of a chain, as `edge-agent profile` measured it. With it, the engine moves blocks and
-    changes the bit widths and K while training goes on, as devices and links change. Left out, they stay as they are."""
+    """Profile of two workers, of a chain or of three tiers, as `edge-agent profile` measured it. With it, the engine moves
+    blocks and changes shares, bit widths and K while training goes on, as devices and links change. Left out, they stay as
+    they are."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])
@@ -216,7 +218,7 @@ class EdgeConfig(Config):
     )
     """Several trainers, each a table `[[trainers]]` with a name, an address and any other key of `[trainer]`, which is left
     out then. Nearest to this device first: of two trainers that are linked, the earlier one dials. Without `[placement]`
-    they are candidates: the first that answers runs the blocks behind the cut. An empty list is none."""
+    and `engine.profile` they are candidates: the first that answers runs the blocks behind the cut. An empty list is none."""
     tls: ClientTlsConfig = Field(default_factory=ClientTlsConfig)
     """Encryption of the connection to the trainer, and the proofs of identity that it asks for."""
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -256,8 +258,8 @@ class EdgeConfig(Config):
 
     @property
     def has_candidates(self) -> bool:
-        """True if several trainers are candidates for one cut: no placement says which blocks each of them has."""
-        return len(self.all_trainers) > 1 and not self.placement.given
+        """True if several trainers are candidates for one cut: neither a placement nor a profile says which blocks each has."""
+        return len(self.all_trainers) > 1 and not self.placement.given and self.engine.profile is None
 
     @property
     def only_trainer(self) -> TrainerAddressConfig:
@@ -284,7 +286,18 @@ class EdgeConfig(Config):
         if self.placement.given and self.deployment.cut is not None:
             raise ValueError("deployment.cut and placement both say which blocks run where; leave one of them out")
         permitted = {"privacy.inputs_to": self.privacy.inputs_to, "privacy.gradients_to": self.privacy.gradients_to}
-        check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted)
+        precision = self.training.precision
+        precise = {"training.precision": precision if isinstance(precision, dict) else ()}
+        check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted, precise)
+        return self
+
+    @model_validator(mode="after")
+    def _the_engine_knows_one_precision(self) -> Self:
+        if self.engine.profile is not None and isinstance(self.training.precision, dict):
+            raise ValueError(
+                "engine.profile is set and training.precision differs between workers; the engine knows the costs of one, so "
+                "leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -66,10 +66,16 @@ class PlacementSection(Section):
         return self
 
 
-def check_workers(trainers: Iterable[str], placement: PlacementSection, permitted: Mapping[str, Iterable[str]]) -> None:
+def check_workers(
+    trainers: Iterable[str],
+    placement: PlacementSection,
+    permitted: Mapping[str, Iterable[str]],
+    others: Mapping[str, Iterable[str]],
+) -> None:
     """Refuse two workers of one name, and names that no worker has. Raises ValueError.
 
-    trainers: their names. permitted: trainers that keys permit something, by the key.
+    trainers: their names. permitted: trainers that keys permit something, by the key. others: workers that keys name, by the
+    key.
     """
     names = list(trainers)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -79,6 +85,7 @@ def check_workers(trainers: Iterable[str], placement: PlacementSection, permitte
         ("placement", [AGENT, *names], placement.blocks),
         ("placement.labels", [AGENT, *names], labels),
         *((key, names, named) for key, named in permitted.items()),
+        *((key, [AGENT, *names], named) for key, named in others.items()),
     ):
         if unknown := [name for name in named if name not in known]:
             raise ValueError(f"{key} names {unknown[0]!r}, which is not configured; it may name {', '.join(known)}")

@@ -23,7 +23,7 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment, has_one_cut
+from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
@@ -158,8 +158,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     if stored is None and config.has_candidates:
         experiment.begin_with(await first_trainer(config))
     profile = await asyncio.to_thread(load_run_profile, experiment)
-    plans = profile is not None and stored is None and has_one_cut(experiment.placement)
-    start = await planned_start(experiment, profile) if profile is not None and plans else None
+    start = await planned_start(experiment, profile) if profile is not None and stored is None else None
     if start is not None:
         experiment.begin_at(experiment.laid_out(start, experiment.placement))
     elif stored is None:

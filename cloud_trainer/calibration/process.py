@@ -92,7 +92,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))
-    with computing(recipe.precision):
+    with computing(recipe.base_precision):
         chain = build_checked_chain(
             order.factory,
             kwargs,

@@ -23,7 +23,7 @@ from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
 from shared.training.optimizers import update_memory
-from shared.training.precision import check_weights, computing
+from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
@@ -94,7 +94,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             estimate = training_bytes(module, example, updates)
             limits.check_memory(estimate)
 
-    with computing(recipe.precision):
+    with computing(recipe.base_precision):
         chain = build_checked_chain(
             factory,
             kwargs,
@@ -110,7 +110,8 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             check=check_built,
         )
     assert estimate is not None
-    check_weights(chain.module, recipe.precision)
+    check_weights(chain.module, recipe)
+    chain = with_types(chain, recipe.other_precisions, example.example())
     block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
     memory = SessionMemory(limits, estimate, block_bytes)
     names = [block.name for block in chain.blocks]

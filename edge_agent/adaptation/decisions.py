@@ -133,7 +133,7 @@ class DecisionLoop:
         """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
         training streams, or from probes where these hardly use a link. Empty until one was measured."""
         layout = self.engine.layout
-        used, is_alone = layout.workers[1:2], len(layout.workers) == 1
+        used, is_alone = layout.partners(self._here), len(layout.workers) == 1
         found = {}
         for name in used or self._others:
             streamed, probe = self._streamed(name), self._probes[name]
@@ -302,7 +302,7 @@ class DecisionLoop:
         """Let the engine choose from the present workers' space as far as pins leave it free. Raises PlanError, and changes
         nothing."""
         unpinned = self._unpinned_space
-        only = unpinned.cuts if cuts is None else cuts
+        only, layout = unpinned.cuts if cuts is None else cuts, unpinned.only if cuts is None else None
         present = None if len(self._present) == len(self.engine.names) else self._present
         pinned = replace(
             unpinned,
@@ -312,6 +312,7 @@ class DecisionLoop:
             widths=unpinned.widths if cuts is None and bits is None else None,
             staleness=unpinned.staleness if staleness is None else staleness,
             allow_edge_only=unpinned.allow_edge_only or only == (self._blocks,),  # a named cut is intended
+            only=layout and layout.pinned(bits, staleness),
         )
         await asyncio.to_thread(self.engine.constrain, pinned)
 

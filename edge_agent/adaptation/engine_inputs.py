@@ -20,7 +20,8 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
 
     Warns if the profile was measured with other codecs than the engine may choose.
     Raises PlanError for a profile that cannot be read or is of another model, and ConfigError if a schedule would
-    change K or the bits as well, or if the placement is neither of two workers on one cut nor a chain.
+    change K or the bits as well, or if the placement is neither of two workers on one cut nor a chain, and the profile has no
+    times by samples.
     """
     config = experiment.config
     path = config.engine.profile
@@ -36,16 +37,18 @@ def load_run_profile(experiment: Experiment) -> Profile | None:
             "deployment.codec is a schedule and engine.profile is set, which would both change the bits; set engine.bits "
             "instead of the schedule"
         )
-    if not has_one_cut(experiment.placement) and chain_workers(experiment.placement) is None:
-        raise ConfigError(
-            "engine.profile is set and the placement is not of workers that each run the next blocks, so there is no cut for "
-            "the engine to move; leave one of them out"
-        )
     profile = load_profile(path)
     names = tuple(block.name for block in experiment.chain.blocks)
     check_measured(profile, names, config.data.batch_size, str(path))
     if has_one_cut(experiment.placement):
         return _of_two(profile, experiment, str(path))
+    if profile.by_samples is not None:
+        return _of_tiers(profile, experiment, str(path))
+    if chain_workers(experiment.placement) is None:
+        raise ConfigError(
+            "engine.profile is set and the placement is not of workers that each run the next blocks, so there is no cut for "
+            "the engine to move; leave one of them out, or measure three tiers with edge-agent profile --tiers"
+        )
     return _of_a_chain(profile, experiment, str(path))
 
 
@@ -68,6 +71,7 @@ def _of_two(profile: Profile, experiment: Experiment, where: str) -> Profile:
         )
     # More cuts may have been permitted when the profile was measured. An unmeasured cut is never chosen.
     profile = profile.named(experiment.placement.workers)
+    profile = replace(profile, by_samples=None, shared_segments=())
     edge, _ = profile.workers
     permitted = edge.replayed.copy()
     for cut in range(1, len(profile) + 1):
@@ -85,14 +89,39 @@ def _of_a_chain(profile: Profile, experiment: Experiment, where: str) -> Profile
             f"{where}: the stages are {', '.join(profile.names)}, and the placement's workers are {', '.join(workers)}; they "
             "must have the same names in the same order"
         )
-    profile = profile.among(workers)
+    return _of_this_run(profile.among(workers), experiment)
+
+
+def _of_tiers(profile: Profile, experiment: Experiment, where: str) -> Profile:
+    workers, chain = experiment.placement.workers, experiment.chain
+    if set(profile.names) != set(workers) or profile.names[0] != AGENT:
+        raise PlanError(
+            f"{where}: the tiers are {', '.join(profile.names)}, and the placement's workers are {', '.join(workers)}; they "
+            f"must be the same, with {AGENT} first, also those without blocks"
+        )
+    if chain.together:
+        named = ", ".join(chain.blocks[block].name for block in min(map(sorted, chain.together)))
+        raise PlanError(
+            f"blocks {named} use a weight together, and three tiers are planned block by block; leave engine.profile out"
+        )
+    blocks = [
+        replace(
+            block,
+            min_samples=experiment.facts.blocks[index].min_samples,
+            whole=experiment.is_whole(index),
+            reads_raw=experiment.is_raw(index),
+        )
+        for index, block in enumerate(profile.blocks)
+    ]
+    return _of_this_run(replace(profile, blocks=tuple(blocks)), experiment)
+
+
+def _of_this_run(profile: Profile, experiment: Experiment) -> Profile:
     # Raw samples may have been permitted to cross when it was measured. An unmeasured cut is never chosen.
     first = profile.worker(AGENT).replayed.copy()
     first[0, : experiment.chain.first_boundary] = math.nan
     if profile.max_staleness is None:
         profile = replace(profile, max_staleness=experiment.config.deployment.first_staleness)
-    # The engine weighs layouts of whole batches.
-    profile = replace(profile, by_samples=None)
     return profile.with_worker(replace(profile.worker(AGENT), replayed=first))
 
 
@@ -159,6 +188,8 @@ def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
     return SearchSpace(
         engine.bits,
         allow_edge_only=engine.allow_edge_only,
+        inputs_to=frozenset(experiment.config.privacy.inputs_to),
+        labels_to=experiment.labels_to,
         uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.first_codec),
     )
 

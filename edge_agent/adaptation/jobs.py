@@ -1,8 +1,8 @@
 """The work of a run's decisions that takes longer than a look: searches, new times of a worker, and trainers that are back.
 
 A changed device first gets one factor. If that does not fit, eight new samples are measured during training, and all its times
-are computed from them (paper 001; stage_samples.py). If the run continues without a trainer, and it answers again, it is taken
-back where that is worth it.
+are computed from them (paper 001; stage_samples.py), unless the profile has times by samples. If the run continues without a
+trainer, and it answers again, it is taken back where that is worth it.
 """
 
 import asyncio
@@ -28,6 +28,9 @@ ASK_SECONDS = 30.0
 NEXT_SAMPLES_SECONDS = 600.0
 """Shortest time to the next measurement of a worker. One that changes all the time would otherwise do nothing else."""
 
+SEARCHING_PART = 0.05
+"""Part of the time that searches may take at most."""
+
 Measures = Callable[[str, Sequence[BlockRange]], Awaitable[Mapping[BlockRange, float]]]
 """Measurement of a step's seconds, for these runs of blocks at a worker, during training. Raises IsthmusError."""
 Apply = Callable[[PlacementController, Decision], None]
@@ -42,6 +45,8 @@ class Jobs:
         self._alone = alone
         self._looked = asyncio.Event()
         """Set after each look at the run."""
+        self._searched_seconds = -math.inf
+        """Time before which no other search begins, by time.monotonic."""
         self._measured_seconds: dict[str, float] = {}
         """Times of the latest measurement of each worker, by time.monotonic."""
 
@@ -63,15 +68,18 @@ class Jobs:
             await self.take_new_samples(measure)
 
     async def search(self) -> None:
-        """Find the layouts that are worth weighing, where the engine wants that."""
-        if (search := self._engine.next_search()) is not None:
-            try:
-                found = await asyncio.to_thread(search.run)
-            except PlanError as nothing:
-                _log.debug("no layouts found", reason=str(nothing))
-                return
+        """Find the layouts that are worth weighing, where the engine wants that and searches have not taken too long."""
+        begun = time.monotonic()
+        if begun < self._searched_seconds or (search := self._engine.next_search()) is None:
+            return
+        try:
+            found = await asyncio.to_thread(search.run)
             async with self._alone:
                 await asyncio.to_thread(self._engine.weigh, search.question, found)
+        except PlanError as nothing:
+            _log.debug("no layouts found", reason=str(nothing))
+        now = time.monotonic()
+        self._searched_seconds = now + (now - begun) * (1.0 / SEARCHING_PART - 1.0)
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""
@@ -83,7 +91,9 @@ class Jobs:
         engine = self._engine
         now = time.monotonic()
         run = next(((tile.first, tile.stop) for tile in engine.layout.tiles if tile.worker == name), None)
-        if run is None or now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS:
+        has_factor_only = engine.question.profile.by_samples is not None
+        is_soon = now - self._measured_seconds.get(name, -math.inf) < NEXT_SAMPLES_SECONDS
+        if run is None or has_factor_only or is_soon:
             engine.keep_factor(name)
             return
         self._measured_seconds[name] = now

@@ -1,37 +1,64 @@
-"""The first deployment of a run whose cut is left to the engine: the plan for the link as a probe finds it."""
+"""The first deployment of a run that names none: the plan for the links as probes find them."""
+
+import asyncio
 
 import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.experiment.building import Experiment
-from shared.planning import Layout, Profile, Rates, first_deployment
+from shared.concurrency.tasks import gathered
+from shared.placement import AGENT
+from shared.planning import Layout, Profile, Question, Rates, SearchSpace, best, conditions_of, first_deployment
+from shared.planning.profile import Hop
 
 _log = structlog.get_logger(__name__)
 
 
 async def planned_start(experiment: Experiment, profile: Profile) -> Layout | None:
-    """Plan the first layout; None if the configuration names a cut or a placement, or the probe finds no rates.
+    """Plan the first layout; None if the configuration names a cut or a placement, or the only link cannot be probed.
 
-    Raises PlanError if nothing may be chosen.
+    Of several links, those that cannot be probed from here are as the profile has them. Raises PlanError if nothing may be
+    chosen.
     """
     config = experiment.config
     if config.deployment.cut is not None or config.placement.given:
         return None
-    (name,) = experiment.trainers
-    trainer = next(trainer for trainer in config.all_trainers if trainer.name == name)
-    found = await probe_link(config, trainer)
-    if found.uplink is None or found.downlink is None:
+    usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
+    links = await _probed(experiment)
+    if len(config.all_trainers) == 1 and not links:
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None
-    usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
-    rates = Rates(found.uplink, found.downlink, found.round_trip_seconds or 0.0)
-    planned = first_deployment(usable, rates, search_space(experiment, profile))
+    planned = await asyncio.to_thread(_planned, usable, links, search_space(experiment, profile))
     _log.info(
         "beginning as planned",
         deployment=str(planned),
-        uplink_bits_per_second=round(found.uplink),
-        downlink_bits_per_second=round(found.downlink),
-        round_trip_seconds=rates.round_trip_seconds,
+        links={
+            far: {
+                "uplink_bits_per_second": round(rates.uplink),
+                "downlink_bits_per_second": round(rates.downlink),
+                "round_trip_seconds": rates.round_trip_seconds,
+            }
+            for (_, far), rates in links.items()
+        },
     )
     return planned
+
+
+async def _probed(experiment: Experiment) -> dict[Hop, Rates]:
+    """Return the links from here, as far as probes find their rates."""
+    config = experiment.config
+    found = await gathered(*(probe_link(config, trainer) for trainer in config.all_trainers))
+    return {
+        (AGENT, trainer.name): Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
+        for trainer, link in zip(config.all_trainers, found, strict=True)
+        if link.uplink is not None and link.downlink is not None
+    }
+
+
+def _planned(profile: Profile, links: dict[Hop, Rates], space: SearchSpace) -> Layout:
+    question = Question(profile, space)
+    if question.is_pair:
+        ((_, rates),) = links.items()
+        return first_deployment(profile, rates, space)
+    return best(question, conditions_of(profile, links)).layout

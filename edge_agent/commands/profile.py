@@ -117,6 +117,10 @@ def profile(
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
     loaded = load_config(EdgeConfig, config, flags)
+    if isinstance(loaded.training.precision, dict):
+        raise ConfigError(
+            "training.precision differs between workers, and a profile is measured in one; give it one name"
+        )
     if len(loaded.all_trainers) > 1:
         if calibrate:
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")

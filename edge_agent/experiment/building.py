@@ -57,8 +57,9 @@ class Experiment(Workload):
         _check_source(self.placement)
         device = choose_device(config.compute.device)
         prepare_device(device, deterministic=config.compute.deterministic)
-        check_precision(self.recipe.precision, device, AGENT)
-        self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT))
+        check_precision(self.recipe.precision_of(AGENT), device, AGENT)
+        precision = self.recipe.precision_of(AGENT)
+        self.held = HeldBlocks(self.chain, self.recipe, device, held_blocks(self.placement, AGENT), precision)
 
     def placed(self, document: object, before: Placement) -> Placement:
         """The placement in a decoded document (isthmus.placement/v1) that may come after another one of the same session.
@@ -87,6 +88,14 @@ class Experiment(Workload):
     def check(self, placement: Placement) -> None:
         """Refuse a placement that may not come into force by today's configuration. Raises as `completed` does."""
         check_permitted(placement, self, self._labels_to)
+
+    @property
+    def labels_to(self) -> frozenset[str] | None:
+        """The workers that may have labels, under every placement; None where those that compute the loss may."""
+        if not self.labels_that_are_inputs:
+            return self._labels_to
+        permitted = frozenset((AGENT, *self.config.privacy.inputs_to))
+        return permitted if self._labels_to is None else permitted & self._labels_to
 
     def is_whole(self, block: int) -> bool:
         """Tell whether one worker has to run a block on all samples of a batch."""
@@ -130,7 +139,12 @@ class Experiment(Workload):
 
         A codec stays where it has the width that is wanted; others are of the configured one's family.
         """
-        placed = self._after(before, replace(layout.placement(before.workers), version=before.version))
+        placed = layout.placement(before.workers)
+        # The order says who dials whom, so it stays.
+        configured = (AGENT, *(trainer.name for trainer in self.config.all_trainers))
+        order = before.workers if len(placed.workers) == len(before.workers) else configured
+        workers = tuple(name for name in order if name in placed.workers)
+        placed = self._after(before, replace(placed, version=before.version, workers=workers))
         first = self.config.deployment.first_codec
         codecs = {}
         for route, name in placed.codecs.items():

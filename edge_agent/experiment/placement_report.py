@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
+from shared.execution.crossing_types import CrossingTypes
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -120,14 +121,15 @@ def report_on(workload: Workload) -> PlacementReport:
 
 def _transfer(workload: Workload, placement: Placement, one: Crossing) -> Transfer:
     codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo), _UNCODED)
-    return Transfer(one, codec, _payload_bytes(workload, one, codec))
+    return Transfer(one, codec, _payload_bytes(workload, placement, one, codec))
 
 
-def _payload_bytes(workload: Workload, one: Crossing, codec: str) -> int:
+def _payload_bytes(workload: Workload, placement: Placement, one: Crossing, codec: str) -> int:
     chain = workload.chain
     match one.cargo:
         case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
-            sent, coded = _of_rows(chain.features[one.index], one.rows), chain.coded_slots(one.index)
+            specs = CrossingTypes(chain, workload.recipe, placement).specs(one.index)
+            sent, coded = _of_rows(specs, one.rows), chain.coded_slots(one.index)
             return sum(_encoded_bytes(sent[slot], codec if coded[slot] else _UNCODED) for slot in one.slots)
         case Cargo.LABEL:
             return specs_bytes(_of_rows(workload.labels, one.rows))
@@ -159,7 +161,7 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         inputs = _of_rows(chain.features[stage.first], stage.rows)
         read = model.read_slots(stage.first, stage.stop)
         answered = frozenset(slot for slot in read if model.value(stage.first, slot).returns)
-        kept, again = _kept_of_forward(workload, blocks, inputs, answered)
+        kept, again = _kept_of_forward(workload, worker, blocks, inputs, answered)
         activations += kept + again
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
@@ -177,10 +179,10 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
 
 
 def _kept_of_forward(
-    workload: Workload, blocks: Sequence[Block], inputs: FeatureSpecs, answered: frozenset[int]
+    workload: Workload, worker: str, blocks: Sequence[Block], inputs: FeatureSpecs, answered: frozenset[int]
 ) -> tuple[int, int]:
     """Count the bytes that a forward of blocks keeps for its backward, and those that the backward computes again at once."""
-    with computing(workload.recipe.precision):
+    with computing(workload.recipe.precision_of(worker)):
         if not workload.recipe.checkpoint_activations:
             return activation_bytes(_Stack(blocks), inputs, answered), 0
         entering, each, rows = 0, [], Rows(0, inputs[0].shape[0])

@@ -107,7 +107,8 @@ def codec_schedules(config: EdgeConfig) -> dict[Cargo, Schedule[str]]:
 
 def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
-    if not config.all_trainers:
+    is_planned = len(config.all_trainers) > 1 and config.engine.profile is not None
+    if not config.all_trainers or is_planned:
         return _alone(workload)
     cut = config.deployment.cut or _default_cut(chain)
     check_cut(cut, chain)
@@ -129,8 +130,13 @@ def _default_cut(chain: Chain) -> int:
 
 
 def _alone(workload: Workload) -> Placement:
-    """All blocks on this device, and no other worker."""
+    """All blocks on this device: for good where there is no trainer, and else until the run is planned."""
     config, blocks = workload.config, len(workload.chain.blocks)
+    if config.all_trainers and config.deployment.cut is not None:
+        raise ConfigError(
+            f"deployment.cut is {config.deployment.cut}, which is the cut of two workers, and trainers names several; leave it "
+            "out, or say in [placement] which blocks each of them runs"
+        )
     if config.deployment.cut not in (None, blocks):
         raise ConfigError(
             f"deployment.cut is {config.deployment.cut} and trainers is empty, so nobody has the blocks from there on; give a "
@@ -141,7 +147,7 @@ def _alone(workload: Workload) -> Placement:
         version=0,
         blocks=blocks,
         batch_size=workload.batch_size,
-        workers=(AGENT,),
+        workers=(AGENT, *(trainer.name for trainer in config.all_trainers)),
         tiles=(Tile(AGENT, 0, blocks, whole),),
         sources=(Source(AGENT, whole),),
         staleness=config.deployment.first_staleness,

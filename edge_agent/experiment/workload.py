@@ -18,7 +18,7 @@ from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping
-from shared.training.precision import check_weights, computing
+from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
 
 
@@ -72,17 +72,19 @@ class Workload:
         )
         self.chain = self._built(example)
         Grouping(training.optimizer).check(self.chain.module)
-        check_weights(self.chain.module, training.precision)
+        check_weights(self.chain.module, self.recipe)
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
-        with computing(training.precision):
+        with computing(self.recipe.base_precision):
             self.chain = with_measured(self.chain, first.inputs)
+        self.chain = with_types(self.chain, self.recipe.other_precisions, first.inputs)
         self.facts = facts_of(
             self.chain,
             clipped_together=self.recipe.model_clip_norm is not None,
             scaled=self.recipe.is_scaled,
+            precisions=self.recipe.precisions,
             label_tensors=self.recipe.label_tensors,
         )
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
@@ -91,11 +93,11 @@ class Workload:
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
-        return replace(self._built(self.example.example()), readable=self.chain.readable)
+        return replace(self._built(self.example.example()), readable=self.chain.readable, types=self.chain.types)
 
     def _built(self, example: Inputs) -> Chain:
         model = self.config.model
-        with computing(self.recipe.precision):
+        with computing(self.recipe.base_precision):
             return build_checked_chain(
                 model.factory,
                 model.kwargs,
@@ -121,7 +123,7 @@ class Workload:
 
     def block_operations(self) -> list[float]:
         """Count the operations of a forward of each block; see `shared.model.operations`. Computes."""
-        with computing(self.recipe.precision):
+        with computing(self.recipe.base_precision):
             return block_operations(self.chain)
 
     def close(self) -> None:

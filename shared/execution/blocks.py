@@ -130,7 +130,7 @@ class PlacedBlocks:
     def _computing_loss(self, outputs: Features, labels: Features) -> Iterator[None]:
         """Compute the loss in the recipe's precision, and name it where it fails."""
         recipe = self.held.recipe
-        with translate_loss_failures(recipe.loss, outputs, labels), computing(recipe.precision, self.held.device):
+        with translate_loss_failures(recipe.loss, outputs, labels), computing(self.held.precision, self.held.device):
             yield
 
     def part(self, block: int, gradient: BlockGradients) -> BlockPart:

@@ -77,7 +77,8 @@ class InProcessSession:
         )
         self._give = give
         self._held = {
-            name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name)) for name in placement.workers
+            name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name), recipe.precision_of(name))
+            for name in placement.workers
         }
         self._batches = recipe.accumulate_batches
         self._losses: dict[int, list[BatchLoss]] = {}

@@ -15,11 +15,11 @@ def facts_of(
     *,
     clipped_together: bool = False,
     scaled: bool = False,
+    precisions: tuple[tuple[str, str], ...] = (),
     merged: bool = False,
     label_tensors: int = 1,
 ) -> ModelFacts:
-    """The chain in numbers and names. clipped_together, scaled, merged, label_tensors: see `ModelFacts`; a group clips by
-    itself."""
+    """The chain in numbers and names. The rest: see `ModelFacts`; a group clips by itself."""
     return ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
@@ -28,6 +28,7 @@ def facts_of(
         features=chain.values.features,
         clipped_together=clipped_together and not merged,
         scaled=scaled,
+        precisions=precisions,
         merged=merged,
         label_tensors=label_tensors,
     )

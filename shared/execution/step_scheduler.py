@@ -13,12 +13,13 @@ import torch
 
 from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
+from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
 from shared.execution.shared_blocks import WeightedPart
 from shared.execution.step_in_flight import Load, StepInFlight
 from shared.execution.step_tensors import StepTensors
-from shared.model.features import Features, Gradients, Slots, features_of
+from shared.model.features import Features, FeatureSpecs, Gradients, Slots, features_of
 from shared.placement import (
     Backward,
     Cargo,
@@ -100,7 +101,9 @@ class StepScheduler:
         self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
         """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
-        self._own_scale = blocks.held.loss_scale if plan.scaling_worker == worker else None
+        held = blocks.held
+        self._types = CrossingTypes(held.chain, held.recipe, placement)
+        self._own_scale = held.loss_scale if plan.scaling_worker == worker else None
         """Scale of the loss, where this worker tells it to the others; it follows from the updates before step t - K,
         and from all of earlier placements, so that no order of work decides it."""
         self._steps: dict[int, StepInFlight] = {}
@@ -370,10 +373,10 @@ class StepScheduler:
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
         rows = self._scaled(crossing.rows, state.samples)
-        specs = self._blocks.held.chain.features[crossing.index]
+        specs = self._types.specs(crossing.index)
         match crossing.cargo:
             case Cargo.FEATURE if rows.count:
-                return state.tensors.sent_feature(crossing, rows)
+                return _typed(state.tensors.sent_feature(crossing, rows), specs)
             case Cargo.FEATURE:
                 # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
                 return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in enumerate(specs))
@@ -395,7 +398,7 @@ class StepScheduler:
                 return (torch.tensor([state.scale], dtype=torch.float64),)
 
     def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
-        gradients = state.tensors.sent_gradient(crossing, rows)
+        gradients = _typed(state.tensors.sent_gradient(crossing, rows), self._types.specs(crossing.index))
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
         if state.scale is None or not is_lossy(codec):
             return gradients
@@ -415,6 +418,14 @@ class StepScheduler:
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:
         return rows.scaled(samples, self._placement.batch_size)
+
+
+def _typed(tensors: Slots, specs: FeatureSpecs) -> Slots:
+    """The tensors in the types in which they cross."""
+    return tuple(
+        tensor if tensor is None or tensor.dtype is spec.dtype else tensor.to(spec.dtype)
+        for tensor, spec in zip(tensors, specs, strict=True)
+    )
 
 
 def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:

@@ -7,7 +7,7 @@ parameters and buffers under the module's own names (`state_entries.py`), and th
 """
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -113,6 +113,8 @@ class Chain:
     """Names of the parameters that take the inputs, in the order of `features[0]`; none where places do."""
     lengths: Lengths | None = None
     """Lengths that batches may have; None where all are like the example."""
+    types: Mapping[str, tuple[tuple[torch.dtype, ...], ...]] = field(default_factory=dict)
+    """Types of all features where every block computes in another precision than `features` has, by its name."""
 
     @property
     def first_boundary(self) -> int:

@@ -58,6 +58,8 @@ class ModelFacts:
     """True if the gradients of all blocks are clipped by one norm, so that their owners have to exchange theirs."""
     scaled: bool = False
     """True if the loss is scaled: one worker tells the others the scale, and any overflow skips the update everywhere."""
+    precisions: tuple[tuple[str, str], ...] = ()
+    """Workers that compute in a precision of their own, each with its name; empty where all have one. Others have fp32."""
     merged: bool = False
     """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
     label_tensors: int = 1

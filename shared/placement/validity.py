@@ -25,6 +25,7 @@ def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> 
         _together,
         _sources,
         _owners,
+        _precisions,
         _merged,
         _labels,
         _routes,
@@ -140,6 +141,21 @@ def _owners(placement: Placement, _model: ModelFacts) -> Iterator[str]:
         holders = [tile.worker for tile in placement.holders(block)]
         if len(holders) > 1 and block not in placement.owners:
             yield f"block {block} is shared by {', '.join(holders)} and has no owner; name the one that updates it"
+
+
+def _precisions(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    """All parts of a block are computed in one precision, or they would be parts of nothing."""
+    if not model.precisions:
+        return
+    named = dict(model.precisions)
+    for block in sorted(placement.shared_blocks):
+        by_precision = {named.get(tile.worker, "fp32"): tile.worker for tile in placement.holders(block)}
+        if len(by_precision) > 1:
+            one, other = list(by_precision.values())[:2]
+            yield (
+                f"block {block} ({model.blocks[block].name}) is shared by {one!r} and {other!r}, which compute in different "
+                "precisions; give them one in training.precision, or the block to one of them"
+            )
 
 
 def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:

@@ -4,8 +4,8 @@ It says which worker runs which blocks on which samples, the owners of shared bl
 family makes layouts, every cost is of layouts, and the engine weighs them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile, crossings, unnamed_blocks
@@ -48,6 +48,19 @@ class Layout:
     def bits(self) -> tuple[int, ...]:
         """Return the bits of the features between each two neighbouring tiles."""
         return tuple(self.width(near.worker, far.worker) for near, far in pairwise(self.tiles))
+
+    def partners(self, worker: str) -> tuple[str, ...]:
+        """Return the workers with which one exchanges features, in their order."""
+        routes = feature_routes(self.placement())
+        met = {name for one in routes if worker in (one.sender, one.receiver) for name in (one.sender, one.receiver)}
+        return tuple(name for name in self.workers if name in met - {worker})
+
+    def pinned(self, bits: int | None, staleness: int | None) -> "Layout":
+        """Return the same with these bits of all features and this K, each that is given."""
+        wide = self.widths
+        if bits is not None:
+            wide = sorted_widths(self.tiles, dict.fromkeys(feature_routes(self.placement()), bits))
+        return replace(self, widths=wide, staleness=self.staleness if staleness is None else staleness)
 
     def width(self, sender: str, receiver: str) -> int:
         """Return the bits of the features from one worker to another."""
@@ -101,9 +114,8 @@ def stacked(
 def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
     """Return the layout of a placement. bits_of: the width of a codec."""
     tiles = tuple(sorted(placement.tiles, key=lambda tile: (tile.first, tile.rows.begin)))
-    routes = feature_routes(placement)
-    named = {route: bits_of(placement.codecs[route]) for route in routes if route in placement.codecs}
-    widths = tuple((route, bits) for route, bits in named.items() if bits < FLOAT32_BITS)
+    named = {route: bits_of(name) for route, name in placement.codecs.items()}
+    widths = sorted_widths(tiles, {route: named[route] for route in feature_routes(placement) if route in named})
     source = placement.sources[0].worker
     return Layout(
         tiles,
@@ -116,7 +128,17 @@ def layout_of(placement: Placement, bits_of: Callable[[str], int]) -> Layout:
 
 def feature_routes(placement: Placement) -> list[Route]:
     """List the routes on which features travel, in the order of the tiles that send."""
-    order = {worker: index for index, worker in enumerate(dict.fromkeys(tile.worker for tile in placement.tiles))}
     forward = (one for one in crossings(placement, unnamed_blocks(placement.blocks)) if one.cargo is Cargo.FEATURE)
     routes = {Route(one.sender, one.receiver, one.cargo) for one in forward}
-    return sorted(routes, key=lambda route: (order[route.sender], order[route.receiver]))
+    return sorted(routes, key=_order_of(placement.tiles))
+
+
+def sorted_widths(tiles: Sequence[Tile], widths: Mapping[Route, int]) -> tuple[tuple[Route, int], ...]:
+    """Return the bits of those routes that have fewer than 32, in the order of the tiles that send."""
+    narrow = [route for route, bits in widths.items() if bits < FLOAT32_BITS]
+    return tuple((route, widths[route]) for route in sorted(narrow, key=_order_of(tiles)))
+
+
+def _order_of(tiles: Sequence[Tile]) -> Callable[[Route], tuple[int, int]]:
+    order = {worker: index for index, worker in enumerate(dict.fromkeys(tile.worker for tile in tiles))}
+    return lambda route: (order.get(route.sender, -1), order.get(route.receiver, -1))

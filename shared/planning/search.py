@@ -6,13 +6,13 @@ from itertools import permutations
 
 from shared.errors import PlanError
 from shared.planner_names import EXACTNESS_MARGIN
-from shared.planning.cost import Conditions, Simulated, conditions_of, loads_of
+from shared.planning.cost import Conditions, conditions_of
 from shared.planning.families import chain
+from shared.planning.families.loads_at import loads_at
 from shared.planning.families.question import Question
 from shared.planning.families.registry import families_of, nothing_of
 from shared.planning.layout import Layout
 from shared.planning.profile import Profile
-from shared.planning.profile_operations import coded
 from shared.planning.space import SearchSpace
 
 MOST_WORKERS_TO_ORDER = 8
@@ -51,11 +51,8 @@ def best(question: Question, at: Conditions | None = None) -> Found:
 
 
 def step_seconds(question: Question, layout: Layout, at: Conditions) -> float:
-    """Return the seconds of a step of a layout: what the simulator says of a question of three tiers, and otherwise the cost
-    model."""
-    if question.is_tiers:
-        return Simulated(question.profile, at).seconds(coded(question.profile, layout))
-    (seconds,) = loads_of(question.profile, [layout]).seconds(at)
+    """Return the seconds of a step of a layout."""
+    (seconds,) = loads_at(question, [layout], at).seconds(at)
     return float(seconds)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shared.errors import PlanError
 from shared.planner_names import DEFAULT_BITS
+from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS, is_bit_width
 from shared.planning.profile import Profile
 
@@ -27,6 +28,10 @@ class SearchSpace:
     """True if all blocks may be on the edge, if the profile has measured that."""
     inputs_to: frozenset[str] = frozenset()
     """Workers that may have raw samples, in a division among three tiers. Other layouts begin where the samples are."""
+    labels_to: frozenset[str] | None = None
+    """Workers that may have labels, in such a division; None permits all."""
+    only: Layout | None = None
+    """The only layout allowed; None allows all."""
     uncalibrated_bits: tuple[int, ...] = ()
     """Widths whose codec is not of the profile's family, so that its min_bits do not bound them."""
 

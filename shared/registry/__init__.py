@@ -19,7 +19,7 @@ from shared.registry.codecs import (
 from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
 from shared.registry.policies import POLICIES
-from shared.registry.precisions import Precision
+from shared.registry.precisions import Precision, Precisions
 
 __all__ = [
     "CODECS",
@@ -33,6 +33,7 @@ __all__ = [
     "OptimizerSettings",
     "OptimizerSpec",
     "Precision",
+    "Precisions",
     "bit_widths",
     "codec_bits",
     "codec_family",

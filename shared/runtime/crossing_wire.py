@@ -6,13 +6,14 @@ load of a shared block is a tensor for each of its entries (`block_entries`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
+from shared.execution.crossing_types import CrossingTypes
 from shared.execution.step_in_flight import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
@@ -23,6 +24,7 @@ from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
 from shared.training.clipping import check_coefficient, check_norms, count_of
 from shared.training.loss_scale import check_scale
+from shared.training.recipe import Recipe
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
@@ -60,8 +62,8 @@ class CrossingWire:
     chain: Chain
     check_labels: Callable[[TensorSpec], None]
     """Refuses labels that the loss cannot take; raises an IsthmusError."""
-    is_scaled: bool = False
-    """True if the loss is scaled, so that gradients may overflow."""
+    recipe: Recipe
+    """The recipe: in some precisions the loss is scaled, so that gradients may overflow."""
     _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
 
     _coded: dict[int, tuple[bool, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -112,13 +114,21 @@ class CrossingWire:
             # A part without samples has nothing at all.
             may_be_absent = crossing.cargo is Cargo.WEIGHT_GRADIENT and (entry.is_gradient or not rows)
             return ExpectedTensor(key, version, "raw", entry.sent, may_be_absent=may_be_absent)
-        spec = self.chain.features[crossing.index][slot]
+        spec = self.spec(crossing, slot)
         whole = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         tensor: TensorSpec | Callable[[TensorSpec], None] = whole
         if rows and (lengths := self.chain.lengths) is not None and lengths.varies(crossing.index, slot):
             tensor = partial(self._check_length, crossing, slot, whole)
         is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
         return ExpectedTensor(key, version, self.codec(crossing, slot), tensor, may_be_absent=is_gradient)
+
+    def spec(self, crossing: Crossing, slot: int) -> TensorSpec:
+        """The kind of a tensor of a feature, or of its error gradient, for a whole batch."""
+        return self._types.specs(crossing.index)[slot]
+
+    @cached_property
+    def _types(self) -> CrossingTypes:
+        return CrossingTypes(self.chain, self.recipe, self.placement)
 
     def length(self, crossing: Crossing, slot: int, shape: Sequence[int]) -> int | None:
         """Return the length of a batch, by the shape of one of its tensors; None where that does not tell it."""
@@ -170,9 +180,9 @@ class CrossingWire:
     def _check_numbers(self, cargo: Cargo, numbers: Tensor) -> None:
         match cargo:
             case Cargo.NORMS:
-                check_norms(numbers, is_scaled=self.is_scaled)
+                check_norms(numbers, is_scaled=self.recipe.is_scaled)
             case Cargo.COEFFICIENT:
-                check_coefficient(numbers, is_scaled=self.is_scaled)
+                check_coefficient(numbers, is_scaled=self.recipe.is_scaled)
             case Cargo.SCALE:
                 check_scale(float(numbers))
 

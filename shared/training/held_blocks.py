@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
+from shared.registry import Precision
 from shared.training import block_state
 from shared.training.block_failures import block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
@@ -28,8 +29,18 @@ BlockGradients = dict[str, Tensor]
 class HeldBlocks:
     """Blocks of a chain on one device, with their optimizer."""
 
-    def __init__(self, chain: Chain, recipe: Recipe, device: torch.device, indices: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        recipe: Recipe,
+        device: torch.device,
+        indices: Iterable[int] = (),
+        precision: Precision | None = None,
+    ) -> None:
+        """precision: of this worker; left out, that of all."""
         self.chain = chain
+        self.precision = recipe.base_precision if precision is None else precision
+        """Precision of forwards and of the loss."""
         self.recipe = recipe
         self.device = device
         self.weights_version = 0

@@ -1,14 +1,23 @@
 """The precision in which a forward and a loss compute: that of the weights, or a shorter one where torch finds it safe."""
 
 import warnings
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from shared.errors import ConfigError
+from shared.model.chain import Chain
+from shared.model.features import call_module
+from shared.model.inputs import Inputs, features_of_inputs
+from shared.model.random_state import random_state
+from shared.model.snapshot import unchanged
 from shared.registry import Precision
+from shared.training.recipe import Recipe
 
+_Types = tuple[tuple[torch.dtype, ...], ...]
 _HOST = torch.device("cpu")
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,9 +41,27 @@ def check_precision(precision: Precision, device: torch.device, worker: str) -> 
         )
 
 
-def check_weights(module: nn.Module, precision: Precision) -> None:
+def with_types(chain: Chain, precisions: Iterable[Precision], inputs: Inputs) -> Chain:
+    """Return the chain with the types of its features in other precisions; of a batch of inputs, two samples tell them."""
+    types: dict[str, _Types] = {precision: _types_in(precision, chain, inputs) for precision in precisions}
+    return replace(chain, types=types) if types else chain
+
+
+def _types_in(precision: Precision, chain: Chain, inputs: Inputs) -> _Types:
+    features = tuple(tensor[:2].clone() for tensor in features_of_inputs(inputs))
+    types = [tuple(tensor.dtype for tensor in features)]
+    with unchanged(chain.module), random_state("types"), torch.no_grad(), computing(precision):
+        for block in chain.blocks:
+            features = call_module(block.module.train(), features)
+            types.append(tuple(tensor.dtype for tensor in features))
+        for block in chain.blocks:
+            block.module.train(chain.module.training)
+    return tuple(types)
+
+
+def check_weights(module: nn.Module, recipe: Recipe) -> None:
     """Refuse weights that a scaled loss cannot update: their gradients would be in float16 still. Raises ConfigError."""
-    for name, parameter in module.named_parameters() if precision == "fp16" else ():
+    for name, parameter in module.named_parameters() if recipe.is_scaled else ():
         if parameter.requires_grad and parameter.dtype is torch.float16:
             raise ConfigError(
                 f'training.precision is "fp16", and parameter {name!r} is in float16 already; weights that learn must be in '

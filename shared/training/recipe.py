@@ -12,7 +12,7 @@ from shared.bounds import MOST_LABEL_TENSORS
 from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import Learning
-from shared.registry import OptimizerConfig, Precision
+from shared.registry import OptimizerConfig, Precision, Precisions
 
 _SCHEDULE_KEYS = {
     "constant": set[str](),
@@ -61,8 +61,8 @@ class Recipe(Section):
     """Name of the loss that training minimises."""
     seed: int
     """Decides the first weights and dropout."""
-    precision: Precision = "fp32"
-    """Precision of forward passes and of the loss."""
+    precision: Precisions = "fp32"
+    """Precision of forward passes and of the loss, of all workers or by worker."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
     checkpoint_activations: bool = False
@@ -87,8 +87,27 @@ class Recipe(Section):
 
     @property
     def is_scaled(self) -> bool:
-        """Tell whether the loss is scaled, because small gradients would vanish in the precision of forwards."""
-        return self.precision == "fp16"
+        """Tell whether the loss is scaled, because small gradients would vanish in the precision of some forward."""
+        return "fp16" in (self.precision.values() if isinstance(self.precision, dict) else (self.precision,))
+
+    def precision_of(self, worker: str) -> Precision:
+        """Return the precision in which a worker computes."""
+        return self.precision.get(worker, "fp32") if isinstance(self.precision, dict) else self.precision
+
+    @property
+    def base_precision(self) -> Precision:
+        """The precision in which the model is divided into blocks and compared: that of all workers, or fp32."""
+        return "fp32" if isinstance(self.precision, dict) else self.precision
+
+    @property
+    def precisions(self) -> tuple[tuple[str, Precision], ...]:
+        """The workers with a precision of their own, each with that; none where all have one."""
+        return tuple(sorted(self.precision.items())) if isinstance(self.precision, dict) else ()
+
+    @property
+    def other_precisions(self) -> frozenset[Precision]:
+        """The precisions of workers beside the base."""
+        return frozenset(precision for _, precision in self.precisions) - {self.base_precision}
 
     def updates_after(self, step: int) -> bool:
         """Tell whether an update follows the backward of a step."""

@@ -55,7 +55,8 @@ class Stage:
         # Made once, because a step that is short would feel it.
         self._block_failures = foreign_code(lambda cause: block_failure("", cause, self.blocks[self._running]))
         self._backward_failures = failures_of("the backward of", *self.blocks)
-        self._computing = partial(computing, held.recipe.precision, held.device)
+        self._computing = partial(computing, held.precision, held.device)
+        self._types = _types_at(held, first) if held.chain.types else None
 
     @property
     def device(self) -> torch.device:
@@ -90,15 +91,18 @@ class Stage:
         Returns the error gradients at the inputs: None at each if `forward` was not asked for them, and at those that no
         gradient reaches. Raises ModelError when the backward fails.
         """
-        of_use = tuple(
-            gradient.to(self.device) if gradient is not None and output is not None and output.requires_grad else None
-            for output, gradient in zip(graph.outputs, gradients, strict=True)
-        )
+        pairs = zip(graph.outputs, gradients, strict=True)
+        of_use = tuple(self._at_output(output, gradient) for output, gradient in pairs)
         if not self.blocks:  # inputs and outputs are one
             return of_use
         pairs = zip(graph.outputs, of_use, strict=True)
         roots = tuple(output for output, gradient in pairs if output is not None and gradient is not None)
         return self._backward(graph, roots, tuple(gradient for gradient in of_use if gradient is not None))
+
+    def _at_output(self, output: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+        if output is None or gradient is None or not output.requires_grad:
+            return None
+        return gradient.to(self.device, output.dtype)
 
     def backward_from(self, graph: Graph, loss: Tensor) -> Gradients:
         """The same where the graph goes on from the outputs to a loss, a scalar: backward from there, in one go."""
@@ -122,7 +126,7 @@ class Stage:
             return self._run(step, self._placed(inputs), None)
 
     def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
-        features = self._writable(features)
+        features = self._writable(self._fitting(features))
         self._set_mode(training=True)
         with self._block_failures, self._computing():
             for position, block in enumerate(self.blocks):
@@ -145,6 +149,15 @@ class Stage:
 
     def _placed(self, features: Slots) -> Slots:
         return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)
+
+    def _fitting(self, features: Slots) -> Slots:
+        """Return features of types that the blocks take: what another precision has made as it would be without any."""
+        if self._types is None or not self.blocks:
+            return features
+        return tuple(
+            tensor if tensor is None or tensor.dtype in types else tensor.to(types[0])
+            for tensor, types in zip(features, self._types, strict=True)
+        )
 
     def _writable(self, features: Slots) -> Slots:
         """Return features that the first block may write to: copies, if it does."""
@@ -178,7 +191,7 @@ class Stage:
         """Forward in evaluation mode without a graph; nothing changes."""
         self._set_mode(training=False)
         with torch.no_grad(), self._block_failures, self._computing():
-            features = self._writable(self._placed(inputs))
+            features = self._writable(self._fitting(self._placed(inputs)))
             for position, block in enumerate(self.blocks):
                 self._running = position
                 features = call_module(block.module, features)
@@ -188,6 +201,12 @@ class Stage:
         for block in self.blocks:
             if block.module.training is not training:
                 block.module.train(training)
+
+
+def _types_at(held: HeldBlocks, feature: int) -> list[tuple[torch.dtype, ...]]:
+    """By slot of a feature, the types that a worker's blocks take: that of the base precision, and that of the worker's own."""
+    base = [spec.dtype for spec in held.chain.features[feature]]
+    return list(zip(base, held.chain.types.get(held.precision, [base] * (feature + 1))[feature], strict=True))
 
 
 def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> Stage:

@@ -171,11 +171,9 @@ class LinkedSession:
 
     def make(self, worker: str, chain: Chain, window: Window) -> None:
         """Make the run of a worker, of a chain of its own."""
-        held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker))
+        held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker), self._told.precision_of(worker))
         self.blocks[worker] = blocks = WatchedBlocks(held, self.plan, worker, self._how)
-        wire = self.wires[worker] = CrossingWire(
-            self.placement, chain, lambda _labels: None, is_scaled=self._told.is_scaled
-        )
+        wire = self.wires[worker] = CrossingWire(self.placement, chain, lambda _labels: None, self._told)
         emit = self.events[worker].emit
         self.workers[worker] = PlacementExecutor(window, wire, blocks, self._threads[worker], emit)
 

@@ -191,7 +191,7 @@ class LooseSession:
         self.plan = plan = StepPlan(placement, told_facts(next(iter(self.chains.values())), told))
         self.blocks = {
             worker: WatchedBlocks(
-                HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker)),
+                HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker), told.precision_of(worker)),
                 plan,
                 worker,
                 method(backward, told.loss),

@@ -262,7 +262,7 @@ def plain_precision(recipe: Recipe) -> torch.autocast:
 
 def plain_scaler(recipe: Recipe) -> torch.amp.GradScaler:
     """Torch's own scale of the loss, which is none but in float16."""
-    return torch.amp.GradScaler("cpu", enabled=recipe.precision == "fp16")
+    return torch.amp.GradScaler("cpu", enabled=recipe.is_scaled)
 
 
 def plain_update(

@@ -56,10 +56,11 @@ def build_worker(
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
-    check_precision(recipe.precision, device, request.worker)
+    precision = recipe.precision_of(request.worker)
+    check_precision(precision, device, request.worker)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
     active = judge.judged(wanted)
-    held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker))
+    held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker), precision)
     method = Method(head, request.backward, FeedbackMode(request.feedback))
     return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id))

@@ -76,6 +76,7 @@ class PlacementJudge:
             self.chain,
             clipped_together=self.recipe.model_clip_norm is not None,
             scaled=self.recipe.is_scaled,
+            precisions=self.recipe.precisions,
             label_tensors=self.recipe.label_tensors,
         )
 
@@ -107,7 +108,7 @@ class PlacementJudge:
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
-        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None)
+        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None, self.recipe)
         mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
         each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:
@@ -199,7 +200,7 @@ class PlacementJudge:
             return (2 + (kept and one.cargo is Cargo.WEIGHTS)) * sum(entry.spec.bytes for entry in wire.entries(one))
         total = 0
         for slot in wire.slots(one):
-            spec = self.chain.features[one.index][slot]
+            spec = wire.spec(one, slot)
             tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
             encoded = codec_by_name(wire.codec(one, slot)).encoded_bytes(tensor.shape, tensor.dtype)
             total += tensor.bytes + max(tensor.bytes, encoded)

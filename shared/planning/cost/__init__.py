@@ -4,7 +4,7 @@ from shared.planning.cost.conditions import Conditions, Direction, conditions_of
 from shared.planning.cost.layouts import computing_seconds, loads_of
 from shared.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from shared.planning.cost.programs import loads_of_step
-from shared.planning.cost.simulated import Simulated
+from shared.planning.cost.simulated import Simulated, simulated_loads
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
 
@@ -27,6 +27,7 @@ __all__ = [
     "moving_seconds",
     "pipeline_seconds",
     "runs_of",
+    "simulated_loads",
     "stacked_loads",
     "steady_seconds",
     "through_others",

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shared.placement import Backward, Forward, Update, stages
 from shared.planning.cost.loads import Loads, joined
 from shared.planning.cost.programs import loads_of_step
 from shared.planning.cost.stacked import stacked_loads
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.operation_costs import BlockCosts
 from shared.planning.profile import Profile
 from shared.planning.profile_operations import layout_tasks
 
@@ -17,12 +19,24 @@ from shared.planning.profile_operations import layout_tasks
 def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:
     """Return the measured seconds of computing for a step, by the place of the worker. NaN where they were not measured."""
     places = {name: place for place, name in enumerate(profile.names)}
+    if (costs := profile.by_samples) is not None:
+        return {places[worker]: _by_block(costs, layout, worker) for worker in layout.workers}
     seconds = dict.fromkeys((places[worker] for worker in layout.workers), 0.0)
     for tile in layout.tiles:
         worker = profile.workers[places[tile.worker]]
         table = worker.replayed if layout.staleness else worker.at_once
         seconds[places[tile.worker]] += float(table[tile.first, tile.stop])
     return seconds
+
+
+def _by_block(costs: BlockCosts, layout: Layout, worker: str) -> float:
+    placement, seconds = layout.placement(), 0.0
+    for stage in stages(placement, worker):
+        forward = costs.seconds(worker, Forward(stage))
+        replay = forward if layout.staleness and stage.stop < placement.blocks else 0.0
+        seconds += forward + costs.seconds(worker, Backward(stage, input_gradient=True)) + replay
+    owned = (block for block in range(placement.blocks) if placement.owner(block) == worker)
+    return seconds + sum(costs.seconds(worker, Update(block)) for block in owned)
 
 
 def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:

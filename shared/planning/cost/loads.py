@@ -60,6 +60,8 @@ class Loads:
     """Seconds of a worker's other work, which no factor lengthens."""
     bits: Mapping[Direction, Floats]
     paths: Paths
+    stretch: Floats | None = None
+    """Seconds of a step over those of the formula, where the simulator has said them; None where the formula counts."""
 
     def __len__(self) -> int:
         """Return n."""
@@ -90,7 +92,8 @@ class Loads:
 
     def seconds(self, conditions: Conditions, slower: Slower | None = None) -> Floats:
         """Return the seconds of a step with a full pipeline, shape (n,)."""
-        return steady_seconds(*self.at(conditions, slower), self.ahead)
+        seconds = steady_seconds(*self.at(conditions, slower), self.ahead)
+        return seconds if self.stretch is None else seconds * self.stretch
 
     def worker_seconds(self, conditions: Conditions) -> dict[int, Floats]:
         """Return the seconds for which a step keeps each worker busy."""
@@ -154,6 +157,7 @@ class Loads:
                 _picked(paths.bits, picked),
                 _picked(paths.halves, picked),
             ),
+            None if self.stretch is None else self.stretch[rows],
         )
 
 
@@ -180,6 +184,9 @@ def joined(loads: Sequence[Loads]) -> Loads:
             _joined([each.paths.bits for each in loads], lengths),
             _joined([each.paths.halves for each in loads], lengths),
         ),
+        None
+        if all(each.stretch is None for each in loads)
+        else np.concatenate([np.ones(len(each)) if each.stretch is None else each.stretch for each in loads]),
     )
 
 

@@ -1,21 +1,26 @@
-"""Loads of any placement, from the tasks of its step: every path through it that can be the longest under some conditions.
+"""Loads of any placement, from the tasks of its step: every path through it that can be the longest under some conditions, or
+the longest ones under given conditions.
 
 `benchmarks.planning.step_cost` works for given rates, this for all rates at once; tests compare the two.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shared.planning.cost.conditions import Direction
+from shared.planning.cost.conditions import Conditions, Direction
 from shared.planning.cost.loads import Loads, Paths
 from shared.planning.measurements import Floats
 from shared.planning.tasks import StepTasks
 
 
-def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
-    """Return the loads of one layout. names: of all workers, in the order of the profile."""
+def loads_of_step(step: StepTasks, names: Sequence[str], at: Conditions | None = None) -> Loads:
+    """Return the loads of one layout.
+
+    names: of all workers, in the order of the profile. at: conditions whose longest paths are enough, one for each way round;
+    left out, all paths count, and where workers share blocks these are many.
+    """
     places = {name: place for place, name in enumerate(names)}
     work: dict[int, Floats] = {}
     bits: dict[Direction, Floats] = {}
@@ -24,9 +29,8 @@ def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
         for each in (each for task in tasks for each in task.deliveries):
             direction = places[each.direction[0]], places[each.direction[1]]
             bits[direction] = bits.get(direction, np.zeros(1)) + each.bits
-    table = _Table(len(names))
-    found = table.most(*(_ways_of(step, each, places, table) for each in step.rounds()))
-    count = len(names)
+    table, count = _Table(len(names), at), len(names)
+    found = table.joined(_ways_of(step, each, places, table) for each in step.rounds())
     pairs = [(near, far) for near in range(count) for far in range(count) if near != far]
     return Loads(
         np.array([step.ahead]),
@@ -50,9 +54,13 @@ def loads_of_step(step: StepTasks, names: Sequence[str]) -> Loads:
 class _Table:
     """Paths as rows: work by worker, bits by direction, halves of round trips by pair. No rows stand for a time long ago."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, at: Conditions | None) -> None:
         self._workers = workers
         self.columns = workers * (1 + 2 * workers)
+        self._seconds: Floats | None = None
+        """Seconds for each of a path's numbers, shape (columns,); None where all conditions count."""
+        if at is not None:
+            self._seconds = np.concatenate([at.factors, (1.0 / at.rates).ravel(), (at.trips / 2).ravel()])
 
     def bits(self, direction: Direction) -> int:
         """Return the column of a direction."""
@@ -62,9 +70,17 @@ class _Table:
         """Return the column of the trip between two workers, whichever sends."""
         return self._workers * (1 + self._workers + min(direction)) + max(direction)
 
+    def joined(self, ways: Iterable[Floats]) -> Floats:
+        """Join the paths of several ways round, each once."""
+        each = [np.empty((0, self.columns)), *ways]
+        return self.most(*each) if self._seconds is None else np.unique(np.concatenate(each), axis=0)
+
     def most(self, *ways: Floats) -> Floats:
-        """Join these paths, without those that another one equals or exceeds under all conditions."""
-        rows = np.unique(np.concatenate([np.empty((0, self.columns)), *ways]), axis=0)
+        """Join these paths, without those that another one equals or exceeds, under the conditions or under all."""
+        rows = np.concatenate([np.empty((0, self.columns)), *ways])
+        if self._seconds is not None:
+            return rows if len(rows) < 2 else rows[[np.argmax(rows @ self._seconds)]]
+        rows = np.unique(rows, axis=0)
         kept: list[Floats] = []
         for row in rows[::-1]:
             if not any((other >= row).all() for other in kept):

@@ -1,13 +1,20 @@
 """The seconds of a step in the event simulator: what a step takes where workers share blocks, or links a segment."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
-from shared.placement import Link, Placement
+import numpy as np
+
+from shared.placement import Cargo, Link, Placement, Route, crossings
 from shared.planning.cost.conditions import Conditions
+from shared.planning.cost.layouts import computing_seconds
+from shared.planning.cost.loads import Loads, joined
+from shared.planning.cost.programs import loads_of_step
+from shared.planning.layout import Layout
 from shared.planning.placement_simulator import steady_step_seconds
 from shared.planning.profile import Profile
-from shared.planning.profile_operations import facts_of
+from shared.planning.profile_operations import coded, facts_of
 from shared.planning.rates import Rates
 from shared.planning.tasks import StepTasks, step_tasks
 
@@ -33,3 +40,32 @@ class Simulated:
     def seconds(self, placement: Placement) -> float:
         """Return the seconds of a step with a full pipeline."""
         return steady_step_seconds(self.tasks(placement))
+
+
+def simulated_loads(profile: Profile, layouts: Sequence[Layout], at: Conditions) -> Loads:
+    """Return the loads of each layout's step, in this order: under these conditions, its seconds are the simulator's.
+
+    PlanError for a width of which the profile has no codec.
+    """
+    simulated = Simulated(profile, at)
+    return joined([_loads_at(simulated, profile, layout, at) for layout in layouts])
+
+
+def _loads_at(simulated: Simulated, profile: Profile, layout: Layout, at: Conditions) -> Loads:
+    placement, costs = coded(profile, layout), profile.by_samples
+    assert costs is not None
+    # Devices as they were measured: factors come from the conditions.
+    step = Simulated(profile, replace(at, factors=np.ones(len(at.factors)))).tasks(placement)
+    loads = loads_of_step(step, profile.names, at)
+    work = computing_seconds(profile, layout)
+    for one in crossings(placement, facts_of(profile)):
+        codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo))
+        if one.cargo is Cargo.FEATURE and codec is not None:
+            plain_bytes = costs.feature_bytes[one.index] * one.rows.count
+            work[profile.names.index(one.sender)] += costs.codecs[codec].encode.at(plain_bytes)
+    loads = replace(
+        loads,
+        work={place: np.array([work[place]]) for place in loads.work},
+        host={place: busy - work[place] for place, busy in loads.work.items()},
+    )
+    return replace(loads, stretch=simulated.seconds(placement) / loads.seconds(at))

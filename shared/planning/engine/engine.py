@@ -31,7 +31,7 @@ from shared.planning.engine.config import EngineConfig
 from shared.planning.engine.decision import Decision, Observation, Reason
 from shared.planning.engine.devices import FreeAnswers
 from shared.planning.engine.experts import Experts
-from shared.planning.engine.generating import MOST_GENERATED, Search, SearchTimer
+from shared.planning.engine.generating import Search, SearchTimer, most_generated
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
 from shared.planning.engine.outcome import Outcome, OutcomeCounter
@@ -40,7 +40,7 @@ from shared.planning.families.question import Question
 from shared.planning.families.registry import listed
 from shared.planning.layout import Layout
 from shared.planning.profile import Hop, Profile, WorkerProfile
-from shared.planning.search import Found, best
+from shared.planning.search import Found, best, step_seconds
 from shared.planning.space import SearchSpace
 
 FIRST_INTERVAL_SECONDS = 1.0
@@ -116,14 +116,18 @@ class Engine:
     def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
         held = [self.layout, *held]
         if (every := listed(question)) is not None:
-            return complete_pool(question, every, held)
-        return generated_pool(question, [best(question, self._at).layout], held)
+            return complete_pool(question, every, held, self._at)
+        return generated_pool(question, [best(question, self._at).layout], held, self._at)
 
     def knows(self, layout: Layout) -> bool:
-        """Tell whether a layout was measured, and its workers each run the next blocks, the first where the samples are."""
+        """Tell whether a layout begins where the samples are, and was measured. Without times by samples, only workers that
+        each run the next blocks were."""
         places = [self._places[worker] for worker in layout.workers if worker in self._places]
-        is_chain = layout.is_stacked and len(places) == len(layout.workers)
-        return is_chain and not places[0] and bool(loads_of(self.question.profile, [layout]).measured()[0])
+        if len(places) < len(layout.workers) or places[0]:
+            return False
+        if (costs := self.question.profile.by_samples) is not None:
+            return all(bits in costs.widths for _, bits in layout.widths)
+        return layout.is_stacked and bool(loads_of(self.question.profile, [layout]).measured()[0])
 
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
@@ -214,7 +218,7 @@ class Engine:
     @property
     def predicted_seconds(self) -> float:
         """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
-        return float(loads_of(self.question.profile, [self.layout]).seconds(self._at)[0])
+        return step_seconds(self.question, self.layout, self._at)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -278,7 +282,9 @@ class Engine:
         if question is not self.question:
             return
         weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
-        self._adopt(generated_pool(question, islice(weighed, MOST_GENERATED), [self.layout, *self._held]))
+        self._adopt(
+            generated_pool(question, islice(weighed, most_generated(question)), [self.layout, *self._held], self._at)
+        )
 
     @property
     def _held(self) -> list[Layout]:

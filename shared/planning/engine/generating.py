@@ -9,18 +9,24 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions
-from shared.planning.families.neighbours import neighbours
 from shared.planning.families.question import Question
+from shared.planning.families.registry import neighbours
 from shared.planning.layout import Layout
 from shared.planning.search import best
 
-MOST_GENERATED = 256
-"""Layouts of a pool at most. A look at them takes about as long as at those of two workers."""
+MOST_GENERATED, MOST_SIMULATED = 256, 64
+"""Layouts of a pool at most. A look at them takes about as long as at those of two workers; divisions among three tiers are
+simulated first, in 0.02 s each."""
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 """Time between two searches."""
 MOVED_PART = 0.1
 """Part by which a rate or a device must have changed for another search before the longest time is over."""
+
+
+def most_generated(question: Question) -> int:
+    """Return the most layouts of a pool for a question."""
+    return MOST_SIMULATED if question.is_tiers else MOST_GENERATED
 
 
 @dataclass(frozen=True)
@@ -35,18 +41,24 @@ class Search:
 
     def run(self) -> list[Layout]:
         """Return the layouts, each once, the most important first. PlanError where nothing may be chosen at all."""
-        first = best(self.question, self.conditions[0]).layout
+        now = self.conditions[0]
+        first = best(self.question, now).layout
         every = chain(
-            [first], self._best_of_each(), *(neighbours(self.question, one) for one in (first, *self.leading))
+            [first], self._best_of_each(), *(neighbours(self.question, one, now) for one in (first, *self.leading))
         )
-        return list(islice(dict.fromkeys(every), MOST_GENERATED))
+        return list(islice(dict.fromkeys(every), most_generated(self.question)))
 
     def _best_of_each(self) -> Iterator[Layout]:
-        """Yield the best under the other conditions, of the first worker with each other one, and of the first alone."""
-        first, *others = self.question.permitted
+        """Yield the best under the other conditions, as far as they differ, of the first worker with each other one, and of the
+        first alone."""
+        first, *trainers = self.question.permitted
         space = self.question.space
-        fewer = [replace(space, workers=frozenset({first, other})) for other in others] if len(others) > 1 else []
-        asked = [(self.question, at) for at in self.conditions[1:]]
+        fewer = [replace(space, workers=frozenset({first, one})) for one in trainers] if len(trainers) > 1 else []
+        others = list[Conditions]()
+        for at in self.conditions[1:]:
+            if all(_differ(one, at) for one in (self.conditions[0], *others)):
+                others.append(at)
+        asked = [(self.question, at) for at in others]
         asked += [(replace(self.question, space=each), self.conditions[0]) for each in fewer if space.cuts is None]
         for question, at in asked:
             try:

@@ -5,16 +5,18 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from shared.planning.cost import (
+    Conditions,
     Direction,
     Loads,
     bits_between,
     computing_seconds,
     joined,
-    loads_of,
     moved_bits,
     runs_of,
 )
+from shared.planning.families.loads_at import loads_at
 from shared.planning.families.question import Question
+from shared.planning.families.registry import permits
 from shared.planning.layout import Layout
 from shared.planning.measurements import Bools, Floats, Ints
 from shared.planning.profile import Profile
@@ -103,22 +105,24 @@ class Pool:
         }
 
 
-def complete_pool(question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout]) -> Pool:
-    """Build the pool of all permitted layouts. held: those that the run has or had."""
+def complete_pool(
+    question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout], at: Conditions
+) -> Pool:
+    """Build the pool of all permitted layouts. held: those that the run has or had. at: the present conditions."""
     layouts, loads = listed
     known = set(layouts)
     missing = [layout for layout in dict.fromkeys(held) if layout not in known]
     if missing:
-        loads = joined([loads, loads_of(question.profile, missing)])
+        loads = joined([loads, loads_at(question, missing, at)])
     allowed = np.arange(len(loads)) < len(layouts)
     return Pool(question.profile, [*layouts, *missing], loads, allowed, is_complete=True)
 
 
-def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout]) -> Pool:
-    """Build the pool of some layouts, without those that were not wholly measured. held: as for `complete_pool`."""
+def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout], at: Conditions) -> Pool:
+    """Build the pool of some layouts, without those that were not wholly measured. held, at: as for `complete_pool`."""
     layouts = list(dict.fromkeys([*held, *found]))
-    loads = loads_of(question.profile, layouts)
+    loads = loads_at(question, layouts, at)
     measured = loads.measured()
     layouts = [layout for layout, known in zip(layouts, measured, strict=True) if known]
-    allowed = np.array([question.permits(layout) for layout in layouts], dtype=np.bool_)
+    allowed = np.array([permits(question, layout) for layout in layouts], dtype=np.bool_)
     return Pool(question.profile, layouts, loads.take(measured), allowed, is_complete=False)

@@ -17,6 +17,7 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, conditions_of, loads_of
+from shared.planning.families import stacks
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats
@@ -31,7 +32,7 @@ MOST_LISTED = 2048
 
 def is_for(question: Question) -> bool:
     """See `Family.is_for`."""
-    return not question.is_pair
+    return not question.is_pair and not question.is_tiers
 
 
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
@@ -41,8 +42,6 @@ def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]
     worker after it, and so on; then that of the most bits, and of the smallest K. Where K is left open, the least with which
     the slowest part alone counts. PlanError where nothing may be or was measured.
     """
-    if question.is_pair or question.is_tiers:
-        return
     found = [
         (each.least_seconds(), each) for each in (_Parts(question, at, one) for one in question.choices_of_staleness)
     ]
@@ -70,7 +69,7 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:
 
     PlanError for a K, a width or cuts that cannot be, and where nothing is left.
     """
-    if question.is_pair or question.is_tiers or _count(question) > MOST_LISTED:
+    if _count(question) > MOST_LISTED:
         return None
     at = conditions_of(question.profile)
     parts = [_Parts(question, at, staleness) for staleness in question.choices_of_staleness]
@@ -83,6 +82,16 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:
             "measure what the profile has as null, or allow more bit widths"
         )
     return [layout for layout, known in zip(layouts, measured, strict=True) if known], loads.take(measured)
+
+
+def permits(question: Question, layout: Layout) -> bool:
+    """See `Family.permits`."""
+    return stacks.permits(question, layout)
+
+
+def neighbours(question: Question, layout: Layout, _at: Conditions) -> Iterator[Layout]:
+    """See `Family.neighbours`."""
+    return stacks.neighbours(question, layout)
 
 
 def improves(question: Question, at: Conditions, seconds: float) -> bool:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from shared.placement import Cargo, Placement, Route, Rows, Tile
-from shared.planning.layout import Layout
-from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.layout import Layout, sorted_widths
 from shared.planning.profile import Hop
 
 
@@ -54,7 +53,7 @@ def layout_of_division(
     return Layout(
         tiles,
         staleness,
-        tuple((Route(*hop, Cargo.FEATURE), bits) for hop, bits in widths.items() if bits < FLOAT32_BITS),
+        sorted_widths(tiles, {Route(*hop, Cargo.FEATURE): bits for hop, bits in widths.items()}),
         tuple((block, division.original) for block, count in enumerate(holders) if count > 1),
         "" if tiles[0].worker == device else device,
     )

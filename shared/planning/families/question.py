@@ -47,7 +47,9 @@ class Question:
         return tuple(name for name in self.profile.names if only is None or name in only)
 
     def holding(self, layout: Layout) -> SearchSpace:
-        """Return the space of this layout alone, whose workers each run the next blocks."""
+        """Return the space of this layout alone."""
+        if self.profile.by_samples is not None:
+            return replace(self.space, only=layout)
         is_alone = not layout.cuts
         return replace(
             self.space,
@@ -58,23 +60,3 @@ class Question:
             staleness=layout.staleness,
             allow_edge_only=self.space.allow_edge_only or is_alone,
         )
-
-    def permits(self, layout: Layout) -> bool:
-        """Tell whether a layout may be chosen, measured or not: workers that each run the next blocks on the whole batch."""
-        names, space, workers = self.permitted, self.space, layout.workers
-        places = [names.index(worker) for worker in workers if worker in names]
-        if not layout.is_stacked or len(places) < len(workers) or places[0]:
-            return False
-        if len(places) == 1 < len(names) and not space.allow_edge_only:
-            return False
-        if space.cuts is not None and (layout.cuts != space.cuts or len(places) < len(names)):
-            return False
-        if space.widths is not None and layout.bits != space.widths:
-            return False
-        bits = zip(layout.cuts, layout.bits, strict=True)
-        return layout.staleness in self.choices_of_staleness and all(self._permits_bits(*one) for one in bits)
-
-    def _permits_bits(self, cut: int, bits: int) -> bool:
-        least = None if self.profile.min_bits is None else self.profile.min_bits[cut]
-        is_enough = self.profile.min_bits is None or (least is not None and bits >= least)
-        return bits in self.space.bits and (is_enough or bits in self.space.uncalibrated_bits)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, joined
-from shared.planning.families import chain, pair, tiers
+from shared.planning.families import chain, held, pair, tiers
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout
 
@@ -28,12 +28,20 @@ class Family(Protocol):
         PlanError where nothing of the kind may be chosen.
         """
 
+    def permits(self, question: Question, layout: Layout) -> bool:
+        """Tell whether a layout, of this kind or of another, may be chosen as one of this kind."""
+
+    def neighbours(self, question: Question, layout: Layout, at: Conditions) -> Iterator[Layout]:
+        """Yield layouts that may be chosen, and differ little from one of this kind; of another kind, none."""
+
 
 FAMILIES: dict[str, Family] = {"pair": pair, "chain": chain, "tiers": tiers}
 
 
 def families_of(question: Question) -> list[Family]:
     """Return the families that have layouts for a question."""
+    if held.is_for(question):
+        return [held]
     return [family for family in FAMILIES.values() if family.is_for(question)]
 
 
@@ -55,6 +63,17 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:
     every = [layout for layouts, _ in found for layout in layouts]
     first = sorted({layout: row for row, layout in reversed(list(enumerate(every)))}.values())
     return [every[row] for row in first], joined([loads for _, loads in found]).take(first)
+
+
+def permits(question: Question, layout: Layout) -> bool:
+    """Tell whether a layout may be chosen."""
+    return any(family.permits(question, layout) for family in families_of(question))
+
+
+def neighbours(question: Question, layout: Layout, at: Conditions) -> Iterator[Layout]:
+    """Yield layouts that may be chosen, and differ little from this one."""
+    for family in families_of(question):
+        yield from family.neighbours(question, layout, at)
 
 
 def nothing_of(question: Question, refusals: Sequence[PlanError]) -> PlanError:

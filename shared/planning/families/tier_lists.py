@@ -42,6 +42,10 @@ class Choices:
             [[max(least[first:stop], default=1) for stop in range(len(least) + 1)] for first in range(len(least) + 1)]
         )
         """Fewest samples of the blocks [i, j), at [i, j]."""
+        labels_to = space.labels_to
+        self._may_have_labels = np.array(
+            [not place or labels_to is None or name in labels_to for place, name in enumerate(profile.names)]
+        )
         self.may_all_have_inputs = bool(self._may_have_inputs.all())
         raw = [block.reads_raw for block in profile.blocks]
         self._raw_before: Ints = np.cumsum([0, *raw])
@@ -118,8 +122,16 @@ class Choices:
         begin = np.where((bo > 0) | ((bs > 0) & (bl > 0)), p, np.where((bs > 0) & (ms < ml), ms, ml))
         for worker, first, stop in ((s, p, ms), (long, p, ml), (o, begin, top)):
             good &= self._may_have_inputs[worker] | (self._raw_before[stop] == self._raw_before[first])
+        may = self._may_have_labels  # o has the last block or owns it
+        good &= may[o] & (may[s] | (bs == 0) | (ms < top)) & (may[long] | (bl == 0) | (ml < top))
         permitted: Bools = good
         return permitted
+
+    def allows(self, of: Divisions) -> Bools:
+        """Tell which may be chosen, shape (n,)."""
+        sent = np.stack([of.widths[:, near, far] for near, far in HOPS], axis=1)
+        allowed: Bools = self.permitted(of) & (~self._uses(of) | np.isin(sent, self.widths)).all(axis=1)
+        return allowed
 
     def first_rows(self, of: Divisions) -> Ints:
         """Return the samples that o has of block p, shape (n,)."""

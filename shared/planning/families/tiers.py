@@ -5,14 +5,22 @@ of all. Where they are many, a grid of them leads to the divisions of the least 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, Simulated
-from shared.planning.families.division_columns import Divisions, canonical, joined, keys, kinds_of, structures
-from shared.planning.families.divisions import Division, layout_of_division
+from shared.planning.families.division_columns import (
+    Divisions,
+    canonical,
+    columns_of,
+    joined,
+    keys,
+    kinds_of,
+    structures,
+)
+from shared.planning.families.divisions import Division, divisions_of, layout_of_division
 from shared.planning.families.hiertrain import hiertrain
 from shared.planning.families.question import Question
 from shared.planning.families.tier_baselines import baselines
@@ -37,6 +45,8 @@ IMPROVED, NEIGHBOURS_SIMULATED, NEIGHBOURS_LISTED = 8, 16, 1000
 """Divisions whose neighbours are simulated, and most of these at a time, for all of them and at last for the best."""
 STARTS, DESCENTS = 32, 24
 """Divisions from which it goes down along the bounds, and most steps of that."""
+LEAST_NEIGHBOURS, BLOCKS_OF_NEIGHBOURS = 4, 80
+"""Neighbours of a division for the engine: the first, and as many more as have so many blocks together."""
 ROUNDING = 1e-9
 """Part of the seconds of a step by which a bound may exceed it, because sums are rounded."""
 
@@ -65,9 +75,56 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:  # noqa: AR
 
 
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
-    """Yield the best. PlanError where nothing may be chosen."""
-    found = search(question, at)
-    yield found.seconds, found.layout
+    """Yield the best with each K that may be the best. PlanError where nothing may be chosen."""
+    spaces = [replace(question.space, staleness=staleness) for staleness in _choices_of_staleness(question)]
+    found = [search(replace(question, space=space), at) for space in spaces]
+    yield from ((one.seconds, one.layout) for one in sorted(found, key=lambda one: one.seconds))
+
+
+def permits(question: Question, layout: Layout) -> bool:
+    """Tell whether a layout is a division that may be chosen."""
+    return layout.staleness in _choices_of_staleness(question) and _columns(question, layout) is not None
+
+
+def neighbours(question: Question, layout: Layout, at: Conditions) -> Iterator[Layout]:
+    """Yield the same division with another K, and the divisions of the least bounds of those that differ in one cut, width or
+    share; of another layout, none."""
+    columns = _columns(question, layout)
+    if columns is None:
+        return
+    for staleness in _choices_of_staleness(question):
+        if staleness != layout.staleness:
+            yield replace(layout, staleness=staleness)
+    profile, choices = question.profile, Choices(question, widths_of(question))
+    others = choices.neighbours(columns)
+    bounds, seen = Bounds(profile, at, layout.staleness).seconds(others), {layout}
+    for row in lowest(bounds, others.rows):
+        one = others.take(np.array([row]))
+        other = layout_of(one, profile.names, len(profile), profile.batch_size, layout.staleness)
+        if other not in seen:
+            seen.add(other)
+            yield other
+        if len(seen) > LEAST_NEIGHBOURS + BLOCKS_OF_NEIGHBOURS // len(profile):
+            break
+
+
+def _columns(question: Question, layout: Layout) -> Divisions | None:
+    """Return a layout as a division that may be chosen, whatever its K, as the only row; None if it is none."""
+    profile = question.profile
+    if not set(layout.workers) <= set(profile.names):
+        return None
+    choices, widths = Choices(question, widths_of(question)), np.full((1, 3, 3), FLOAT32_BITS)
+    for route, bits in layout.widths:
+        widths[0, profile.names.index(route.sender), profile.names.index(route.receiver)] = bits
+    for division in divisions_of(layout.placement(profile.names), profile.names):
+        columns = columns_of(division, profile.names)._replace(widths=widths)
+        if choices.allows(columns).all():
+            return columns
+    return None
+
+
+def _choices_of_staleness(question: Question) -> tuple[int, ...]:
+    return tuple(staleness or 0 for staleness in question.choices_of_staleness)
 
 
 def search(question: Question, at: Conditions) -> TierFound:

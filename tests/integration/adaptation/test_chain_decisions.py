@@ -129,6 +129,15 @@ async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
     )
 
 
+async def test_a_run_that_names_no_placement_begins_with_the_plan(tmp_path):
+    engine, begun = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names()), []
+    watching = Listening(session_opened=lambda deployer: begun.append(deployer.placement))
+    async with running_trainers() as servers:
+        chosen = [*flags("cnn", "sgd"), chain_flags(servers, (1, 2))[0], engine, "training.max_steps=2"]
+        await run_training(edge_config(*chosen), watching)
+    assert cuts_of(begun[0]) == (1, 2)
+
+
 @pytest.mark.slow
 async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "TOLERANCE", -1.0)  # no prediction is ever right

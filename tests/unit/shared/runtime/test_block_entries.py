@@ -14,6 +14,7 @@ from shared.runtime.block_entries import BlockEntry, entries_of
 from shared.runtime.crossing_wire import CrossingWire
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import chunks
+from tests.support.placed import recipe
 
 HALVES = Placement(
     version=3,
@@ -31,9 +32,8 @@ WEIGHTS = Crossing("near", "edge", Cargo.WEIGHTS, 0, Rows(0, 2))
 def wire() -> CrossingWire:
     first = nn.Sequential(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.Flatten())
     first[0].bias.requires_grad_(False)
-    return CrossingWire(
-        HALVES, build_chain(nn.Sequential(first, nn.Linear(12, 2)), torch.zeros(4, 1, 3, 3)), lambda _labels: None
-    )
+    chain = build_chain(nn.Sequential(first, nn.Linear(12, 2)), torch.zeros(4, 1, 3, 3))
+    return CrossingWire(HALVES, chain, lambda _labels: None, recipe("sgd"))
 
 
 def block_of(wire: CrossingWire) -> Block:
