@@ -1,8 +1,8 @@
 """The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine decides.
 
 The engine (shared.planning.engine) is pure and decides, for two workers as for a chain. Clock, codecs by name, logs and
-metrics are here; jobs.py has the work that takes longer. What takes the longer the more a profile has runs on another thread,
-and the engine has one caller at a time. Operators take precedence: `pin` narrows the engine's choice, and
+metrics are here; jobs.py has the work that takes longer. The engine decides on another thread,
+and has one caller at a time. Operators take precedence: `pin` narrows the engine's choice, and
 `use` stops and starts the choice of the rest.
 """
 
@@ -101,7 +101,8 @@ class DecisionLoop:
             self._want(deployer, self.engine.layout)
         if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
             is_known = not deployer.moving and await self._report_placement(deployer, seconds)
-            if not (is_known and self._statistics.is_flowing):
+            stood_still, self._statistics.stood_still = self._statistics.stood_still, False
+            if stood_still or not (is_known and self._statistics.is_flowing):
                 self._rest(deployer, seconds, is_known=is_known)
                 return
         known = self._links(deployer, seconds)
@@ -114,7 +115,8 @@ class DecisionLoop:
             trips[self._here, name] = link.round_trip_seconds
         trips |= self._statistics.link_trips
         work, encoding = self._take_seconds(), self._take_encoding()
-        decision = self.engine.observe(Observation(seconds, self._statistics.steps, rates, trips, work, encoding))
+        seen = Observation(seconds, self._statistics.steps, rates, trips, work, encoding)
+        decision = await asyncio.to_thread(self.engine.observe, seen)
         self._jobs.wake()
         self._export()
         if decision is not None:

@@ -51,7 +51,7 @@ class MeanSince:
 class WorkerFigures:
     """The figures of one worker of the placement in force."""
 
-    __slots__ = ("blocks", "blocks_run", "compute", "done_step", "samples")
+    __slots__ = ("blocks", "blocks_run", "compute", "done_step", "links_lost", "samples")
 
     def __init__(self, blocks: tuple[str, ...], blocks_run: int = 0, samples: int = 0) -> None:
         self.blocks = blocks
@@ -62,6 +62,8 @@ class WorkerFigures:
         """Samples of a batch that it computes on: the most with one block."""
         self.done_step = 0
         """First step that it has not done, as far as is known here."""
+        self.links_lost = 0
+        """Number of times that its links were lost and have come back."""
         self.compute = Timing()
         """Time that it computes for a step."""
 
@@ -95,6 +97,8 @@ class Statistics:
     is_flowing: bool = False
     """True while steps follow one another. Otherwise the run is drained, for an evaluation or another placement, or a link is
     away."""
+    stood_still: bool = False
+    """True if steps have stood still since the decisions last looked, because a link between trainers was away."""
     loss: float | None = None
     loss_scale: float | None = None
     skipped_updates: int | None = None

@@ -74,6 +74,9 @@ class LinkEnd:
         self._dones_received = 0
         self._peer_life = 0
         """As in `LinkPosition`, of the peer."""
+        self.losses = 0
+        """Number of times that the link was lost and has come back."""
+        self._is_lost = False
         self._stream: LinkStream | None = None
         self._is_ending = False
         self._peer_has_ended = False
@@ -171,6 +174,8 @@ class LinkEnd:
         if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)
+        self.losses += self._is_lost
+        self._is_lost = True
         self._stream = stream
         sending = asyncio.create_task(self._send_all(stream))
         receiving = asyncio.create_task(self._receive_all(stream))
@@ -187,6 +192,7 @@ class LinkEnd:
                 self.reports.hurry()
                 self._more_to_send.set()
                 await asyncio.wait({sending})
+            self._is_lost = False
         finally:
             for task in (sending, receiving):
                 task.cancel()

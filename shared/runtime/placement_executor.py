@@ -231,6 +231,7 @@ class PlacementExecutor:
         seconds = 0.0 if cost is None else cost.seconds
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
+        done.links_lost = sum(link.losses for link in self.links.values())
         done.order.extend(self._order.take())
         if cost is not None:
             done.compute_seconds = cost.seconds

@@ -110,7 +110,9 @@ class Run:
         self.statistics.workers = {name: WorkerFigures(()) for name in profile.names}
         self.seconds, self.undone = 0.0, 0
         self.events = Events()
-        RunObserver(self.statistics, EdgeMetrics(CollectorRegistry(), self.statistics), self.events)
+        metrics = EdgeMetrics(CollectorRegistry(), self.statistics)
+        RunObserver(self.statistics, metrics, self.events)
+        metrics.show_workers(self.statistics)
         self.round_trip_seconds = None
         self.statistics.is_flowing = True
 

@@ -289,6 +289,7 @@ class StepDone(_message.Message):
     RATES_FIELD_NUMBER: _builtins.int
     NO_GRADIENT_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
+    LINKS_LOST_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -307,6 +308,8 @@ class StepDone(_message.Message):
     """Its blocks have passed no gradient on to their inputs, though one has come to them, in this step or one before under this
     placement. Blocks that no gradient reaches in a step stay as they are in it.
     """
+    links_lost: _builtins.int
+    """How often links of it were lost under this placement and have come back. Its steps have stood still meanwhile."""
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkRate]:
         """How fast its links are in the direction away from it, as their acks have shown it."""
@@ -331,10 +334,11 @@ class StepDone(_message.Message):
         rates: _abc.Iterable[Global___LinkRate] | None = ...,
         no_gradient: _builtins.bool = ...,
         order: _abc.Iterable[_builtins.int] | None = ...,
+        links_lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "loss", b"loss", "no_gradient", b"no_gradient", "order", b"order", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "links_lost", b"links_lost", "loss", b"loss", "no_gradient", b"no_gradient", "order", b"order", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015

@@ -125,7 +125,7 @@ async def test_a_trainer_that_is_back_is_placed_where_it_is_best():
 
 async def test_what_grows_with_a_profile_is_worked_out_beside_the_event_loop(monkeypatch):
     run, threads = Run(), []
-    for name in ("constrain", "measured_again", "weigh", "note_deployed"):
+    for name in ("constrain", "measured_again", "weigh", "note_deployed", "observe"):
         method = getattr(Engine, name)
 
         def noted(*given, method=method):

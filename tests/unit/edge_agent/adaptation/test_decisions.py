@@ -13,6 +13,8 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import LinkLost, LinkUp, StepFinished
 from shared.client.link_measurement import LinkRates
 from shared.errors import PlanError
+from shared.events.worker import WorkerDone
+from shared.wire.isthmus.v1.link_pb2 import StepDone
 from tests.support.planning.cases import MBIT, small_profile
 from tests.support.planning.decisions import LIGHT, Deployer, Run
 from tests.support.planning.engine_cases import LIGHT_BLOCKS
@@ -241,6 +243,19 @@ async def test_a_link_that_was_away_is_no_fault_of_the_layout():
         run.events.emit(LinkUp("trainer", stream))
         await run.wait(1)
         run.events.emit(StepFinished(1, 8, 1.0, 0.0, 0.0))
+    await run.watch(60, 40.0)
+    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert (run.decisions, run.deployer.moving) == (0, False)
+
+
+async def test_a_link_between_trainers_that_was_away_is_no_fault_of_the_layout():
+    run = Run(edge_blocks=1)
+    for losses in range(1, 11):
+        await run.watch(60, 40.0)
+        await run.wait(40)  # nothing says why
+        report = StepDone(worker="trainer", step=run.statistics.steps, links_lost=losses)
+        run.events.emit(WorkerDone(report))
+        await run.wait(1)
     await run.watch(60, 40.0)
     assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert (run.decisions, run.deployer.moving) == (0, False)

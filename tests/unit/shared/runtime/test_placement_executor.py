@@ -15,6 +15,7 @@ from shared.placement import (
     Cargo,
     Route,
     crossings,
+    parse_placement,
     unnamed_blocks,
 )
 from tests.support.examples import examples
@@ -140,3 +141,18 @@ def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, l
     simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     in_process(simulated, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))
+
+
+@pytest.mark.parametrize("losses", [[], [12], [12, 12]])
+def test_reports_tell_how_often_links_were_lost(losses):
+    blocks = len(MODEL_FACTS["dropping"].blocks)
+    ranges = {"edge": [0, 1], "near": [1, 2], "far": [2, blocks]}
+    tiles = [{"worker": worker, "blocks": run} for worker, run in ranges.items()]
+    placement = parse_placement(
+        {"schema": "isthmus.placement/v1", "workers": [*ranges], "tiles": tiles}, "here", blocks, 8
+    )
+    batches = [batch_of(step, placement.batch_size) for step in range(3 * STEPS)]
+    session = trained(lambda: LinkedSession(built("dropping"), placement, recipe("sgd"), losses=losses), batches)
+    lost = session.streams - len(session.plan.links)
+    assert lost == len(losses)
+    assert sum(done.links_lost for done in session.done[len(batches) - 1]) == 2 * lost, "each at both ends"
