@@ -56,7 +56,7 @@ class PeerDialer:
             return PeerCheck(reason="its operator has not allowed that address (peers.allowed)")
         try:
             async with self.client(address, LOOK_SECONDS) as client:
-                await client.check_serving()  # else the peer logs a failed handshake
+                await client.check_answers()  # else the peer logs a failed handshake
                 return PeerCheck(allowed=True)
         except IsthmusError as failure:
             return PeerCheck(allowed=True, reason=str(failure))

@@ -1,4 +1,4 @@
-"""The end of a trainer: it takes nothing new, and its agents have a while to take a checkpoint and to leave."""
+"""The end of a trainer: it takes nothing new, and its agents have a while to hand over, or to take a checkpoint, and leave."""
 
 import asyncio
 from contextlib import suppress
@@ -24,7 +24,10 @@ class Shutdown:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, "the trainer is about to stop; try again")
 
     async def run(self, seconds: float) -> None:
-        """Have every agent end its batches and take a checkpoint. Returns when all have, or after so many seconds."""
+        """Have every agent hand over, or take a checkpoint, and leave. Returns when all have, or after so many seconds.
+
+        An agent that hands over has offered the blocks to another trainer, and closes the session when nobody needs them here.
+        """
         self.begun = True
         for session in self._sessions.built:
             session.worker.run.say_stopping()
@@ -33,4 +36,7 @@ class Shutdown:
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
                     await asyncio.gather(*(attachment.wait_until_ended() for attachment in attached))
                     await asyncio.sleep(0)
+                for session in self._sessions.built:
+                    if session.tickets.offers_memory:
+                        await session.ended.wait()
                 await self._checkpointer.wait_for_all()

@@ -50,7 +50,8 @@ class Session:
         """True if it is closed for good. Nothing is stored from which it could be resumed."""
         self.evaluations = Evaluations(worker, self.links)
         self._changing = asyncio.Lock()
-        self._is_ended = False
+        self.ended = asyncio.Event()
+        """Set once the session has ended."""
 
     @property
     def max_staleness(self) -> int:
@@ -109,7 +110,7 @@ class Session:
         """
         async with self._changing:
             self.check_joined(fence)
-            if self._is_ended:
+            if self.ended.is_set():
                 raise StatusError(grpc.StatusCode.ABORTED, f"session {self.id} was closed meanwhile")
             yield
 
@@ -155,7 +156,7 @@ class Session:
     async def end(self) -> None:
         """End the session. On return, nothing of it is being computed."""
         async with self._changing:
-            self._is_ended = True
+            self.ended.set()
             await self._end_links()
             await self.worker.stop()
 

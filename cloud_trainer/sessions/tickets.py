@@ -83,6 +83,11 @@ class Tickets:
         """Return the blocks that a ticket is for, if any."""
         return self._offers.get(digest_of(ticket))
 
+    @property
+    def offers_memory(self) -> bool:
+        """Tell whether any worker may download blocks from memory."""
+        return any(offer.checkpoint is None for offer in self._offers.values())
+
     def withdraw_offers(self) -> None:
         """Forget the tickets for blocks in memory."""
         self._offers = {digest: offer for digest, offer in self._offers.items() if offer.checkpoint is not None}

@@ -111,7 +111,7 @@ async def _train_under(
         try:
             joined = await Recovery(session, device).rejoin(is_whole=True)
             await dial_peers(session, joined.tickets)
-            aggregator, watch = StepAggregator(events, worker, _ignore, boundary), _Watch(events, worker.run)
+            aggregator, watch = StepAggregator(events, worker, _ignore), _Watch(events, worker.run)
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
                 Links(session, worker.run, events.emit) as links,

@@ -8,6 +8,7 @@ from edge_agent.sessions.admission import admit, release
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
+from edge_agent.training.leaving import Leaving
 from shared.errors import IsthmusError
 from shared.placement import Placement
 
@@ -18,11 +19,18 @@ class Admissions:
     """The members of one session, kept as its placements need them. Used on the event loop."""
 
     def __init__(
-        self, session: OpenSession, deployer: Deployer, due: asyncio.Event, *, keeps_checkpoints: bool
+        self,
+        session: OpenSession,
+        deployer: Deployer,
+        leaving: Leaving,
+        due: asyncio.Event,
+        *,
+        keeps_checkpoints: bool,
     ) -> None:
-        """due: set when a placement needs trainers that are no members yet."""
+        """due: set when a placement needs trainers that are no members yet, or a trainer is to be left."""
         self._session = session
         self._deployer = deployer
+        self._leaving = leaving
         self._due = due
         self._keeps_checkpoints = keeps_checkpoints
         self._shared: Placement | None = None
@@ -37,6 +45,7 @@ class Admissions:
         """Keep the members, until this is cancelled: between two joins of the trainers, while links are up."""
         while True:
             self._due.clear()
+            await self._leaving.leave()
             await self._deployer.prepare()
             await self._tell_those_behind()
             await self._release_others()

@@ -23,5 +23,8 @@ class Chooser(IntEnum):
     OPERATOR = 4
     """Pin, which holds until its release, or `place`, which holds until another request. `place` excludes an engine."""
 
+    DRAIN = 5
+    """Trainer that is about to stop, and hands over to another one whoever chose it."""
+
     def __str__(self) -> str:
         return self.name.lower()

@@ -34,17 +34,29 @@ NEWCOMER_SECONDS = 5.0
 async def prepare_change(session: OpenSession, placement: Placement) -> None:
     """Do beside training what a placement needs of trainers that have no blocks yet.
 
-    They are admitted, have the device's frozen parameters, and can dial whom they will have to dial. Repeating it changes
-    nothing more. Raises the IsthmusError of one of them, or RefusedError if a trainer cannot dial another one.
+    They are admitted, have the device's frozen parameters, and can dial whom they will have to dial. Those that give them
+    blocks have offered these, and so wait for it if they are about to stop. Repeating it changes nothing more. Raises the
+    IsthmusError of a trainer, or RefusedError if one cannot dial another one.
     """
     names = newcomers(session.placement, placement)
     await gathered(*(admit(session, name) for name in names))
     members = session.members
     await gathered(*(members[name].take_frozen(held_blocks(placement, name)) for name in names))
-    fetched = {Link(one.receiver, one.sender) for one in moves(session.placement, placement)}
-    dialled = links_between(await session.state.plan_of(placement)) | {link for link in fetched if AGENT not in link}
+    fetched: dict[Link, dict[int, bool]] = defaultdict(dict)
+    changing = set(changing_blocks(session.experiment.chain))
+    for one in moves(session.placement, placement):
+        if AGENT not in (one.sender, one.receiver) and one.block in changing:
+            fetched[Link(one.receiver, one.sender)][one.block] = not one.whole
+    dialled = links_between(await session.state.plan_of(placement)) | fetched.keys()
     for reason in (await missing_links(session, (link for link in dialled if set(names).intersection(link)))).values():
         raise reason
+    await gathered(
+        *(
+            members[link.listener].offered(link.dialer, Transfer(blocks))
+            for link, blocks in fetched.items()
+            if link.dialer in names
+        )
+    )
 
 
 async def change_placement(

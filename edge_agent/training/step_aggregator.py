@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from edge_agent.training.events import StepFinished
-from edge_agent.training.pause import StepBoundary
 from shared.errors import IsthmusError
 from shared.events import Events
-from shared.events.worker import WorkerDone, WorkerRepeated, WorkerStops
+from shared.events.worker import WorkerDone, WorkerRepeated
 from shared.placement import AGENT
 from shared.runtime.placed_worker import PlacedWorker
 from shared.training.loss_scale import LossScale
@@ -27,23 +26,18 @@ class StepAggregator:
         events: Events,
         worker: PlacedWorker,
         check_loss: Callable[[int, float], None],
-        boundary: StepBoundary,
         loss_scale: LossScale | None = None,
     ) -> None:
         """worker: of this device, before its first step. check_loss: raises an IsthmusError for a loss that ends the run.
 
-        boundary: requested when a trainer is about to stop. loss_scale: by which losses are scaled, if they are.
+        loss_scale: by which losses are scaled, if they are.
         """
         self._loss_scale = loss_scale
         self._emit = events.emit
         events.subscribe(WorkerDone, self._note_done)
         events.subscribe(WorkerRepeated, lambda _event: self._look_at_goal())
-        events.subscribe(WorkerStops, self._note_stopping)
         self._worker = worker
         self._check_loss = check_loss
-        self._boundary = boundary
-        self.trainer_stops = False
-        """True if a trainer is about to stop, and the run has not reacted yet."""
         self._reports: dict[int, list[StepDone]] = {}
         self._warned_of_no_gradient = False
         self._loop = asyncio.get_running_loop()
@@ -94,13 +88,6 @@ class StepAggregator:
         reports.append(done)
         if len(reports) == len(self._names) and not self.failure.done():
             self._end(done.step, self._reports.pop(done.step))
-
-    def _note_stopping(self, event: WorkerStops) -> None:
-        """Note that a trainer is about to stop."""
-        if event.worker != AGENT:
-            _log.info("a trainer is about to stop", trainer=event.worker)
-            self.trainer_stops = True
-            self._boundary.request()
 
     def _end(self, step: int, reports: Sequence[StepDone]) -> None:
         parts = [

@@ -33,6 +33,7 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
+from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
 from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
@@ -42,6 +43,7 @@ from edge_agent.training.step_runner import StepRunner
 from shared.concurrency.tasks import meanwhile
 from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit, Events
+from shared.events.worker import WorkerStops
 from shared.runtime.run_unless_failed import run_unless_failed
 
 _log = structlog.get_logger(__name__)
@@ -70,9 +72,7 @@ class TrainingLoop:
         events = Events(emit)
         device = await DeviceWorker.made(session.state, events.emit)
         loss_scale = session.experiment.held.loss_scale
-        aggregator = StepAggregator(
-            events, device.placed, LossCheck(on_nan, loss_scale).check, pause.boundary, loss_scale
-        )
+        aggregator = StepAggregator(events, device.placed, LossCheck(on_nan, loss_scale).check, loss_scale)
         return cls(session, device, aggregator, pause, events, statistics)
 
     def __init__(
@@ -102,7 +102,9 @@ class TrainingLoop:
         membership_due = asyncio.Event()
         self.deployer = Deployer(session, device, boundary, emit, self._may_change, membership_due)
         keeps = self.checkpointer.keeps
-        self._admissions = Admissions(session, self.deployer, membership_due, keeps_checkpoints=keeps)
+        self._leaving = Leaving(session, self.deployer, boundary, membership_due)
+        events.subscribe(WorkerStops, self._leaving.note)
+        self._admissions = Admissions(session, self.deployer, self._leaving, membership_due, keeps_checkpoints=keeps)
         events.subscribe(CheckpointShared, self._admissions.note_shared)
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
@@ -236,8 +238,8 @@ class TrainingLoop:
     async def _at_boundary(self) -> _End | None:
         """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
         self._boundary.clear_request()  # later requests may need another boundary
-        if self._pause.shutdown.requested or self._aggregator.trainer_stops:
-            self._aggregator.trainer_stops = False
+        if self._pause.shutdown.requested or self._leaving.must_stop:
+            self._leaving.must_stop = False
             await self._take_last_checkpoint()
             return _End.STOP
         if self.checkpointer.due(self.step):

@@ -128,9 +128,21 @@ class TrainerConnection:
     async def check_serving(self) -> None:
         """Ask the trainer whether it serves. The question tells the trainer nothing and changes nothing.
 
+        Raises as `check_answers`, and UnreachableError if it does not serve.
+        """
+        if (await self._health()).status == HealthCheckResponse.NOT_SERVING:
+            raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
+
+    async def check_answers(self) -> None:
+        """Ask the same, and accept a trainer that does not serve, as one that is about to stop.
+
         Raises UnreachableError or BusyError, or ProtocolError if the connection has gone wrong. Other errors show in
         the next call.
         """
+        await self._health()
+
+    async def _health(self) -> HealthCheckResponse:
+        """Return what the trainer says of itself; nothing where the next call shows more."""
         check = self.tensors.unary_unary(
             HEALTH,
             request_serializer=HealthCheckRequest.SerializeToString,
@@ -140,13 +152,12 @@ class TrainerConnection:
             answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and the next call shows the error
-                return
+                return HealthCheckResponse()
             error = self.handle_failure(failure)
             if isinstance(error, UnreachableError | BusyError | ProtocolError):
                 raise error from failure
-        else:
-            if answer.status == HealthCheckResponse.NOT_SERVING:
-                raise UnreachableError(f"the trainer at {self.address} says that it does not serve now")
+            return HealthCheckResponse()
+        return answer
 
     async def call(self, name: str, request: Any, response_type: type[M], repeats: int = 1) -> M:
         """Make one call, a message for a message, over the connection that carries no tensors. repeats: see `idle_timeout`.

@@ -74,6 +74,10 @@ class TrainerClient:
         """See `TrainerConnection.check_serving`."""
         await self._connection.check_serving()
 
+    async def check_answers(self) -> None:
+        """See `TrainerConnection.check_answers`."""
+        await self._connection.check_answers()
+
     async def open_session(self, request: pb.OpenSessionRequest) -> pb.OpenSessionResponse:
         """See `TrainerService.OpenSession`."""
         return self._judge.opened(await self._connection.call("OpenSession", request, pb.OpenSessionResponse))

@@ -3,7 +3,6 @@
 import asyncio
 from types import SimpleNamespace
 
-from edge_agent.training.pause import StepBoundary
 from edge_agent.training.step_aggregator import StepAggregator
 from shared.events import Events
 from shared.placement import AGENT, StepPlan, Window
@@ -19,7 +18,7 @@ async def test_a_stretch_ends_when_a_worker_that_has_begun_again_has_repeated_it
     window, events = Window(plan, AGENT), Events(lambda _event: None)
     relay = ReportRelay(window, events.emit, asyncio.Event())
     worker = SimpleNamespace(run=SimpleNamespace(window=window))
-    aggregator = StepAggregator(events, worker, lambda _step, _loss: None, StepBoundary())
+    aggregator = StepAggregator(events, worker, lambda _step, _loss: None)
     for step in range(STEPS):
         window.begin(step)
         window.answer(step)

@@ -1,0 +1,81 @@
+"""Trainers that are about to stop: each is left by a handover to a candidate that would take over.
+
+Without such a candidate the run takes a last checkpoint, and waits until a trainer is back.
+"""
+
+import asyncio
+
+import structlog
+
+from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.sessions.joining import OTHERS_SECONDS
+from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.deployer import Deployer
+from edge_agent.training.pause import StepBoundary
+from shared.concurrency.tasks import gathered
+from shared.errors import ConfigError, DataError, IsthmusError
+from shared.events.worker import WorkerStops
+from shared.placement import AGENT
+
+_log = structlog.get_logger(__name__)
+
+
+class Leaving:
+    """The leaving of one session's trainers. Used on the event loop."""
+
+    def __init__(self, session: OpenSession, deployer: Deployer, boundary: StepBoundary, due: asyncio.Event) -> None:
+        """due: set when a trainer is to be left."""
+        self._session = session
+        self._deployer = deployer
+        self._boundary = boundary
+        self._due = due
+        self._stopping: set[str] = set()
+        self.must_stop = False
+        """True if a trainer is about to stop, nobody takes over, and the run has not reacted yet."""
+
+    def note(self, event: WorkerStops) -> None:
+        """Note that a trainer is about to stop."""
+        if event.worker != AGENT:
+            _log.info("a trainer is about to stop", trainer=event.worker)
+            self._stopping.add(event.worker)
+            self._due.set()
+
+    async def leave(self) -> None:
+        """Request handovers from the trainers that are about to stop. Otherwise the run is to stop at the next boundary."""
+        while self._stopping:
+            name = self._stopping.pop()
+            if self._has_blocks(name) and not await self._is_handed_over(name):
+                self.must_stop = True
+                self._boundary.request()
+
+    def _has_blocks(self, name: str) -> bool:
+        return name in trainers_with_blocks(self._deployer.placement)
+
+    async def _is_handed_over(self, name: str) -> bool:
+        """Request that another trainer gets all that this one has. Returns False if none can."""
+        experiment = self._session.experiment
+        holding = trainers_with_blocks(self._deployer.placement)
+        others = [trainer.name for trainer in experiment.config.all_trainers if trainer.name not in holding]
+        answers = await gathered(*(self._would(other) for other in others))
+        for successor in (other for other, would in zip(others, answers, strict=True) if would):
+            try:
+                wanted = experiment.handed_over(self._deployer.placement, successor, name)
+            except (ConfigError, DataError) as refusal:
+                _log.warning("a candidate may not take over", trainer=successor, reason=str(refusal))
+                continue
+            self._deployer.want(wanted, Chooser.DRAIN)
+            await self._deployer.prepare()
+            if not self._has_blocks(name):
+                return True
+        return False
+
+    async def _would(self, name: str) -> bool:
+        """Tell whether a trainer would take over now."""
+        try:
+            async with asyncio.timeout(OTHERS_SECONDS):
+                found = await self._session.members.client(name).probe(self._session.experiment.config.model.factory)
+        except (IsthmusError, TimeoutError):
+            return False
+        is_member = name in self._session.members
+        return not found.stopping and found.model_allowed and (is_member or found.free_sessions > 0)

@@ -1,0 +1,88 @@
+"""Trainers that are told to stop: the agents hand over to another candidate, and no step is repeated.
+
+Trainers and agents are processes of their own. With K = 0 what comes out is bit for bit what an undisturbed run gives.
+"""
+
+import json
+import signal
+from contextlib import ExitStack
+
+import pytest
+from safetensors.torch import load_file
+
+from shared.errors import ExitCode
+from shared.training.step_log import check_steps
+from tests.support.experiments import flags
+from tests.support.placement_kinds import PEERS_ALLOWED
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import agent_process, edge_config, held_port, trainer_process
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 400
+CHOSEN = [
+    *flags("cnn", "adamw"),
+    f"training.max_steps={STEPS}",
+    "training.epochs=40",
+    "training.evaluate_every_epochs=0",
+]
+WITHIN_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def expected(one_thread):  # noqa: ARG001 - what it does is what is needed of it
+    return plain_state(edge_config(*CHOSEN))
+
+
+@pytest.mark.parametrize("agents", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_agents_of_a_trainer_that_stops_train_elsewhere_and_repeat_no_step(agents, tmp_path, expected):
+    room = f"server.max_sessions={agents}"
+    stop = f"server.stop_seconds={WITHIN_SECONDS}"
+    with ExitStack() as stack:
+        stopped, here = stack.enter_context(trainer_process(PEERS_ALLOWED, room, stop))
+        _, there = stack.enter_context(trainer_process(PEERS_ALLOWED, room))
+        trainers = f'trainers=[{{name="here", address="{here}"}}, {{name="there", address="{there}"}}]'
+        folders = [tmp_path / str(number) for number in range(agents)]
+        running = [
+            stack.enter_context(
+                agent_process(
+                    *CHOSEN,
+                    trainers,
+                    f"checkpoints.location={folder / 'kept'}",
+                    f"checkpoints.step_log={folder / 'steps'}",
+                    "checkpoints.every_steps=20",
+                    output=folder,
+                )
+            )
+            for folder in folders
+        ]
+        for _, said in running:
+            said.first_event("checkpoint at every worker")
+        stopped.send_signal(signal.SIGTERM)
+        assert stopped.wait(WITHIN_SECONDS) == ExitCode.OK
+        for folder, (process, said) in zip(folders, running, strict=True):
+            assert process.wait(40) == ExitCode.OK
+            said.join()
+            events = {event["event"] for event in said.rest()}
+            assert "went back to a checkpoint" not in events
+            blocks = json.loads((folder / "summary.json").read_text())["blocks"]
+            assert {block["worker"] for block in blocks} == {"edge", "there"}
+            assert [check_steps(log) for log in (folder / "steps").glob("*-edge.steps")] == [STEPS]
+            assert_same_bits(expected, load_file(folder / "model.safetensors"))
+
+
+def test_without_another_candidate_in_reach_the_run_waits_until_the_trainer_is_back(tmp_path, expected):
+    with held_port() as port, held_port() as nobody:
+        listen = f"server.listen=127.0.0.1:{port}", f"checkpoints.location={tmp_path / 'trainer'}"
+        trainers = (
+            f'trainers=[{{name="here", address="127.0.0.1:{port}"}}, {{name="away", address="127.0.0.1:{nobody}"}}]'
+        )
+        kept = f"checkpoints.location={tmp_path / 'kept'}", "checkpoints.every_steps=20"
+        with ExitStack() as stack:
+            with trainer_process(*listen) as (stopped, _):
+                process, said = stack.enter_context(agent_process(*CHOSEN, trainers, *kept, output=tmp_path))
+                said.first_event("checkpoint at every worker")
+                stopped.send_signal(signal.SIGTERM)
+                assert stopped.wait(WITHIN_SECONDS) == ExitCode.OK
+            with trainer_process(*listen):
+                assert process.wait(40) == ExitCode.OK
+        assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
