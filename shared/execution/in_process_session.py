@@ -200,7 +200,7 @@ class InProcessSession:
             for worker, order in left.items():
                 while order and order[0] < len(next_steps[worker]):
                     step = next_steps[worker][order[0]]
-                    while begun <= step and (batch := next(batches, None)) is not None:
+                    while begun <= step and self._may_begin(begun) and (batch := next(batches, None)) is not None:
                         self._begin(begun, batch)
                         begun += 1
                     if (work := self._work(worker, step, order[0])) is None:
@@ -239,6 +239,10 @@ class InProcessSession:
     def _work(self, worker: str, step: int, segment: int) -> Work | None:
         """Return a segment of a step; None where something is missing that it needs."""
         return next((work for work in self._steps[worker].work_of(step) if work.segment == segment), None)
+
+    def _may_begin(self, step: int) -> bool:
+        """Tell whether a batch could begin: what is known then, as the scale of its loss, may follow from earlier steps."""
+        return all(step - self._windows[name].cleared <= self._windows[name].ahead for name in self._sources)
 
     def _begin(self, step: int, batch: Batch) -> None:
         self._losses[step] = []

@@ -79,7 +79,7 @@ class Stage:
         for _, leaf in leaves:
             leaf.requires_grad_()
         with torch.set_grad_enabled(bool(leaves) or self.trainable):
-            graph = Graph(self._run(step, sources, weights), [None] * len(sources))
+            graph = Graph(self._run(step, self._beyond(sources), weights), [None] * len(sources))
         for slot, leaf in leaves:
             # A hook sees the gradient with the strides that the backward made; `.grad` would have the input's.
             leaf.register_hook(partial(graph.input_gradients.__setitem__, slot))  # type: ignore[no-untyped-call]
@@ -149,6 +149,12 @@ class Stage:
 
     def _placed(self, features: Slots) -> Slots:
         return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)
+
+    def _beyond(self, leaves: Slots) -> Slots:
+        """Return the same as no leaves: autocast casts a leaf once for all uses, and one process has none there."""
+        if self.held.precision == "fp32":
+            return leaves
+        return tuple(None if leaf is None else leaf.view_as(leaf) for leaf in leaves)
 
     def _fitting(self, features: Slots) -> Slots:
         """Return features of types that the blocks take: what another precision has made as it would be without any."""

@@ -18,7 +18,7 @@ from shared.model.features import Features, Gradients
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
 from shared.placement import ModelFacts, Placement, StepPlan, Tile, Window, held_blocks
-from shared.registry import Precision
+from shared.registry import Precision, Precisions
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLabels, BatchLoss, LossHead, label_tensors
@@ -69,7 +69,7 @@ def chain_of(module: nn.Module, precision: Precision = "fp32", inputs: int = INP
 def recipe(
     optimizer: str,
     clip_norm: float | None = None,
-    precision: Precision = "fp32",
+    precision: Precisions = "fp32",
     *,
     checkpoint_activations: bool = False,
     accumulate_batches: int = 1,

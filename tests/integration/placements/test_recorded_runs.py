@@ -73,7 +73,15 @@ CLIPPED_TOGETHER = (
 )
 
 
-@pytest.mark.parametrize("updates", [(), CLIPPED_TOGETHER], ids=["by block", "together"])
+HALF = ('training.precision="fp16"', "training.accumulate_batches=2")
+MIXED = ('training.precision={edge="bf16", far="fp16"}',)
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [(), CLIPPED_TOGETHER, HALF, MIXED],
+    ids=["by block", "together", "in float16", "each in its own precision"],
+)
 async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_path):
     out, kinds = tmp_path / "out", ["chain of three", "two workers", "labels stay", "there and back"]
     changing = Changing([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)])

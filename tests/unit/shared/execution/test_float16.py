@@ -104,6 +104,23 @@ def chosen_of(state):
     return {name: value for name, value in state.items() if name.endswith(("chosen", "first"))}
 
 
+def test_the_scale_stays_where_placements_follow_each_other():
+    ways = [KINDS[kind] for kind in ("chain of three", "labels stay", "the device alone", "two workers", "inverted")]
+    workers = (AGENT, "near", "far")
+    ways = [replace(placement, workers=workers, version=version) for version, placement in enumerate(ways)]
+    module, how = overflows(1, 1, 4, 9, 13), told()
+    chains = {worker: of_precision(copy.deepcopy(module)) for worker in workers}
+    session, given_batches = in_process(chains, ways[0], how), batches(15)
+    for number, placement in enumerate(ways):
+        if number:
+            session.change(placement)
+        session.train(3 * number, 3 * number + 3, iter(given_batches[3 * number : 3 * number + 3]))
+    steps = ((step, *batch) for step, batch in enumerate(given_batches))
+    reference = plain_loop(of_precision(module), how, steps)
+    assert_same_bits(reference, state_of(chains, ways[-1]) | chosen_of(reference))
+    assert session.loss_scale.skipped == 4
+
+
 @st.composite
 def cases(draw):
     """Draw a model and a placement of it, without staleness."""

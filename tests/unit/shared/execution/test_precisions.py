@@ -17,7 +17,7 @@ from shared.execution.crossing_types import CrossingTypes
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.placement import AGENT, Cargo, Permissions, Placement, Rows, Source, Tile, check
-from shared.training.precision import with_types
+from shared.training.precision import computing, with_types
 from shared.training.recipe import Recipe
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
@@ -73,12 +73,32 @@ def with_little_to_do() -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(layer) for layer in layers))
 
 
+class Twice(nn.Module):
+    """Two layers of one input, to float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(width, WIDTH), nn.Linear(width, WIDTH)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """[B, F] to [B, WIDTH]."""
+        return (self.one(value) * self.other(value)).float()
+
+
+def branching() -> nn.Sequential:
+    """Blocks that use their input twice, as residual ones do, and hand on float32 in any precision."""
+    with random_state("weights"):
+        return nn.Sequential(Twice(INPUTS), Twice(WIDTH), Twice(WIDTH), nn.Linear(WIDTH, CLASSES))
+
+
 def told(precision, **more) -> Recipe:
     return recipe("adamw", 0.5, precision, **more)
 
 
 def typed(module: nn.Module, how: Recipe) -> Chain:
-    return with_types(build_chain(module, torch.zeros(8, INPUTS)), how.other_precisions, torch.zeros(8, INPUTS))
+    with computing(how.base_precision):
+        chain = build_chain(module, torch.zeros(8, INPUTS))
+    return with_types(chain, how.other_precisions, torch.zeros(8, INPUTS))
 
 
 def batches(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
@@ -128,11 +148,12 @@ def one_process(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
-@pytest.mark.parametrize("make", [partial(built, "dropping"), with_little_to_do])
+@pytest.mark.parametrize("precision", [*PRECISIONS, "bf16", "fp16"], ids=str)
+@pytest.mark.parametrize("make", [partial(built, "dropping"), with_little_to_do, branching])
 def test_it_is_one_process_that_casts_where_workers_meet(kind, precision, make):
     placement, how, module = KINDS[kind], told(precision), make()
-    large = [(inputs * (1e6 if step == 3 else 1), labels) for step, (inputs, labels) in enumerate(batches())]
+    size = 1e6 if how.is_scaled else 1.0  # then it overflows, and that update is skipped
+    large = [(inputs * (size if step == 3 else 1), labels) for step, (inputs, labels) in enumerate(batches())]
     chains = {worker: typed(copy.deepcopy(module), how) for worker in placement.workers}
     in_process(chains, placement, how).train(0, STEPS, iter(large))
     assert_same_bits(one_process(module, how, placement, large), state_of(chains, placement))
