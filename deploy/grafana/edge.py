@@ -149,6 +149,20 @@ def _staleness() -> Panels:
     ]
 
 
+def _float16() -> Panels:
+    return [
+        graph("Loss scale", "By which losses are multiplied.", "short", 12, _one(EDGE.of("isthmus_loss_scale"))),
+        graph(
+            "Skipped updates",
+            "Because a gradient overflowed.",
+            "short",
+            12,
+            _one(EDGE.of("isthmus_skipped_updates")),
+            steps=True,
+        ),
+    ]
+
+
 def _recovery() -> Panels:
     lost = Curve(EDGE.of("isthmus_link_losses_total"), f"{{{{worker}}}} lost, {INSTANCE}")
     back = Curve(EDGE.of("isthmus_rollbacks_total"), f"rolled back, {INSTANCE}")
@@ -180,6 +194,8 @@ def _deployment() -> Panels:
     bits = Curve(EDGE.of("isthmus_codec_bit_width"), "{{direction}}, " + INSTANCE)
     moved = Curve(EDGE.of("isthmus_migrations_total"), "{{outcome}}, " + INSTANCE)
     pause = EDGE.of("isthmus_migration_seconds_sum")
+    handed = Curve(EDGE.of("isthmus_handovers_total"), "{{reason}}, " + INSTANCE)
+    handover_pause = EDGE.of("isthmus_handover_seconds_sum")
     decided = Curve(EDGE.of("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
@@ -187,6 +203,8 @@ def _deployment() -> Panels:
         graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
         graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
+        graph("Handovers", "From trainer to trainer, since the start.", "short", 12, handed, steps=True),
+        graph("Stood still for handovers", "Seconds, since the start.", "s", 12, _one(handover_pause), steps=True),
         graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
         graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
     ]
@@ -215,6 +233,7 @@ def edge_dashboard() -> Board:
             "Workers and links": _workers(),
             "Divided batches": _sharing(),
             "Staleness": _staleness(),
+            "Float16": _float16(),
             "Deployment": _deployment(),
             "Recovery": _recovery(),
             "Health": health(EDGE),

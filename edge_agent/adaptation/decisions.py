@@ -114,7 +114,7 @@ class DecisionLoop:
             rates[self._here, name], rates[name, self._here] = link.uplink, link.downlink
             trips[self._here, name] = link.round_trip_seconds
         trips |= self._statistics.link_trips
-        work, encoding = self._take_seconds(), self._take_encoding()
+        work, encoding = self.take_seconds(), self._take_encoding()
         seen = Observation(seconds, self._statistics.steps, rates, trips, work, encoding)
         decision = await asyncio.to_thread(self.engine.observe, seen)
         self._jobs.wake()
@@ -175,7 +175,7 @@ class DecisionLoop:
         rates, hop = self._statistics.link_rates, (self._here, name)
         return LinkRates(rates.get(hop), rates.get(hop[::-1]), self._statistics.link_trips.get(hop))
 
-    def _take_seconds(self) -> dict[str, float | None]:
+    def take_seconds(self) -> dict[str, float | None]:
         """Return the mean seconds of computing of each worker for a step since the last call."""
         taken: dict[str, float | None] = {}
         for name in self.engine.layout.workers:
@@ -213,7 +213,7 @@ class DecisionLoop:
             return True
         self._log_outcome()
         self._proposal = None
-        self._take_seconds()  # earlier steps had another layout
+        self.take_seconds()  # earlier steps had another layout
         self._encoding.take()
         await asyncio.to_thread(self.engine.note_deployed, seconds, actual)
         return True

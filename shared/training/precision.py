@@ -33,7 +33,7 @@ def check_precision(precision: Precision, device: torch.device, worker: str) -> 
         return
     with warnings.catch_warnings(action="ignore"), computing(precision, device):
         ones = torch.ones(2, 2, device=device)
-        computes = _computes(ones) is _TYPES[precision]
+        computes = computed_type(ones) is _TYPES[precision]
     if not computes:
         raise ConfigError(
             f'training.precision is "{precision}", in which {device.type} of worker {worker!r} does not compute; use "fp32", '
@@ -69,7 +69,8 @@ def check_weights(module: nn.Module, recipe: Recipe) -> None:
             )
 
 
-def _computes(ones: torch.Tensor) -> torch.dtype | None:
+def computed_type(ones: torch.Tensor) -> torch.dtype | None:
+    """Return the type of a product; None where the device has none of these."""
     try:
         return (ones @ ones).dtype
     except RuntimeError:

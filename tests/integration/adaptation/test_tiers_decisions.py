@@ -97,7 +97,7 @@ async def test_a_run_begins_as_planned_and_gives_a_slow_worker_fewer_samples(tmp
         slower = {1: 6.0} if watching.steps >= SLOW_FROM else {}
         return {NAMES[place]: each * slower.get(place, 1.0) for place, each in seconds.items()}
 
-    monkeypatch.setattr(DecisionLoop, "_take_seconds", take_seconds)
+    monkeypatch.setattr(DecisionLoop, "take_seconds", take_seconds)
     async with running_trainers() as servers, asyncio.timeout(120):
         config = edge_config(
             *MODEL,

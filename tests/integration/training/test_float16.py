@@ -129,6 +129,6 @@ def test_weights_in_float16_are_refused_by_name():
 
 
 def test_a_device_that_does_not_compute_in_it_is_refused(monkeypatch):
-    monkeypatch.setattr("shared.training.precision._computes", lambda _ones: torch.float32)
+    monkeypatch.setattr("shared.training.precision.computed_type", lambda _ones: torch.float32)
     with pytest.raises(ConfigError, match="in which cpu of worker 'edge' does not compute; use \"fp32\""):
         Experiment(edge_config(*flags("mlp", "sgd"), SHORT))
