@@ -14,6 +14,7 @@ from shared.config import (
     Config,
     ControlConfig,
     FactoryName,
+    GroupName,
     LinkConfig,
     ListenAddress,
     LogConfig,
@@ -159,6 +160,18 @@ class StandInConfig(Section):
     """Keyword arguments of the factory."""
 
 
+class GroupConfig(Section):
+    name: GroupName
+    """Name of the group, which its members give as `group.name`."""
+    subjects: tuple[str, ...] = Field(default=(), examples=[["device-1", "device-2"]])
+    """Subjects (auth.tokens) that may be members. Each member changes the weights of all, so name them. Left out, every
+    caller that may train may be one."""
+    size: PositiveInt
+    """Members of the group: ranks 0 to size - 1. Each step waits for all of them."""
+    checkpoint_steps: PositiveInt = 100
+    """Steps between checkpoints of the group's weights and optimizer, which lie here alone."""
+
+
 class CalibrationConfig(Section):
     train: StandInConfig | None = Field(
         default=None, examples=[{"factory": "edge_agent.data:fashion_mnist", "kwargs": {"split": "train"}}]
@@ -197,6 +210,10 @@ class TrainerConfig(Config):
     """Other trainers that may be dialled."""
     models: ModelsConfig = Field(default_factory=ModelsConfig)
     """Networks that may be run here."""
+    groups: tuple[GroupConfig, ...] = Field(default=(), examples=[[{"name": "line", "size": 4}]])
+    """Groups of devices that train one model here, each a table `[[groups]]`: `name`, and `size`, its members, for all of
+    which each step waits; if wanted `subjects` (of auth.tokens), which alone may be members, and `checkpoint_steps`, the
+    steps between checkpoints, 100 if left out. Each member changes the weights of all, so name the subjects."""
     calibration: CalibrationConfig = Field(default_factory=CalibrationConfig)
     """Samples on which edges may have copies of their models trained here."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
@@ -211,3 +228,10 @@ class TrainerConfig(Config):
     """Figures that can be watched from outside."""
     log: LogConfig = Field(default_factory=LogConfig)
     """Lines on standard error."""
+
+    @model_validator(mode="after")
+    def _groups_differ(self) -> Self:
+        names = [group.name for group in self.groups]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"groups: two are named {twice[0]!r}; give each a name of its own")
+        return self

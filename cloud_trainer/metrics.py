@@ -4,13 +4,14 @@ The series of a session are read from it at each scrape, and are gone once it is
 the trainer takes sessions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.sessions.registry import SessionRegistry
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
@@ -40,6 +41,10 @@ class TrainerMetrics(TrainingMetrics):
         self._sessions.set_function(lambda: len(sessions))
         self._limit.set(sessions.limit)
         self.registry.register(_SessionSeries(sessions))
+
+    def watch_groups(self, groups: Sequence[TrainedGroup]) -> None:
+        """Read the groups of devices at each scrape, on the scraper's thread."""
+        self.registry.register(_GroupSeries(groups))
 
     def waiting(self, queue: str) -> int:
         """Return the number of items that wait in a queue, of all sessions."""
@@ -111,3 +116,21 @@ class _SessionSeries(Collector):
                 bits.add_metric([session.id, direction], codec_bits(codec))
                 payload.add_metric([session.id, direction], count)
         return info, attached, steps, payload, loss, held, limit, bits, rate, missing
+
+
+class _GroupSeries(Collector):
+    def __init__(self, groups: Sequence[TrainedGroup]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterable[Metric]:
+        """One family a figure, one series a group, or one a rank."""
+        step = GaugeMetricFamily("isthmus_group_step", "The step that a group is at.", labels=["group"])
+        linked = GaugeMetricFamily(
+            "isthmus_group_linked", "1 while the member of a rank is linked.", labels=["group", "rank"]
+        )
+        for group in self._groups:
+            step.add_metric([group.config.name], group.step)
+            attached = group.attached
+            for rank in range(group.config.size):
+                linked.add_metric([group.config.name, str(rank)], rank in attached)
+        return step, linked

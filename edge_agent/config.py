@@ -13,6 +13,7 @@ from pydantic import (
 )
 
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
+from edge_agent.group_config import GroupSection, check_group
 from edge_agent.placement_config import PlacementSection, check_workers
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
 from shared.config import (
@@ -81,6 +82,10 @@ class DataConfig(Section):
     """Samples of one step."""
     drop_last: bool = True
     """True if the samples at the end of an epoch that do not fill a batch are left out."""
+    shard: Literal["rank"] | None = Field(default=None, examples=["rank"])
+    """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
+    a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it
+    trains on all that it has."""
     workers: NonNegativeInt = 0
     """Processes that load and augment samples ahead, and as many again for the test set; they live as long as the run. With 0
     the agent does it itself; the samples are the same."""
@@ -234,6 +239,8 @@ class EdgeConfig(Config):
     placement: PlacementSection = Field(default_factory=PlacementSection)
     """Blocks of each worker, where one cut does not say it. Beside the keys below there is one for each worker that has
     blocks: `edge = ["0:2", "6:"]` for this device, and `gpu = "2:6"` for the trainer of that name."""
+    group: GroupSection = Field(default_factory=GroupSection)
+    """Group of devices that train one model together, each on samples of its own."""
     engine: EngineSection = Field(default_factory=EngineSection)
     """Decision engine, which changes the deployment while training goes on."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
@@ -250,6 +257,11 @@ class EdgeConfig(Config):
     """Log that is written to standard error."""
     output: OutputConfig = Field(default_factory=OutputConfig)
     """Files that a run leaves on disk."""
+
+    @property
+    def member(self) -> GroupSection | None:
+        """The seat of this device in a group; None where it trains by itself."""
+        return None if self.group.name is None else self.group
 
     @property
     def all_trainers(self) -> tuple[TrainerAddressConfig, ...]:
@@ -319,4 +331,9 @@ class EdgeConfig(Config):
                     f"give_up_seconds is {trainer.give_up_seconds:g} and replace_after_seconds {after:g}, so the run would end "
                     "before the trainer is replaced; make the second one smaller, or leave one out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _group_is_possible(self) -> Self:
+        check_group(self)
         return self

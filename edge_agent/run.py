@@ -281,6 +281,7 @@ class _Runs:
             )
             run = await self._open(experiment, stored, prepared.folder)
             newest.stored = run.session.stored
+            statistics.total_steps = experiment.steps  # a group may do others
             try:
                 return await self._train_in(run, experiment, decisions, resumed=stored is not None)
             except GoneError as gone:
@@ -290,7 +291,8 @@ class _Runs:
                     raise type(gone)(_gone(run.session.id, gone, command)) from gone
                 if began_again and isinstance(gone.__cause__, ProtocolError):
                     raise gone.__cause__ from None  # the trainer fails at it, and would again
-                if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0):
+                is_member = experiment.config.member is not None  # it may wait for others through many losses
+                if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0 and not is_member):
                     raise
                 # No checkpoint was on both sides yet, so both share the beginning.
                 _log.warning("the run begins again", reason=str(gone))

@@ -13,6 +13,8 @@ from structlog.contextvars import bound_contextvars
 from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
+from cloud_trainer.groups.groups import Groups
+from cloud_trainer.groups.trained_group import MemberSeat
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
@@ -75,9 +77,20 @@ class TrainerService:
         self._threads = TrainerThreads()
         checkpoints = config.checkpoints
         quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
-        self._store = SessionStore(_checkpoint_files(checkpoints), checkpoints.keep, quota)
+        self._store = SessionStore(_files(checkpoints, "cloud-trainer"), checkpoints.keep, quota)
         self._ending: set[asyncio.Task[None]] = set()
         """Tasks that end expired sessions."""
+        self.groups = Groups(
+            config.groups,
+            _files(checkpoints, "cloud-trainer-groups"),
+            self._store.disk,
+            self._threads,
+            config.models.allowed,
+            self._limits,
+            device,
+            self._end_replaced,
+        )
+        metrics.watch_groups(self.groups.all)
         self._fencing = Fencing(self.sessions, self._store)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
@@ -120,6 +133,9 @@ class TrainerService:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await asyncio.gather(*(session.end() for session in sessions))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.groups.close()
         ended = self._threads.close(max(deadline - time.monotonic(), 0.0))
         self._store.close()
         return ended
@@ -129,14 +145,17 @@ class TrainerService:
         check_version(request.protocol_version)
         self._shutdown.check_open()
         check_request(request)
+        seat = self.groups.seat_for(request)
         session_id = self.sessions.reserve()
         bind_run(run_of(request, session_id), session_id)
         try:
             await self._reserve_room(session_id)
-            session = await self._build(request, request.placement, session_id)
+            session = await self._build(request, request.placement, session_id, seat)
             digests = await self._threads.build(session.blocks.digests)
             frozen_digests = await self._threads.build(session.blocks.frozen_digests)
-            await self._store.keep_record(session_id, Record(request, 0, caller().subject))
+            if seat is None:
+                await self._store.keep_record(session_id, Record(request, 0, caller().subject))
+            group_steps = 0 if seat is None else await seat.occupy(session)
         except BaseException:
             self.sessions.release(session_id)
             raise
@@ -154,6 +173,7 @@ class TrainerService:
             frozen_digests=frozen_digests,
             max_message_bytes=self._config.server.max_message_bytes,
             max_staleness=session.max_staleness,
+            group_steps=group_steps,
         )
 
     async def _reserve_room(self, session_id: str) -> None:
@@ -172,7 +192,13 @@ class TrainerService:
             "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
         )
 
-    async def _build(self, request: pb.OpenSessionRequest, placement: pb.Placement, session_id: str) -> Session:
+    async def _build(
+        self,
+        request: pb.OpenSessionRequest,
+        placement: pb.Placement,
+        session_id: str,
+        seat: MemberSeat | None = None,
+    ) -> Session:
         config = self._config
         built = await self._threads.build(
             build_worker,
@@ -186,8 +212,9 @@ class TrainerService:
         )
         threads = Threads(self._threads.compute_lane(session_id), self._threads.codec_lane(session_id))
         statistics = SessionStatistics()
-        worker = await SessionWorker.made(built, threads, statistics, self._metrics)
-        return Session(session_id, request, built.judge, worker, statistics)
+        give = None if seat is None else seat.give
+        worker = await SessionWorker.made(built, threads, statistics, self._metrics, give)
+        return Session(session_id, request, built.judge, worker, statistics, seat)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -289,6 +316,14 @@ class TrainerService:
             else:
                 await self._store.forget(session_id)
 
+    async def _end_replaced(self, session: Session) -> None:
+        """End the session of a group's member that has come back in another one."""
+        self.sessions.remove(session)
+        session.forgotten = True
+        await session.end()
+        await self._store.forget(session.id)
+        _log.info("session closed: its member has come back", session=session.id)
+
     async def _is_attached_elsewhere(self, session: Session | None) -> bool:
         """Tell whether another trainer on the same store has taken the session since."""
         with suppress(StorageError):
@@ -314,8 +349,8 @@ class TrainerService:
                 await self._store.forget(session.id)
 
 
-def _checkpoint_files(config: TrainerCheckpointsConfig) -> Files | None:
+def _files(config: TrainerCheckpointsConfig, folder: str) -> Files | None:
     """Raises ConfigError for a location that cannot be."""
     if config.location == "none":
         return None
-    return open_files(config.location, "checkpoints.location").folder("cloud-trainer")
+    return open_files(config.location, "checkpoints.location").folder(folder)

@@ -77,7 +77,8 @@ class Fencing:
             session = uses.enter_context(self._sessions.using(session_id))
             return session, Record(session.request, session.attachment.term, subject)
         record = await self._store.record(session_id)
-        if record is None or record.subject != subject:
+        # A group's member has no state here, so it opens another session.
+        if record is None or record.subject != subject or record.request.HasField("group"):
             raise self._sessions.not_found(session_id)
         bind_run(run_of(record.request, session_id), session_id)
         return None, record

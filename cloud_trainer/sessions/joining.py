@@ -60,6 +60,8 @@ class Joining:
                     await self._fencing.take(session_id, record, term)
                     session = found or await self._build_again(session_id, record, uses)
                 await session.join(term)
+                if session.seat is not None:
+                    await session.seat.take()
             _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
             return pb.JoinSessionResponse(
@@ -85,6 +87,7 @@ class Joining:
                 _check_term(session_id, request.fence, record)
                 with self._place(session_id) if found is None else nullcontext():
                     session = found or await self._build_again(session_id, record, uses)
+                session.check_placement_may_change()
                 session.attachment.term = record.session_term
                 judged = await self._threads.build(session.judge.read, request.placement)
                 if beginning is not None:

@@ -10,6 +10,7 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
+from cloud_trainer.sessions.seat import Seat
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.figures import SessionStatistics
@@ -33,8 +34,12 @@ class Session:
         judge: PlacementJudge,
         worker: SessionWorker,
         statistics: SessionStatistics,
+        seat: Seat | None = None,
     ) -> None:
-        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`."""
+        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`.
+
+        seat: of a group's member; None for a session that trains by itself.
+        """
         self.id = session_id
         self.run_id = run_of(request, session_id)
         self.request = request
@@ -43,6 +48,7 @@ class Session:
         self.worker = worker
         self.blocks = worker.blocks
         self.statistics = statistics
+        self.seat = seat
         self.links = SessionLinks(session_id)
         self.attachment = self.links.attachment
         self.tickets = self.links.tickets
@@ -123,6 +129,14 @@ class Session:
             self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
+    def check_placement_may_change(self) -> None:
+        """Refuse another placement, or to go back, in the session of a group's member. Raises StatusError."""
+        if self.seat is not None:
+            raise StatusError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "a member of a group keeps its placement, and goes back with the group alone",
+            )
+
     async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force. One that is in force already is no error. Called inside `changing`.
 
@@ -159,6 +173,8 @@ class Session:
             self.ended.set()
             await self._end_links()
             await self.worker.stop()
+        if self.seat is not None:
+            self.seat.vacate()
 
     async def _end_links(self) -> None:
         """End all links and evaluations. The steps of training stay unchanged."""

@@ -121,6 +121,8 @@ def profile(
         raise ConfigError(
             "training.precision differs between workers, and a profile is measured in one; give it one name"
         )
+    if loaded.member is not None:
+        raise ConfigError("group is set; a profile is measured with the trainers alone, so leave the group out for it")
     if len(loaded.all_trainers) > 1:
         if calibrate:
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")

@@ -69,22 +69,31 @@ class BatchLoader:
         drop_last: bool,
         workers: int,
         collate: Collate | None = None,
+        first_sample: int = 0,
+        group_batch: int | None = None,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
-        Raises DataError for a dataset without length or items, or too small for one step.
+        first_sample: sample of a group's batch with which this batch begins, so that each member draws other random numbers.
+        group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
+        samples are this device's. Raises DataError for a dataset without length or items, or too small for one step.
         """
         self._samples = _sample_count(dataset)
-        if drop_last and self._samples < batch_size:
+        whole = group_batch or batch_size
+        if drop_last and self._samples < whole:
             raise DataError(
-                f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {batch_size}; "
-                f"set data.batch_size to {self._samples} or less, or data.drop_last = false"
+                f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {whole}; "
+                f"set data.batch_size to {self._samples * batch_size // whole} or less"
+                + ("" if group_batch else ", or data.drop_last = false")
             )
         self._reader = SampleReader(dataset, workers, collate)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self._seed = seed
-        self.steps_per_epoch = self._samples // batch_size if drop_last else -(-self._samples // batch_size)
+        self._whole = whole
+        self._offset = 0 if group_batch is None else first_sample
+        self._first = (first_sample,) if first_sample else ()
+        self.steps_per_epoch = self._samples // whole if drop_last else -(-self._samples // whole)
         """Steps of one pass over the data."""
 
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
@@ -104,9 +113,9 @@ class BatchLoader:
         order_of = lru_cache(maxsize=1)(self._order)
         for step in range(start_step, stop_step):
             epoch, position = divmod(step, self.steps_per_epoch)
-            begin = position * self._batch_size
+            begin = position * self._whole + self._offset
             indices = order_of(epoch)[begin : begin + self._batch_size].tolist()
-            yield BatchRequest(indices, randomness=(self._seed, "samples", step))
+            yield BatchRequest(indices, randomness=(self._seed, "samples", step, *self._first))
 
     def _order(self, epoch: int) -> Tensor:
         """Indices of all samples, in the order of this epoch."""

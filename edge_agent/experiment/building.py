@@ -261,7 +261,7 @@ def trainers_with_blocks(placement: Placement) -> list[str]:
 def has_one_cut(placement: Placement) -> bool:
     """Tell whether two workers train on one cut: the first blocks are here, and the others, which may be none, on the
     trainer."""
-    if len(placement.workers) != 2:
+    if len(placement.workers) != 2 or placement.owners:
         return False
     cut = sum(len(tile.blocks) for tile in placement.tiles_of(AGENT))
     expected = two_workers(*placement.workers, max(cut, 1), placement.blocks, placement.batch_size)

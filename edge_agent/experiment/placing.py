@@ -42,7 +42,9 @@ def placement_of(workload: Workload) -> Placement:
     placement, ModelError for an impossible `deployment.cut`, and DataError for labels that may not leave.
     """
     config = workload.config
-    if config.placement.file is not None:
+    if config.member is not None:
+        placement = _of_member(workload)
+    elif config.placement.file is not None:
         placement = _from_file(config.placement.file, workload)
     elif config.placement.given:
         placement = _from_ranges(workload)
@@ -151,6 +153,22 @@ def _alone(workload: Workload) -> Placement:
         tiles=(Tile(AGENT, 0, blocks, whole),),
         sources=(Source(AGENT, whole),),
         staleness=config.deployment.first_staleness,
+    )
+
+
+def _of_member(workload: Workload) -> Placement:
+    """All blocks on this device, as copies of those that the trainer owns for the group."""
+    trainer, whole = workload.config.only_trainer.name, Rows(0, workload.batch_size)
+    changing = (block for block, facts in enumerate(workload.facts.blocks) if facts.changes)
+    return Placement(
+        version=0,
+        blocks=len(workload.chain.blocks),
+        batch_size=workload.batch_size,
+        workers=(AGENT, trainer),
+        tiles=(Tile(AGENT, 0, len(workload.chain.blocks), whole),),
+        sources=(Source(AGENT, whole),),
+        owners=dict.fromkeys(changing, trainer),
+        staleness=workload.config.deployment.first_staleness,
     )
 
 

@@ -16,6 +16,7 @@ from shared.model.features import FeatureSpecs, specs_of
 from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
+from shared.training import block_state
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping
 from shared.training.precision import check_weights, computing, with_types
@@ -37,7 +38,19 @@ class Workload:
         self.example = InputSpecs.of(example)
         if self.collate is not None:
             self.collate = self.collate.like(self.example)
-        self.loader = BatchLoader(train, data.batch_size, training.seed, data.drop_last, data.workers, self.collate)
+        group, size = config.member, data.batch_size
+        self.first_sample = 0 if group is None else group.rank * size
+        """Sample of a group's batch with which a batch of this device begins."""
+        self.loader = BatchLoader(
+            train,
+            size,
+            training.seed,
+            data.drop_last,
+            data.workers,
+            self.collate,
+            first_sample=self.first_sample,
+            group_batch=None if group is None or group.size is None or data.shard is None else group.size * size,
+        )
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
@@ -76,6 +89,8 @@ class Workload:
         self.start_digest = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
+        self.frozen_digests = [] if group is None else [block_state.frozen_digest(block) for block in self.chain.blocks]
+        """Digests of the parameters that do not learn, by block, which all members of a group have alike."""
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
         with computing(self.recipe.base_precision):
             self.chain = with_measured(self.chain, first.inputs)
@@ -85,6 +100,7 @@ class Workload:
             clipped_together=self.recipe.model_clip_norm is not None,
             scaled=self.recipe.is_scaled,
             precisions=self.recipe.precisions,
+            merged=group is not None,
             label_tensors=self.recipe.label_tensors,
         )
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""

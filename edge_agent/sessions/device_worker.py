@@ -37,7 +37,9 @@ class DeviceWorker:
         setup = WorkerSetup(
             cls.name,
             experiment.held,
-            Method(LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback)),
+            Method(
+                LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback), experiment.first_sample
+            ),
             Threads(state.threads.compute, state.threads.codec),
             lambda labels: check_labels(loss, chain.features[0], chain.outputs_beside(labels), labels),
             emit,

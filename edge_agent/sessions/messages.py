@@ -62,4 +62,19 @@ def opening_request(experiment: Experiment, worker: str, placement: Placement) -
         backward=config.deployment.backward,
         feedback=config.deployment.feedback,
         run_id=experiment.run_id,
+        group=_seat(experiment),
+    )
+
+
+def _seat(experiment: Experiment) -> pb.GroupSeat | None:
+    """Name the seat in the group of a device that is in one."""
+    group = experiment.config.group
+    if (name := group.name) is None:
+        return None
+    return pb.GroupSeat(
+        name=name,
+        rank=group.rank,
+        size=group.size or 0,
+        steps=experiment.steps,
+        frozen_digests=experiment.frozen_digests,
     )

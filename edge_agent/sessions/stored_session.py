@@ -184,7 +184,7 @@ def _newest_step(results: CheckpointStore | None) -> int | None:
 def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
     """Return the folder of this agent's sessions; None if it keeps none. Raises ConfigError."""
     location = config.checkpoints.location
-    if location == "none":
+    if location == "none" or config.member is not None:  # the trainer keeps all that a group's member needs
         return None
     files = open_files(location, "checkpoints.location")
     if not isinstance(files, LocalFiles):

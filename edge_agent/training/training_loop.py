@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from edge_agent.sessions.device_worker import DeviceWorker
+from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.liveness_monitor import AbsentError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
@@ -118,6 +119,8 @@ class TrainingLoop:
         """Next step at the time of the last evaluation."""
         self._resumes = False
         """True if the next checkpoint to restore is an earlier process's."""
+        self._is_unseated = config.member is not None
+        """True for a member of a group until it has begun in that."""
         self._links: Links | None = None
 
     @property
@@ -173,6 +176,9 @@ class TrainingLoop:
     async def _go_on(self, joined: Rejoined | Restored) -> _End:
         """Do the remaining steps, under one placement after the other, and bring the weights home."""
         while True:
+            if self._is_unseated:
+                step = await begin_in_group(self._session, self._worker)
+                joined, self._is_unseated = Restored(joined.tickets, step, {}, is_replanned=False), False
             if isinstance(joined, Restored):
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))

@@ -122,6 +122,9 @@ ControlAddress = Annotated[
     AfterValidator(_check_control),
     Field(json_schema_extra={"allowed": "auto, none, unix:/path/of/a/socket or host:port on loopback"}),
 ]
+GroupName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_-]{1,63}$", json_schema_extra={"allowed": "1 to 63 letters, digits, - and _"})
+]
 FactoryName = Annotated[
     str, Field(pattern=r"^[^\s:]+:[^\s:]+$", json_schema_extra={"allowed": "written as package.module:factory"})
 ]

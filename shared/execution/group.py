@@ -87,6 +87,11 @@ class Group:
         """By rank that takes part in this step or will, the first step in which it does."""
         return {rank: seat.first for rank, seat in self._seats.items() if seat.stop is None or seat.stop > self.step}
 
+    @property
+    def is_between_steps(self) -> bool:
+        """Tell whether no block of the present step is updated yet."""
+        return not self._updated and not self._gradients
+
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""
         return [rank for rank in self._seats if any(self._lacks(rank, block) for block in self._changing)]

@@ -150,6 +150,11 @@ class ComputeLoop:
         if not self._is_computing:  # the computing thread looks for itself
             self._loop.call_soon_threadsafe(self._changed.set)
 
+    def fail(self, failure: Exception) -> None:
+        """End with an error that came from elsewhere. On the event loop."""
+        self._results.failure = failure
+        self._changed.set()
+
     def start(self) -> "asyncio.Task[None]":
         """Compute all work that is ready, until the task is ended.
 
@@ -169,7 +174,7 @@ class ComputeLoop:
 
     async def _run(self) -> None:
         more_is_left = False
-        while True:
+        while self._results.failure is None:
             self._changed.clear()
             if not (more_is_left or self._loads.is_ready or self._may_begin_now()):
                 await self._changed.wait()
@@ -180,8 +185,7 @@ class ComputeLoop:
             finally:
                 self._is_computing = False
                 self._results.take_all()
-            if self._results.failure is not None:
-                raise self._results.failure
+        raise self._results.failure
 
     def _may_begin_now(self) -> bool:
         source = self._source_to_begin()

@@ -186,6 +186,10 @@ class PlacementExecutor:
         placement = self.window.plan.placement
         self._loads.put(Arrived(step, placement.batch_size, from_group(placement, block), weights))
 
+    def fail(self, failure: Exception) -> None:
+        """Compute no more, because the group refuses a gradient: `serve` raises this."""
+        self._compute_loop.fail(failure)
+
     def feed(self, source: BatchSource, stop_step: int) -> None:
         """See `ComputeLoop.feed`."""
         self._compute_loop.feed(source, stop_step)

@@ -1,17 +1,21 @@
 """Members of a group of devices, and the loop over micro-batches that they are compared with, bit for bit."""
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from edge_agent import EdgeConfig
+from edge_agent.experiment.building import Experiment
+from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows, Source, Tile
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 from tests.support.placed import batch_of, chain_of
-from tests.support.plain import plain_optimizer
+from tests.support.plain import plain_loss, plain_optimizer
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
@@ -46,25 +50,33 @@ def batches(
 def micro_batches(
     module: nn.Module, told: Recipe, size: int, *, steps: int = STEPS, short: Collection[int] = ()
 ) -> dict[str, Tensor]:
-    """Train a copy of a module as a user accumulates micro-batches by hand, in the order of ranks."""
-    chain = chain_of(copy.deepcopy(module))
+    """Train a copy of a module on the batches of so many ranks; see `accumulated`."""
+    members = [batches(rank, steps, short=short) for rank in range(size)]
+    return accumulated(chain_of(copy.deepcopy(module)), told, members, SAMPLES)
+
+
+def accumulated(
+    chain: Chain, told: Recipe, members: Sequence[Iterator[tuple[Any, Tensor]]], samples: int
+) -> dict[str, Tensor]:
+    """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
+
+    members: inputs and labels of each step, by rank. samples: of a whole batch of one member.
+    """
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
-    members = [batches(rank, steps, short=short) for rank in range(size)]
-    for step in range(steps):
-        whole = [next(each) for each in members]
-        samples = sum(len(labels) for _, labels in whole)
+    for step, whole in enumerate(zip(*members, strict=True)):
+        all_samples = sum(len(labels) for _, labels in whole)
         summed: dict[str, Tensor] = {}
         for rank, (inputs, labels) in enumerate(whole):
             value = inputs
             for block in chain.blocks:
-                first = (rank * SAMPLES,) if rank else ()
+                first = (rank * samples,) if rank else ()
                 with random_state(told.seed, step, block.index, *first):
                     value = block.module(value)
-            nn.functional.cross_entropy(value, labels).backward()
+            plain_loss(told.loss, value, labels).backward()
             for name, parameter in module.named_parameters():
                 if parameter.grad is not None:
-                    share = parameter.grad * (len(labels) / samples)
+                    share = parameter.grad * (len(labels) / all_samples)
                     summed[name] = summed[name] + share if name in summed else share
                     parameter.grad = None
         for name, parameter in module.named_parameters():
@@ -79,6 +91,16 @@ def micro_batches(
         optimizer.step()
         optimizer.zero_grad()
     return module.state_dict()
+
+
+def group_state(configs: Sequence[EdgeConfig]) -> dict[str, Tensor]:
+    """Return the state after all steps of a group's members, by rank, trained here and now as one loop."""
+    first = Experiment(configs[0])
+    members = []
+    for config in configs:
+        loader = Experiment(config).loader
+        members.append((batch.inputs, batch.labels) for batch in loader.iterate(0, first.steps))
+    return accumulated(first.built_again(), first.recipe, members, first.batch_size)
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -104,6 +104,14 @@ class Breaking(FlatDigits):
         return super().__getitem__(index)
 
 
+class NotANumber(FlatDigits):
+    """Has no number in any sample."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = super().__getitem__(index)
+        return image * float("nan"), label
+
+
 class Slow(FlatDigits):
     """Takes its time with every fourth sample."""
 

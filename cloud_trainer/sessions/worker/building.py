@@ -59,8 +59,10 @@ def build_worker(
     precision = recipe.precision_of(request.worker)
     check_precision(precision, device, request.worker)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
-    judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes)
+    judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes, request.HasField("group"))
     active = judge.judged(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker), precision)
-    method = Method(head, request.backward, FeedbackMode(request.feedback))
+    method = Method(
+        head, request.backward, FeedbackMode(request.feedback), first_sample=request.group.rank * batch_size
+    )
     return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id))

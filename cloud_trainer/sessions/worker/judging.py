@@ -68,6 +68,8 @@ class PlacementJudge:
     memory: SessionMemory
     graph_bytes: int
     """Most bytes that autograd keeps of a batch that waits for its error gradient; 0 if it keeps nothing."""
+    merged: bool = False
+    """True for the session of a group's member."""
 
     @cached_property
     def model(self) -> ModelFacts:
@@ -77,6 +79,7 @@ class PlacementJudge:
             clipped_together=self.recipe.model_clip_norm is not None,
             scaled=self.recipe.is_scaled,
             precisions=self.recipe.precisions,
+            merged=self.merged,
             label_tensors=self.recipe.label_tensors,
         )
 

@@ -1,6 +1,6 @@
 """The worker of this trainer in a session: its blocks, and its steps under the placement in force."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import grpc
@@ -13,6 +13,8 @@ from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigur
 from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
+from shared.execution.shared_blocks import BlockPart
+from shared.execution.step_scheduler import Outgoing
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -27,9 +29,14 @@ class SessionWorker:
 
     @classmethod
     async def made(
-        cls, built: BuiltWorker, threads: Threads, statistics: SessionStatistics, metrics: TrainingMetrics
+        cls,
+        built: BuiltWorker,
+        threads: Threads,
+        statistics: SessionStatistics,
+        metrics: TrainingMetrics,
+        give: Callable[[Outgoing], object] | None = None,
     ) -> Self:
-        """Make a worker beside the event loop. It computes from then on."""
+        """Make a worker beside the event loop. It computes from then on. give: see `PlacementExecutor`."""
         judge, active = built.judge, CurrentPlacement(built.active)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         events = Events()
@@ -43,6 +50,7 @@ class SessionWorker:
             check_labels=lambda labels: judge.check_labels(labels, active.now.uses),
             emit=events.emit,
             step_log=built.step_log,
+            give=give,
         )
         placed = await threads.compute.aside(PlacedWorker, setup, built.active.plan)
         placed.start()
@@ -187,6 +195,17 @@ class SessionWorker:
         self.lineage, self.is_blank = lineage, False
         await self._placed.go_back(judged.plan, step)
         self._put_into_force(judged)
+
+    async def begin_in_group(self, step: int, weights: Mapping[int, BlockPart]) -> None:
+        """Begin at a step of a group, with the weights of that step, before any link is up."""
+        await self._placed.stop()
+        await self._threads.compute.aside(self._take_weights, weights)
+        self.blocks.forget_arrived()
+        await self._placed.go_back(self._placed.plan, step)
+
+    def _take_weights(self, weights: Mapping[int, BlockPart]) -> None:
+        for block, tensors in weights.items():
+            self.blocks.held.take_weights(block, tensors)
 
     def check_has_no_state(self, judged: ActivePlacement) -> None:
         """Refuse to begin again with nothing where a judged placement has this worker own what changes. Raises StatusError."""

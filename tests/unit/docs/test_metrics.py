@@ -71,6 +71,8 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
     if session:
         sessions.built.append(OpenSession())
     metrics.watch(sessions)
+    group = SimpleNamespace(config=SimpleNamespace(name="line", size=2), step=7, attached=[1])
+    metrics.watch_groups([group] if session else [])
     return metrics.registry
 
 
@@ -119,7 +121,7 @@ def test_every_series_exists_at_zero_before_anything_happened_but_for_figures_th
     found = list(series(registry))
     assert {value for name, _, value in found if name != "isthmus_sessions_limit"} == {0.0}
     for name in exported(registry):
-        if not name.startswith(("process_", "isthmus_session_")):
+        if not name.startswith(("process_", "isthmus_session_", "isthmus_group_")):
             assert any(known.startswith(name) for known, _, _ in found) == (name not in UNKNOWN), name
 
 

@@ -19,7 +19,7 @@ from tests.support.pages import blocks
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 APPS = {"edge-agent": typer.main.get_command(agent_main.app), "cloud-trainer": typer.main.get_command(trainer_main.app)}
 COMMAND = re.compile(r"(?:^|[\s/`])(edge-agent|cloud-trainer) ([a-z][a-z-]*)((?: [^`\n#>]*)?)", re.MULTILINE)
-FILES = ("pem", "key", "toml", "proto", "py", "token", "safetensors")
+FILES = ("pem", "key", "toml", "proto", "py", "token", "safetensors", "md")
 KEYS = {
     ".".join((*table.path, key.name))
     for cls in (EdgeConfig, TrainerConfig)

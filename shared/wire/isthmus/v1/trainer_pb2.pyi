@@ -91,6 +91,7 @@ class OpenSessionRequest(_message.Message):
     INPUT_NAMES_FIELD_NUMBER: _builtins.int
     PUBLIC_INPUTS_FIELD_NUMBER: _builtins.int
     LENGTH_VARIES_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of this contract that the edge speaks."""
     recipe_json: _builtins.str
@@ -137,6 +138,10 @@ class OpenSessionRequest(_message.Message):
         nowhere. Never all of them.
         """
 
+    @_builtins.property
+    def group(self) -> Global___GroupSeat:
+        """Makes the session that of a member of a group of devices; left out, it trains by itself."""
+
     def __init__(
         self,
         *,
@@ -154,14 +159,59 @@ class OpenSessionRequest(_message.Message):
         input_names: _abc.Iterable[_builtins.str] | None = ...,
         public_inputs: _abc.Iterable[_builtins.str] | None = ...,
         length_varies: _builtins.bool = ...,
+        group: Global___GroupSeat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "model", b"model", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "input_names", b"input_names", "inputs", b"inputs", "length_varies", b"length_varies", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "public_inputs", b"public_inputs", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backward", b"backward", "block_behaviours", b"block_behaviours", "block_names", b"block_names", "feedback", b"feedback", "group", b"group", "input_names", b"input_names", "inputs", b"inputs", "length_varies", b"length_varies", "model", b"model", "placement", b"placement", "protocol_version", b"protocol_version", "public_inputs", b"public_inputs", "recipe_json", b"recipe_json", "run_id", b"run_id", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenSessionRequest: _TypeAlias = OpenSessionRequest  # noqa: Y015
+
+@_typing.final
+class GroupSeat(_message.Message):
+    """The place of one device in a group that trains one model: the trainer that owns the blocks averages the gradients of all
+    members by rank, updates once, and gives the new weights to all.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The group, as the trainer's operator has named it."""
+    rank: _builtins.int
+    """The member's place in the order of sums, from 0."""
+    size: _builtins.int
+    """The members that the agent expects; 0 where it does not say."""
+    steps: _builtins.int
+    """The steps that the agent would do by itself. Those of the first member hold for all."""
+    @_builtins.property
+    def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """XXH3-64 digests of the parameters that do not learn, of all blocks: no trainer needs to have them, and all members have the
+        same.
+        """
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        size: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "name", b"name", "rank", b"rank", "size", b"size", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupSeat: _TypeAlias = GroupSeat  # noqa: Y015
 
 @_typing.final
 class BlockBehaviour(_message.Message):
@@ -200,12 +250,15 @@ class OpenSessionResponse(_message.Message):
     FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
+    GROUP_STEPS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Names the session in every further call."""
     max_message_bytes: _builtins.int
     """The largest message that the trainer takes."""
     max_staleness: _builtins.int
     """The largest staleness (K) that the session may have under its placement, by the trainer's limits and the memory of a session."""
+    group_steps: _builtins.int
+    """The steps that a group does; 0 for a session that trains by itself."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the trainer's blocks, of all L: of the parameters that learn and the buffers, as they start."""
@@ -222,10 +275,11 @@ class OpenSessionResponse(_message.Message):
         frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
         max_message_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
+        group_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "frozen_digests", b"frozen_digests", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "frozen_digests", b"frozen_digests", "group_steps", b"group_steps", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,6 +167,9 @@ class TrainerServiceServicer:
         INVALID_ARGUMENT: a model, recipe, placement or codec that is not possible. PERMISSION_DENIED: a factory that the operator has
         not allowed. FAILED_PRECONDITION: another protocol version, another chain of blocks than the edge's, or a block that
         computes something else than the edge's block.
+        For a member of a group also: PERMISSION_DENIED: no such group, or not for this caller. ALREADY_EXISTS: another member has
+        that rank. INVALID_ARGUMENT: a rank out of range, another size, model, recipe or K than the group's, or
+        other parameters that do not learn.
         RESOURCE_EXHAUSTED: no further session is taken now (with a google.rpc.RetryInfo), or this one would take more memory
         than a session may have, or the caller has as many unfinished sessions as one may have (without). UNAVAILABLE: the
         trainer is about to stop; try again.
@@ -196,6 +199,8 @@ class TrainerServiceServicer:
     def JoinSession(self, request, context):
         """Makes the caller the only agent of a session, and says what this worker could go on with. A session that is not in memory
         is built again, without the state of its blocks. All links of an agent before it end.
+        A member of a group takes its seat with the first join: next_step is then the step at which it begins, and DownloadBlock gives
+        the weights of that step.
         NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
         version. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
         """

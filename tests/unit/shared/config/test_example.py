@@ -24,10 +24,12 @@ USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
     EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine", "checkpoints.replicas=1"],
     TrainerConfig: [],
 }
+ALONE = {"group", "data.shard"}
+"""Keys of a group's member, which cannot have some of the others."""
 FORMS: list[tuple[type[Config], set[str]]] = [
     (TrainerConfig, set()),
-    (EdgeConfig, {"trainers", "placement.labels", "placement.file"}),
-    (EdgeConfig, {"trainer", "deployment.cut", "placement.labels", "privacy.inputs_to"}),
+    (EdgeConfig, {"trainers", "placement.labels", "placement.file", *ALONE}),
+    (EdgeConfig, {"trainer", "deployment.cut", "placement.labels", "privacy.inputs_to", *ALONE}),
 ]
 """A side, and the keys that say the file's content in another form."""
 

@@ -1,0 +1,90 @@
+"""The agreement of a group: what the first member brings, and every other has to have alike."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from shared.bounds import is_step
+from shared.errors import ConfigError, ProtocolError, StorageError
+from shared.training.recipe import Recipe
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_OF_THE_FIRST = {"steps_per_epoch", "total_steps"}
+"""Keys of a recipe that follow from a member's data; those of the first member hold for the group."""
+
+
+class Agreement(NamedTuple):
+    """The training of a group."""
+
+    request: pb.OpenSessionRequest
+    """The request that opened the first member's session."""
+    recipe: Recipe
+    staleness: int
+    """K, by which a member may be ahead of the group."""
+
+    @property
+    def steps(self) -> int:
+        """Return the steps that the group does."""
+        return self.request.group.steps
+
+    @classmethod
+    def of(cls, request: pb.OpenSessionRequest, recipe: Recipe, staleness: int) -> Self:
+        """Begin an agreement with a session of a member. Raises ProtocolError for a number of steps that cannot be."""
+        if not request.group.steps or not is_step(request.group.steps):
+            raise ProtocolError(f"a group cannot do {request.group.steps} steps")
+        if recipe.accumulate_batches > 1:
+            raise ConfigError(
+                "training.accumulate_batches is more than 1; a group updates after each batch of its members"
+            )
+        return cls(request, recipe, staleness)
+
+    def check(self, group: str, other: Self) -> None:
+        """Refuse a member that would train something else. Raises ConfigError, which names the first difference."""
+        theirs, ours = other._told(), self._told()
+        for what, value in ours.items():
+            if theirs.get(what) != value:
+                raise ConfigError(
+                    f"group {group!r} trains with {what} {_shown(value)}, and this member has {_shown(theirs.get(what))}; all "
+                    "members of a group have the same"
+                )
+
+    def _told(self) -> dict[str, Any]:
+        model = self.request.model
+        recipe = self.recipe.model_dump(mode="json", exclude=_OF_THE_FIRST)
+        optimizer, schedule = recipe.pop("optimizer"), recipe.pop("schedule")
+        return {
+            "model.factory": model.factory,
+            "model.kwargs": model.kwargs_json,
+            "deployment.staleness": self.staleness,
+            "the blocks": list(self.request.block_names),
+            **{f"training.optimizer.{key}": value for key, value in optimizer.items()},
+            **{f"training.schedule.{key}": value for key, value in schedule.items()},
+            **{f"training.{key}": value for key, value in recipe.items()},
+            **{
+                f"parameters that do not learn, in block {block}, of the digest": digest
+                for block, digest in enumerate(self.request.group.frozen_digests)
+            },
+        }
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, for a checkpoint."""
+        return {
+            "request": MessageToDict(self.request),
+            "staleness": self.staleness,
+        }
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `document` returned. Raises StorageError."""
+        try:
+            request = ParseDict(document["request"], pb.OpenSessionRequest())
+            return cls(request, Recipe.model_validate_json(request.recipe_json), int(document["staleness"]))
+        except (KeyError, TypeError, ValueError, ParseError) as cause:
+            raise StorageError(f"a checkpoint does not say what its group trains: {cause}") from cause
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,90 @@
+"""The weights and the optimizer of a group, from its first step on: they are read, updated and copied on the compute thread."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from cloud_trainer.config import GroupConfig
+from cloud_trainer.groups.agreement import Agreement
+from shared.concurrency.shared_worker import Lane
+from shared.execution.group import Group, Merged
+from shared.execution.shared_blocks import BlockPart
+from shared.execution.step_scheduler import Outgoing
+from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import changing_blocks, copy_state
+
+
+class Beginning(NamedTuple):
+    """The point at which a member begins."""
+
+    step: int
+    weights: dict[int, BlockPart]
+    """By block, the weights with which that step begins."""
+
+
+class Copy(NamedTuple):
+    """A copy of all that training changes, before a step."""
+
+    step: int
+    state: dict[str, Tensor]
+
+
+class Merging:
+    """The running part of a group. Used on the event loop, one call at a time."""
+
+    def __init__(
+        self, held: HeldBlocks, agreement: Agreement, lane: Lane, config: GroupConfig, first_step: int
+    ) -> None:
+        """held: all blocks of the model, before `first_step`."""
+        self.agreement = agreement
+        self._held = held
+        self._lane = lane
+        self._checkpoint_steps = config.checkpoint_steps
+        self._copied: Copy | None = None
+        """The copy that waits to be taken."""
+        self._group = Group(held, config.size, agreement.staleness, first_step, self._stepped)
+        self.copied_step = first_step
+        """The step of the newest copy, or the first one."""
+
+    @property
+    def step(self) -> int:
+        """Return the oldest step that is not done."""
+        return self._group.step
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all steps of the group are done."""
+        return self.step >= self.agreement.steps
+
+    def missing(self) -> list[int]:
+        """List the ranks for which the present step waits."""
+        return self._group.missing()
+
+    async def take_seat(self, rank: int) -> Beginning:
+        """Have a member begin, with nothing but what it gets here."""
+        return await self._lane.aside(self._take_seat, rank)
+
+    def _take_seat(self, rank: int) -> Beginning:
+        step = self._group.take_seat(rank)
+        return Beginning(step, {block: self._group.first_weights(block) for block in changing_blocks(self._held.chain)})
+
+    async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
+        """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
+        assert isinstance(one.load, Mapping), "what goes to a group is a block's"
+        return await self._lane.run(self._group.merge, rank, one.step, one.crossing.index, dict(one.load), one.samples)
+
+    def take_copy(self) -> Copy | None:
+        """Return the copy that was made since the last call, if there is one."""
+        copied, self._copied = self._copied, None
+        return copied
+
+    async def copy_now(self) -> Copy | None:
+        """Copy the state, if no block of the present step is updated yet and steps were done since the last copy."""
+        if not self._group.is_between_steps or self.step == self.copied_step:
+            return None
+        return Copy(self.step, await self._lane.aside(copy_state, self._held))
+
+    def _stepped(self, step: int) -> None:
+        if step % self._checkpoint_steps == 0 or step == self.agreement.steps:
+            self._copied, self.copied_step = Copy(step, copy_state(self._held)), step

@@ -1,0 +1,58 @@
+"""The section that makes this device a member of a group, and what a member's configuration cannot have."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from shared.config import GroupName, Section
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+
+
+class GroupSection(Section):
+    name: GroupName | None = Field(default=None, examples=["line"])
+    """Name of the group, as the trainer's operator has it in `[[groups]]`. Left out, this device trains by itself."""
+    rank: NonNegativeInt = 0
+    """Place of this device in the order of sums: 0 to size - 1, and no other member has it."""
+    size: PositiveInt | None = Field(default=None, examples=[4])
+    """Members of the group. `data.shard = "rank"` needs it; the trainer refuses a member that expects another size."""
+
+
+def check_group(config: "EdgeConfig") -> None:
+    """Refuse a configuration that no member of a group can have, and shards without a group. Raises ValueError."""
+    group = config.group
+    if group.name is None:
+        if group != GroupSection():
+            raise ValueError("group.rank or group.size is set and group.name is not; name the group, or leave them out")
+        if config.data.shard is not None:
+            raise ValueError(
+                "data.shard is set and group.name is not; without a group every sample of a batch is this device's"
+            )
+        return
+    if group.size is not None and group.rank >= group.size:
+        raise ValueError(f"group.rank is {group.rank} and group.size {group.size}; the ranks are 0 to {group.size - 1}")
+    for sentence in _impossible(config):
+        raise ValueError(f"{sentence} (group.name is {group.name!r})")
+
+
+def _impossible(config: "EdgeConfig") -> Iterator[str]:
+    if len(config.all_trainers) != 1:
+        yield f"{len(config.all_trainers)} trainers are configured; a member of a group has one, which has the group"
+    if config.placement.given or config.deployment.cut is not None:
+        yield "a placement or deployment.cut is given; a member of a group runs all blocks, so leave both out"
+    if config.engine.profile is not None:
+        yield "engine.profile is set; a member of a group keeps its placement, so leave it out"
+    if len(config.deployment.staleness_schedule.pairs) > 1:
+        yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
+    if config.training.accumulate_batches > 1:
+        yield "training.accumulate_batches is more than 1; a group updates after each batch of its members, so leave it out"
+    if config.checkpoints.replicas:
+        yield "checkpoints.replicas is 1; the trainer alone has the checkpoints of a group, so leave it out"
+    if config.output.record:
+        yield "output.record is true; the steps of one member do not tell the weights of a group, so leave it out"
+    if config.data.shard is not None and config.group.size is None:
+        yield 'data.shard is "rank" and nothing says into how many parts; set group.size'
+    if config.data.shard is not None and not config.data.drop_last:
+        yield 'data.shard is "rank" and data.drop_last is false; only whole batches are divided, so leave drop_last true'

@@ -1,0 +1,99 @@
+"""Groups of real processes of which some are killed: a member, and the trainer; they end as if nothing had happened."""
+
+import signal
+from contextlib import ExitStack
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.integration.training.test_groups import SHARD, group_of, member_flags
+from tests.support.group_members import group_state
+from tests.support.plain import assert_same_bits
+from tests.support.running import agent_process, edge_config, heard_trainer_process, held_port
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 40
+SIZE = 2
+
+
+class Running:
+    """A trainer with a group, and its members, each a process."""
+
+    def __init__(self, folder):
+        self.stack = ExitStack()
+        self.folder = folder
+        self.port = self.stack.enter_context(held_port())
+        self.configs = [edge_config(*self._flags(rank)) for rank in range(SIZE)]
+
+    def _flags(self, rank):
+        more = [SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
+        return [*member_flags(rank, size=SIZE, more=more), f"trainer.address=127.0.0.1:{self.port}"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.stack.__exit__(*error)
+
+    def trainer(self):
+        """Start a trainer."""
+        location = f"checkpoints.location={self.folder / 'trainer'}"
+        flags = [*group_of(SIZE), "compute.threads=1", f"server.listen=127.0.0.1:{self.port}", location]
+        process, _, said = self.stack.enter_context(heard_trainer_process(*flags, control_off()))
+        return process, said
+
+    def member(self, rank):
+        """Start a member."""
+        return self.stack.enter_context(
+            agent_process(*self._flags(rank), control_off(), output=self.folder / f"member-{rank}")
+        )
+
+    def assert_whole(self, members):
+        """Wait for the members, and compare their models with those of one loop."""
+        for process, said in members:
+            assert process.wait(120) == 0, said
+        expected = group_state(self.configs)
+        for rank in range(SIZE):
+            assert_same_bits(expected, load_file(self.folder / f"member-{rank}" / "model.safetensors"))
+
+
+def control_off():
+    """Return the flag of a process that no operator steers."""
+    return "control.listen=none"
+
+
+@pytest.mark.parametrize(("killed", "by"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGTERM)])
+def test_a_member_that_ends_and_comes_back_does_what_it_has_not_done(killed, by, tmp_path):
+    with Running(tmp_path) as running:
+        _, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        members[killed][0].send_signal(by)
+        members[killed][0].wait()
+        members[killed] = running.member(killed)
+        assert 4 <= said.first_event("a member begins", 1)["step"] < STEPS
+        running.assert_whole(members)
+
+
+def test_a_trainer_that_is_killed_brings_the_group_back_to_its_newest_checkpoint(tmp_path):
+    with Running(tmp_path) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        _, again = running.trainer()
+        assert again.first_event("a group begins")["step"] >= 4
+        running.assert_whole(members)
+
+
+def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
+    with Running(tmp_path) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        trainer.send_signal(signal.SIGTERM)
+        assert trainer.wait(30) == 0
+        _, again = running.trainer()
+        assert again.first_event("a group begins")["step"] >= 4
+        running.assert_whole(members)

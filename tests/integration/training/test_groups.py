@@ -1,0 +1,182 @@
+"""Groups of devices over real sockets: agents that train one model at one trainer, compared with one loop."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from edge_agent import run_training
+from edge_agent.training.choosers import Chooser
+from shared.errors import ConfigError, ExitCode, RefusedError
+from tests.support.experiments import flags
+from tests.support.group_members import group_state
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import Listening, edge_config, running_trainer, trainer_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 6
+PERMITTED = ['privacy.gradients_to=["trainer"]']
+ACCEPTING = "server.accept_inputs=true"
+SHARD = 'data.shard="rank"'
+
+
+def group_of(size, *more):
+    """Return the trainer's flags for a group."""
+    return [f'groups=[{{name="line", size={size}, checkpoint_steps=2}}]', ACCEPTING, *more]
+
+
+def member_flags(rank, model="mlp", optimizer="adamw", size=None, more=()):
+    """Return the flags of a member."""
+    group = f'group={{name="line", rank={rank}{"" if size is None else f", size={size}"}}}'
+    return [*flags(model, optimizer), f"training.max_steps={STEPS}", group, *PERMITTED, *more]
+
+
+def member(rank, server, **chosen):
+    """Return the configuration of a member."""
+    return edge_config(*member_flags(rank, **chosen), f"trainer.address={server.address}")
+
+
+async def trained(configs):
+    """Train all members at once, and return the state of each."""
+    results = await asyncio.gather(*(run_training(config) for config in configs))
+    return [result.module.state_dict() for result in results]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(optimizer):
+    async with running_trainer(*group_of(2)) as server:
+        configs = [member(rank, server, optimizer=optimizer, size=2, more=[SHARD]) for rank in range(2)]
+        states = await trained(configs)
+        assert not server.service.sessions.built
+    expected = group_state(configs)
+    for state in states:
+        assert_same_bits(expected, state)
+
+
+async def test_one_member_equals_the_plain_loop():
+    async with running_trainer(*group_of(1)) as server:
+        (state,) = await trained([member(0, server, model="cnn")])
+    assert_same_bits(plain_state(edge_config(*flags("cnn", "adamw"), f"training.max_steps={STEPS}")), state)
+
+
+@asynccontextmanager
+async def first_member(server, **chosen):
+    """Have a member of rank 0 train, linked, until the body has brought the others."""
+    config = member(0, server, **chosen)
+    training = asyncio.create_task(run_training(config))
+    (group,) = server.service.groups.all
+    while not group.attached:
+        await asyncio.wait({training}, timeout=0.01)
+        assert not training.done(), training.result()
+    yield config
+    await training
+
+
+REFUSED = {
+    "another model": ({"model": "cnn"}, "trains with model.factory 'shared.model.zoo:mlp', and this member has"),
+    "another optimizer": (
+        {"optimizer": "sgd"},
+        "training.optimizer.name 'adamw', and this member has 'sgd'",
+    ),
+    "another seed": ({"more": ["training.seed=1"]}, "trains with training.seed 0, and this member has 1"),
+    "another K": ({"more": ["deployment.staleness=2"]}, "trains with deployment.staleness 0, and this member has 2"),
+    "another size": ({"size": 3}, "group 'line' has 2 members, and this one expects 3"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_a_member_that_would_train_something_else_is_refused_and_the_group_goes_on(case):
+    chosen, sentence = REFUSED[case]
+    async with running_trainer(*group_of(2)) as server, first_member(server) as first:
+        with pytest.raises(RefusedError, match=sentence) as refusal:
+            await run_training(member(1, server, **chosen))
+        assert refusal.value.exit_code == ExitCode.REFUSED
+        second = member(1, server)
+        (state,) = await trained([second])
+    assert_same_bits(group_state([first, second]), state)
+
+
+async def test_ranks_that_are_taken_or_out_of_range_are_refused():
+    async with running_trainer(*group_of(2)) as server, first_member(server):
+        with pytest.raises(RefusedError, match="rank 0 of group 'line' is taken by a member that is linked now"):
+            await run_training(member(0, server))
+        with pytest.raises(RefusedError, match="rank 2 is none of group 'line'; the ranks are 0 to 1"):
+            await run_training(member(2, server))
+        await trained([member(1, server)])
+
+
+async def test_other_frozen_parameters_are_refused(tmp_path):
+    frozen = 'model.frozen=["0"]'
+    async with running_trainer(*group_of(1)) as server:
+        result = await run_training(member(0, server, more=["training.max_steps=1"]))
+    next(result.module[0].parameters()).data += 1
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(result.model)
+    async with running_trainer(*group_of(2)) as server, first_member(server, more=[frozen]):
+        with pytest.raises(RefusedError, match="trains with parameters that do not learn, in block 0, of"):
+            await run_training(member(1, server, more=[frozen, f"training.start_from={other}"]))
+        await trained([member(1, server, more=[frozen])])
+
+
+async def test_a_stranger_learns_nothing_of_a_group():
+    sentence = "this trainer has no group 'line' for"
+    async with running_trainer(ACCEPTING) as server:
+        with pytest.raises(RefusedError, match=sentence):
+            await run_training(member(0, server))
+    async with running_trainer('groups=[{name="line", size=1, subjects=["somebody"]}]', ACCEPTING) as server:
+        with pytest.raises(RefusedError, match=sentence):
+            await run_training(member(0, server))
+        assert not server.service.sessions.built
+
+
+def test_a_group_of_nobody_is_no_group():
+    with pytest.raises(ConfigError, match=r"groups\.0\.size is 0; it must be an integer of 1 or more"):
+        trainer_config(*group_of(0))
+
+
+async def test_the_steps_and_weights_of_the_first_member_hold():
+    async with running_trainer(*group_of(2)) as server, first_member(server) as first:
+        result = await run_training(member(1, server, more=["training.max_steps=40", "training.epochs=1"]))
+    assert result.summary.steps == STEPS
+    assert_same_bits(group_state([first, member(1, server)]), result.module.state_dict())
+
+
+async def test_a_group_that_has_ended_begins_anew_with_its_next_members():
+    async with running_trainer(*group_of(1)) as server:
+        first, second = [await trained([member(0, server)]) for _ in range(2)]
+    assert_same_bits(first[0], second[0])
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+async def test_members_that_may_be_ahead_end_with_one_and_the_same_model(staleness):
+    async with running_trainer(*group_of(3)) as server:
+        configs = [member(rank, server, more=[f"deployment.staleness={staleness}"]) for rank in range(3)]
+        states = await trained(configs)
+    for state in states[1:]:
+        assert_same_bits(states[0], state)
+
+
+async def test_gradients_without_numbers_are_refused_and_the_group_waits_for_others():
+    ruined = 'data.train={factory="tests.support.samples:NotANumber"}'
+    async with running_trainer(*group_of(2)) as server, first_member(server) as first:
+        with pytest.raises(RefusedError, match="rank 1 gives the gradient of block 3 of step 0"):
+            await run_training(member(1, server, more=[ruined, 'training.on_nan="warn"']))
+        second = member(1, server)
+        (state,) = await trained([second])
+    assert_same_bits(group_state([first, second]), state)
+
+
+async def test_a_member_keeps_its_placement():
+    refused = []
+
+    def ask(deployer):
+        deployer.want(replace(deployer.placement, staleness=2), Chooser.OPERATOR)
+        refused.append(asyncio.ensure_future(deployer.in_force()))
+
+    async with running_trainer(*group_of(1)) as server:
+        config = member(0, server)
+        result = await run_training(config, Listening(session_opened=ask))
+    assert result.summary.steps == STEPS
+    with pytest.raises(RefusedError, match="a member of a group keeps its placement"):
+        await refused[0]
