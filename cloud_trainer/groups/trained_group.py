@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import Context
 
 import grpc
 import structlog
@@ -257,7 +258,8 @@ class TrainedGroup:
         self._do(self._forget())
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
-        self._tasks.add(task := asyncio.create_task(work))
+        # The log of a group names no session, not even that of the member whose call begins this.
+        self._tasks.add(task := asyncio.create_task(work, context=Context()))
         task.add_done_callback(self._tasks.discard)
 
     async def _forget(self) -> None:
