@@ -1,6 +1,7 @@
 """The placements that a disturbed run begins under and changes to: documents of an agent and one to three trainers.
 
-A trainer may have no blocks under a placement: of two or three there often is one that has none, a spare.
+A trainer may have no blocks under a placement: of two or three there often is one that has none, a spare. In every second
+placement such a trainer is not named either: it is a candidate, which has to be admitted before it gets any.
 """
 
 import random
@@ -10,6 +11,9 @@ from typing import Any
 BLOCKS, BATCH_SIZE = 4, 16
 DIVIDED_BLOCKS, DIVIDED_AT = 2, 6
 """Number of blocks that workers share in a run that divides batches, and the sample at which it divides them."""
+
+HANDOVER_SHARE = 0.4
+"""Share of the changes that are handovers, where there are several trainers."""
 
 Document = Mapping[str, Any]
 
@@ -58,22 +62,28 @@ OF_TWO_TRAINERS = (*OF_ONE_TRAINER, "chain of three", "chain of three", "there a
 
 
 def draw(dice: random.Random, trainers: Sequence[str], *, divided: bool) -> Document:
-    """A placement of any kind that so many trainers can have, all of which are its workers, with a part or without.
+    """A placement of any kind that so many trainers can have, which may not name those without a part.
 
     divided: whether workers share the first blocks, each with its samples; always the same samples, as they decide the bits.
     """
     if divided:
-        return _divided(dice, trainers)
+        return _named(dice, _divided(dice, trainers))
     kind = dice.choice(OF_ONE_TRAINER if len(trainers) == 1 else OF_TWO_TRAINERS)
-    return document(kind, dice, trainers)
+    return _named(dice, document(kind, dice, trainers))
 
 
 def draw_changes(
     dice: random.Random, trainers: Sequence[str], first: Document, steps: Sequence[int], *, divided: bool
-) -> dict[int, Document]:
-    """Another placement at each of these steps. In every second one two trainers give each other all that they have."""
-    changes, placement = {}, first
+) -> dict[int, Document | str]:
+    """Another placement at each of these steps, or a trainer that is to have all that another one has.
+
+    In every second placement two trainers give each other all that they have.
+    """
+    changes, placement = dict[int, Document | str](), first
     for step in steps:
+        if len(trainers) > 1 and dice.random() < HANDOVER_SHARE:
+            changes[step] = dice.choice(trainers)
+            continue
         gives_all = len(trainers) > 1 and dice.random() < 0.5
         placement = _exchanged(placement, trainers) if gives_all else draw(dice, trainers, divided=divided)
         changes[step] = placement
@@ -101,6 +111,14 @@ def _divided(dice: random.Random, trainers: Sequence[str]) -> Document:
     tiles = [_tile(first, 0, DIVIDED_BLOCKS, 0, DIVIDED_AT), _tile(second, 0, DIVIDED_BLOCKS, DIVIDED_AT)]
     tiles += [_tile(dice.choice(workers), block, block + 1) for block in range(DIVIDED_BLOCKS, BLOCKS)]
     return _document(trainers, tiles, {str(block): dice.choice(workers) for block in range(DIVIDED_BLOCKS)})
+
+
+def _named(dice: random.Random, placement: Document) -> Document:
+    """Return the placement without the names of trainers that have no part, in every second case."""
+    if dice.random() < 0.5:
+        return placement
+    having = {"edge", *placement["owners"].values(), *(tile["worker"] for tile in placement["tiles"])}
+    return {**placement, "workers": [worker for worker in placement["workers"] if worker in having]}
 
 
 def _tile(worker: str, first: int, stop: int, begin: int = 0, end: int = BATCH_SIZE) -> Document:

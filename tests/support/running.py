@@ -229,9 +229,10 @@ def place(deployer, document):
 
 
 def hand_over(deployer, name):
-    """Want a trainer to have all that another one has, unless it has blocks already."""
-    if name not in trainers_with_blocks(deployer.placement):
-        deployer.want(deployer.experiment.handed_over(deployer.placement, name), Chooser.OPERATOR)
+    """Want a trainer to have all that the first one with blocks has, unless it has some already, or none has."""
+    having = trainers_with_blocks(deployer.placement)
+    if having and name not in having:
+        deployer.want(deployer.experiment.handed_over(deployer.placement, name, having[0]), Chooser.OPERATOR)
 
 
 def emit_to(readers):
