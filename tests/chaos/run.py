@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -168,6 +169,11 @@ class _Side:
         self.kill()
         shutil.rmtree(self._folder / self._name, ignore_errors=True)
 
+    def tell_threads(self) -> None:
+        """Have the process write to its log what each of its threads does."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGUSR1)
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -255,6 +261,9 @@ async def _disturbed_run(
                 agent.start()
     except TimeoutError:
         outcome.loss = f"the run hangs ({folder})"
+        for side in (agent, *trainers):
+            side.tell_threads()
+        await asyncio.sleep(1.0)
     finally:
         for task in tasks:
             task.cancel()

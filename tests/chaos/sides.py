@@ -1,6 +1,8 @@
 """Bodies of the processes of an agent and of a trainer."""
 
 import asyncio
+import faulthandler
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.support.running import Listening, hand_over, place
 def _log_to(path: Path) -> None:
     sys.stderr = path.open("a", buffering=1)
     configure_logs("info", "json")
+    faulthandler.register(signal.SIGUSR1, sys.stderr)
 
 
 def trainer(flags: list[str], name: str, planned: list[Planned], folder: Path) -> None:
