@@ -85,6 +85,17 @@ def _sessions() -> Panels:
     ]
 
 
+def _groups() -> Panels:
+    step = Curve(TRAINER.of("isthmus_group_step"), "{{group}}, " + INSTANCE)
+    linked = Curve(TRAINER.of("isthmus_group_linked"), "{{group}}, {{rank}}, " + INSTANCE)
+    return [
+        graph("Step of a group", "", "short", 12, step, steps=True),
+        graph(
+            "Members linked", "1 while a rank is; the group waits for one that is not.", "short", 12, linked, steps=True
+        ),
+    ]
+
+
 def _way(direction: str) -> Panels:
     used = _one(TRAINER.rate("isthmus_payload_bytes_total", f'direction="{direction}"'))
     spared = "Share of the bytes of tensors that codecs kept off the link."
@@ -114,6 +125,7 @@ def trainer_dashboard() -> Board:
         {
             "The trainer": _trainer(),
             "Its sessions": _sessions(),
+            "Its groups of devices": _groups(),
             "2 · The way up": [
                 *_way("up"),
                 graph("Batches that wait", wait, "short", 8, _waiting("compute")),

@@ -180,7 +180,7 @@ RECIPES = {
         "optimizer.nesterov": "boolean",
         "optimizer.weight_decay": "number",
         "output": "string or null",
-        "precision": "string",
+        "precision": "object or string",
         "schedule.every": "string",
         "schedule.floor": "number",
         "schedule.gamma": "number",
