@@ -20,8 +20,10 @@ from deploy.grafana.questions import Prometheus, Question, load, other_questions
 from deploy.grafana.server import SCRAPE_SECONDS, running_prometheus
 from edge_agent import run_training
 from tests.conftest import ROOT
+from tests.support.placement_kinds import flags_of, permitted, trainers_flag
 from tests.support.running import Listening, agent_process, cut_at, edge_config, run_agent, trainer_process
 
+ACCEPTING, GROUP = "server.accept_inputs=true", 'groups=[{name="line", size=1}]'
 PATIENT_SCRAPES, PATIENT_STEPS = 120, 4000
 """A question without an answer fails after as many scrapes of each side and as many steps, however long they take."""
 MOVES = {200: 3, 1200: 2}
@@ -43,6 +45,23 @@ CHAIN = [
     "checkpoints.every_seconds=5",
 ]
 """A second run, for what only a chain has: links between trainers, replicas, and stages held against their prediction."""
+DIVIDED = [
+    'model.factory="shared.model.zoo:mlp"',
+    "model.kwargs={depth=4, hidden=128}",
+    'data.train={factory="tests.support.samples:FlatDigits"}',
+    "training.epochs=10000",
+    "training.evaluate_every_epochs=0",
+    "data.batch_size=64",
+    'training.precision="fp16"',
+    "compute.threads=1",
+]
+"""A third run, for what only a divided batch has, and float16: exchanged blocks, and a scale of the loss."""
+MEMBER = [
+    *("training.epochs=10000", "training.evaluate_every_epochs=0", "compute.threads=1"),
+    'group={name="line", rank=0}',
+    *('privacy.gradients_to=["trainer"]', 'privacy.inputs_to=["trainer"]'),
+]
+"""A fourth run, of the only member of a group."""
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
 
@@ -98,33 +117,43 @@ class Watched:
 
 
 @contextmanager
-def chain(edge_metrics, trainer_metrics, folder):
-    """Three workers that are profiled and train; each shows its metrics at one of these addresses. folder: for the profile."""
+def others(edge_metrics, trainer_metrics, folder):
+    """A profiled chain, a divided batch and a member of a group, on two trainers, with their metrics at these addresses.
+    folder: for the profile and a placement."""
     with ExitStack() as stack:
-        trainers = []
+        addresses = {}
         for name, address in zip(("near", "far"), trainer_metrics, strict=True):
-            flags = [f'metrics.listen="{address}"', "compute.threads=1", 'peers.allowed=["127.0.0.1:*"]']
-            _, there = stack.enter_context(trainer_process(*flags))
-            trainers.append(f'{{name="{name}",address="{there}"}}')
-        flags = [*CHAIN, f"trainers=[{','.join(trainers)}]", "compute.threads=1"]
+            flags = [
+                f'metrics.listen="{address}"',
+                "compute.threads=1",
+                'peers.allowed=["127.0.0.1:*"]',
+                ACCEPTING,
+                GROUP,
+            ]
+            _, addresses[name] = stack.enter_context(trainer_process(*flags))
+        divided = [*DIVIDED, *flags_of("samples divided", addresses, folder), *permitted("samples divided", "mlp")]
+        member = [*MEMBER, f"trainer.address={addresses['near']}"]
+        for chosen, address in zip((divided, member), edge_metrics[1:], strict=True):
+            stack.enter_context(agent_process(*chosen, f'metrics.listen="{address}"'))
+        flags = [*CHAIN, trainers_flag(addresses, [*addresses]), "compute.threads=1"]
         profile = folder / "chain.json"
         chosen = [f"--set={flag}" for flag in flags]
         done = run_agent("profile", *chosen, f"--out={profile}", "--repeats=2")
         assert done.returncode == 0, done.stderr
-        stack.enter_context(agent_process(*flags, f'metrics.listen="{edge_metrics}"', f"engine.profile={profile}"))
+        stack.enter_context(agent_process(*flags, f'metrics.listen="{edge_metrics[0]}"', f"engine.profile={profile}"))
         yield
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, unused_tcp_port_factory):
-    """A run on a thread of its own, which moves its cut twice, and never ends by itself, beside one of a chain."""
-    trainers, edges = ([f"127.0.0.1:{unused_tcp_port_factory()}" for _ in range(count)] for count in (3, 2))
+    """A run on a thread of its own, which moves its cut twice, and never ends by itself, beside others."""
+    trainers, edges = ([f"127.0.0.1:{unused_tcp_port_factory()}" for _ in range(count)] for count in (3, 4))
     port, targets = unused_tcp_port_factory(), {"trainers": trainers, "edges": edges}
     with ExitStack() as stack:
         flags = [f'metrics.listen="{trainers[0]}"', "compute.threads=1"]
         _, address = stack.enter_context(trainer_process(*flags))
         url = stack.enter_context(running_prometheus(tmp_path_factory.mktemp("prometheus") / "etc", port, targets))
-        stack.enter_context(chain(edges[1], trainers[1:], tmp_path_factory.mktemp("chain")))
+        stack.enter_context(others(edges[1:], trainers[1:], tmp_path_factory.mktemp("others")))
         flags = [*RUN, f'metrics.listen="{edges[0]}"', f"trainer.address={address}"]
         deployers, stoppers = [], []
 
@@ -160,6 +189,7 @@ def test_every_question_of_every_dashboard_has_an_answer(watched, question):
 
 
 def test_both_sides_are_scraped(watched):
+    watched.wait_for(Question("all", "min(up) == 1", instant=True))
     targets = watched.get("targets")["activeTargets"]
     assert {(target["labels"]["job"], target["health"]) for target in targets} == {
         ("isthmus-edge", "up"),
