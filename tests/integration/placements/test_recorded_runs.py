@@ -17,6 +17,9 @@ from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flag
 from tests.support.running import agent_process, edge_config, run_agent, trainer_process
 
 STEPS, K = 40, 3
+MANY_STEPS = 160
+MANY = [f"training.max_steps={MANY_STEPS}", "training.epochs=10", "training.evaluate_every_epochs=0"]
+"""Enough for four changes, each of which may first admit trainers beside training."""
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
@@ -87,12 +90,12 @@ async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_pa
     changing = Changing([document(RANGES[kind]) for kind in kinds[1:]] + [document(ALONE)])
     async with running_trainers() as servers:
         placed = flags_of("chain of four", addresses_of(servers), tmp_path)
-        config = edge_config(*recorded("cnn", out, *placed, *LOSSY), *updates)
+        config = edge_config(*recorded("cnn", out, *placed, *LOSSY), *updates, *MANY)
         await run_training(config, changing, write_result=writing(out))
     record = read_record(record_of(out))
     assert len(record.stretches) == len(kinds) + 1
-    assert replay(record, out / "model.safetensors") == STEPS
-    assert f"{STEPS} steps, and the same weights" in command(app, "replay", str(out))
+    assert replay(record, out / "model.safetensors") == MANY_STEPS
+    assert f"{MANY_STEPS} steps, and the same weights" in command(app, "replay", str(out))
 
 
 @pytest.mark.slow
