@@ -32,8 +32,8 @@ from tests.support.running import Listening, edge_config, place, running_trainer
 BLOCKS = 4
 WORKERS = ["edge", *TRAINERS]
 ALONE = {"edge": ["0:"]}
-STEPS_EACH = 6
-"""A change is asked for as soon as the one before has been seen, and takes a few steps to come."""
+STEPS_EACH = 25
+"""A change is asked for as soon as the one before has been seen, and is prepared beside some steps."""
 PERMITTED = 'privacy={inputs_to=["near", "far", "cloud"], gradients_to=["far", "cloud"]}'
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,7 +48,7 @@ def document(ranges):
 
 
 def steps_of(count):
-    return [f"data.batch_size={BATCH_SIZE}", f"training.max_steps={count}", "training.epochs=5"]
+    return [f"data.batch_size={BATCH_SIZE}", f"training.max_steps={count}", "training.epochs=50"]
 
 
 class Changing(Listening):
@@ -190,7 +190,7 @@ async def test_labels_that_the_configuration_keeps_here_stay_whatever_is_placed_
 
 async def test_what_one_trainer_refuses_comes_into_force_nowhere(tmp_path):
     wanted = document({"near": ["0:1"], "edge": ["1:2"], "far": ["2:"]})
-    chosen = [*flags("cnn", "adamw"), *steps_of(8)]
+    chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH)]
     changing = Changing([wanted])
     async with AsyncExitStack() as servers:
         found = {
@@ -239,7 +239,7 @@ async def test_blocks_that_move_between_trainers_never_pass_the_device(tmp_path,
 
 async def test_a_trainer_that_may_not_dial_the_one_that_has_the_block_leaves_the_old_placement_in_force(tmp_path):
     first, wanted, _ = THERE_AND_BACK
-    chosen = [*flags("cnn", "adamw"), *steps_of(8)]
+    chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH)]
     changing = Changing([wanted])
     async with running_trainer(PEERS_ALLOWED) as near, running_trainer() as far, running_trainer() as cloud:
         addresses = addresses_of({"near": near, "far": far, "cloud": cloud})
