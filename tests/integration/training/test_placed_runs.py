@@ -61,10 +61,6 @@ async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_b
         (placed("127.0.0.1:1", "0:1", "2:"), "nobody has block 1 on samples"),
         (placed("127.0.0.1:1", "0:", "4:"), "must hold at least one block of 0 to 3"),
         (placed("127.0.0.1:1", "2:", "0:2"), "raw samples would go from 'edge' to 'gpu'"),
-        (
-            ['trainers=[{name="a", address="a:1"}, {name="b", address="b:1"}]'],
-            "one trainer is needed, and 2 are configured",
-        ),
         (["placement.edge=0:2", "deployment.cut=2"], "deployment.cut and placement both say which blocks run where"),
     ],
 )
