@@ -52,6 +52,8 @@ class Prefetcher:
         """Times by time.monotonic at which the last batches were taken."""
         self._read_seconds = 0.0
         """Seconds that the last batch took that was read on the compute thread."""
+        self._making_room = threading.Lock()
+        """Held while a batch is taken, and while the loader's thread looks for room: neither sees half of the other."""
         self._is_filling = not self._at_once
         if not self._at_once:
             worker.send(self._fill)
@@ -94,25 +96,31 @@ class Prefetcher:
 
     def take(self) -> Samples:
         """See `BatchSource`."""
-        batch = self._ready.popleft()
+        with self._making_room:
+            batch = self._ready.popleft()
+            begins_to_fill = not (self._at_once or self._is_filling)
+            self._is_filling = self._is_filling or begins_to_fill
         if self._may_change:
             self._taken.append(time.monotonic())
-        if not self._at_once and not self._is_filling:
-            self._is_filling = True
+        if begins_to_fill:
             self._worker.send(self._fill)
         return batch
 
     def _fill(self) -> None:
         """On the loader's thread: read until there is no room. At the end of the source, this is not called again."""
-        while len(self._ready) < MOST_READY and not self._at_once:
+        while self._has_room():
             began = time.thread_time()
             self._read()
             if self._is_over:
                 return
             self._judge(time.thread_time() - began)
             self._note_ready()
-            if self._at_once or len(self._ready) == MOST_READY:
-                self._is_filling = False  # The taker of one now reads more; an earlier one is read here.
+
+    def _has_room(self) -> bool:
+        """Tell whether the loader's thread is to read another batch. If not, the taker of the next one begins that again."""
+        with self._making_room:
+            self._is_filling = not self._at_once and len(self._ready) < MOST_READY
+            return self._is_filling
 
     def _read(self) -> None:
         with self._one_reads:

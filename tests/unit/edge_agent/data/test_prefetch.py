@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -159,3 +160,30 @@ async def test_it_says_when_others_had_better_not_wait_for_a_batch(loader, clock
             assert await asyncio.to_thread(batches.make_ready)
             assert not batches.reads_long, "one is ready"
             batches.take()
+
+
+async def test_reading_ahead_goes_on_though_the_taker_is_held_up_until_there_is_no_room(loader, monkeypatch):
+    """While one is taken, the loader's thread may fill the room again and rest."""
+
+    def held_up():
+        rests = threading.Event()
+        loader.send(rests.set)
+        assert rests.wait(5.0)
+        return 0.0
+
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(monotonic=held_up, thread_time=lambda: 0.0))
+    count = 3 * MOST_READY
+    assert count < TRIED, "all are read ahead"
+    ready = threading.Event()
+
+    def take_all(batches):
+        for _ in range(count):
+            while not batches.make_ready():
+                if not ready.wait(5.0):
+                    return False
+                ready.clear()
+            batches.take()
+        return True
+
+    async with Prefetcher(numbered([], count=count), loader, ready.set, Reading.AS_IT_SHOWS) as batches:
+        assert await asyncio.to_thread(take_all, batches), "no batch came any more"
