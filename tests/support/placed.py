@@ -105,7 +105,12 @@ def in_process(
 
 def told_facts(chain: Chain, told: Recipe) -> ModelFacts:
     """The facts of a chain that is trained by a recipe."""
-    return facts_of(chain, clipped_together=told.model_clip_norm is not None, scaled=told.is_scaled)
+    return facts_of(
+        chain,
+        clipped_together=told.model_clip_norm is not None,
+        scaled=told.is_scaled,
+        label_tensors=told.label_tensors,
+    )
 
 
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:

@@ -143,7 +143,12 @@ def test_any_placement_is_one_process_with_its_tiles(case, clip, accumulated, si
     simulated.train(0, 4, iter(given_batches))
     for step, batch in enumerate(given_batches):
         plain.step(step, *batch)
-    assert_same_bits(dict(module.state_dict()), state_of(chains, placement))
+    assert_same_bits(comparable(module.state_dict()), comparable(state_of(chains, placement)))
+
+
+def comparable(state):
+    """The state with a number in place of each NaN: large inputs leave such in the statistics of batch-norm."""
+    return {name: tensor.nan_to_num(nan=-7.0) for name, tensor in state.items()}
 
 
 @settings(max_examples=examples(15), deadline=None)
