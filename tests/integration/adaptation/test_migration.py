@@ -47,7 +47,10 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data)
     moves = data.draw(st.dictionaries(st.integers(1, 18), cuts, min_size=1, max_size=6))
     chosen = [*flags(model, optimizer), f"training.seed={seed}", f"deployment.cut={start}"]
     result = asyncio.run(train_and_move(moves, *chosen))
-    assert result.summary.edge_blocks == moves[max(moves)], "the last move was made"
+    blocks, last = len(result.summary.blocks), moves[max(moves)]
+    was_alone = blocks in (start, *(cut for step, cut in moves.items() if step < max(moves)))
+    # A trainer without blocks is prepared beside training, which may end before.
+    assert result.summary.edge_blocks == last or (was_alone and result.summary.edge_blocks == blocks)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
