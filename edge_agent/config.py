@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from edge_agent.choice_config import ChoiceSection
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.group_config import GroupSection, check_group
 from edge_agent.placement_config import PlacementSection, check_workers
@@ -243,6 +244,8 @@ class EdgeConfig(Config):
     """Group of devices that train one model together, each on samples of its own."""
     engine: EngineSection = Field(default_factory=EngineSection)
     """Decision engine, which changes the deployment while training goes on."""
+    choice: ChoiceSection = Field(default_factory=ChoiceSection)
+    """Choice among several trainers, which hands the run over while training goes on."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
     """Hardware that this side computes with."""
     link: LinkConfig = Field(default_factory=LinkConfig)
@@ -267,11 +270,6 @@ class EdgeConfig(Config):
     def all_trainers(self) -> tuple[TrainerAddressConfig, ...]:
         """The trainers that are configured, nearest first."""
         return (self.trainer,) if self.trainers is None else self.trainers
-
-    @property
-    def has_candidates(self) -> bool:
-        """True if several trainers are candidates for one cut: neither a placement nor a profile says which blocks each has."""
-        return len(self.all_trainers) > 1 and not self.placement.given and self.engine.profile is None
 
     @property
     def only_trainer(self) -> TrainerAddressConfig:
@@ -301,6 +299,22 @@ class EdgeConfig(Config):
         precision = self.training.precision
         precise = {"training.precision": precision if isinstance(precision, dict) else ()}
         check_workers((trainer.name for trainer in self.all_trainers), self.placement, permitted, precise)
+        return self
+
+    @model_validator(mode="after")
+    def _choice_is_possible(self) -> Self:
+        if (policy := self.choice.policy) in (None, "fixed"):
+            return self
+        if len(self.all_trainers) < 2 or self.placement.given:
+            raise ValueError(
+                f'choice.policy is "{policy}", which chooses among several [[trainers]] without [placement]; name them, or '
+                "leave it out"
+            )
+        if self.engine.profile is None:
+            raise ValueError(
+                f'choice.policy is "{policy}" and engine.profile is left out, which says what a step takes; measure one with '
+                'edge-agent profile, or set choice.policy = "fixed"'
+            )
         return self
 
     @model_validator(mode="after")

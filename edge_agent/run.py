@@ -14,9 +14,10 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.contextvars import unbind_contextvars
 
+from edge_agent.adaptation.candidates.choice import TrainerChoice, make_choice
+from edge_agent.adaptation.candidates.first_trainer import begin_with_fastest, first_trainer
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
-from edge_agent.adaptation.first_trainer import first_trainer
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
@@ -24,9 +25,10 @@ from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
-from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
+from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
@@ -38,7 +40,7 @@ from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.room import check_room
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
-from edge_agent.training.events import BeganAgain, Prepared, Progressed, RolledBack, SessionOpened
+from edge_agent.training.events import BeganAgain, HandedOver, Prepared, Progressed, RolledBack, SessionOpened
 from edge_agent.training.kept_result import deliver, kept_result
 from edge_agent.training.pause import Pause, StepBoundary
 from edge_agent.training.recovery import placement_to_go_on_with
@@ -54,6 +56,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit, Events
 from shared.placement import Placement, held_blocks
+from shared.planner_names import EDGEMOVE, FIXED
 from shared.planning import Profile
 from shared.telemetry.logs import bind_run
 from shared.telemetry.metrics import serving_metrics
@@ -155,13 +158,18 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
         experiment.run_id = stored.record.session_id
     bind_run(experiment.run_id)
     events.emit(Prepared(experiment.run_id))
-    if stored is None and config.has_candidates:
+    policy = await asyncio.to_thread(policy_of, config)
+    is_new = stored is None
+    if is_new and policy == FIXED and has_candidates(config):
         experiment.begin_with(await first_trainer(config))
     profile = await asyncio.to_thread(load_run_profile, experiment)
-    start = await planned_start(experiment, profile) if profile is not None and stored is None else None
+    if is_new and policy != FIXED and profile is not None:
+        await begin_with_fastest(experiment, profile)
+        profile = profile.named(experiment.placement.workers)
+    start = await planned_start(experiment, profile) if profile is not None and is_new and policy == FIXED else None
     if start is not None:
         experiment.begin_at(experiment.laid_out(start, experiment.placement))
-    elif stored is None:
+    elif is_new:
         await asyncio.to_thread(warn_of_small_share, experiment)
     return _Prepared(config, experiment, profile, experiment.placement, folder, stored)
 
@@ -226,7 +234,8 @@ async def _train(
                 for name, trainer in trainers.items()
             }
             await _connect(prepared, clients, stack)
-            runs = _Runs(control_state, events.emit, metrics.engine, threads, clients, write_result)
+            events.subscribe(HandedOver, control_state.note_handover)
+            runs = _Runs(control_state, events.emit, metrics, threads, clients, write_result)
             result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -250,6 +259,13 @@ async def _connect(prepared: _Prepared, clients: Mapping[str, TrainerClient], st
                 await client.wait_until_connected()
 
 
+class _Choosing(NamedTuple):
+    """The choosers of one run beside its operators."""
+
+    decisions: DecisionLoop | None
+    choice: TrainerChoice | None
+
+
 class _Runs:
     """The runs of one agent: one, and another from the start where nothing of it was on both sides when it was lost."""
 
@@ -257,7 +273,7 @@ class _Runs:
         self,
         control_state: ControlState,
         emit: Emit,
-        metrics: EngineMetrics,
+        metrics: EdgeMetrics,
         threads: AgentThreads,
         clients: Mapping[str, TrainerClient],
         write_result: Callable[[TrainingResult], object],
@@ -276,14 +292,12 @@ class _Runs:
         began_again = False
         while True:
             self._control_state.shutdown.cancel_on_request()
-            decisions = await asyncio.to_thread(
-                make_decision_loop, experiment, prepared.profile, statistics, self._metrics
-            )
+            choosing = await asyncio.to_thread(self._choosing, experiment, prepared.profile)
             run = await self._open(experiment, stored, prepared.folder)
             newest.stored = run.session.stored
             statistics.total_steps = experiment.steps  # a group may do others
             try:
-                return await self._train_in(run, experiment, decisions, resumed=stored is not None)
+                return await self._train_in(run, experiment, choosing, resumed=stored is not None)
             except GoneError as gone:
                 self._control_state.leave()
                 if run.session.stored.shared is not None:
@@ -303,6 +317,19 @@ class _Runs:
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
                 experiment.run_id = run.session.id
                 experiment.begin_at(prepared.first)
+
+    def _choosing(self, experiment: Experiment, profile: Profile | None) -> _Choosing:
+        """Make what chooses the layout and the trainer of a run. Raises PlanError."""
+        statistics, pinning = self._control_state.statistics, self._control_state.pinning
+
+        def is_held() -> bool:
+            moves_cut = policy_of(experiment.config) == EDGEMOVE
+            return pinning.now.trainer is not None or (moves_cut and pinning.now.cuts is not None)
+
+        choice = make_choice(experiment, profile, statistics, self._metrics.candidates, is_held)
+        profile_with = None if choice is None else choice.profile_with
+        decisions = make_decision_loop(experiment, profile, statistics, self._metrics.engine, profile_with)
+        return _Choosing(decisions, choice)
 
     async def _open(
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
@@ -330,18 +357,20 @@ class _Runs:
         self,
         run: TrainingRun,
         experiment: Experiment,
-        decisions: DecisionLoop | None,
+        choosing: _Choosing,
         *,
         resumed: bool,
     ) -> TrainingResult:
-        control_state = self._control_state
-        await control_state.begin(run, decisions)
+        control_state, decisions, choice = self._control_state, choosing.decisions, choosing.choice
+        await control_state.begin(run, decisions, choice)
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.load.run, experiment.close)
             if decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
                 await stack.enter_async_context(decisions.running(run.deployer, measure))
+            if choice is not None:
+                await stack.enter_async_context(choice.running(run, decisions))
             return await run.run(self._write_result, resumed=resumed)
 
 

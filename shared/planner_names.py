@@ -23,11 +23,12 @@ PARTITION, EVEN = "partition", "even"
 CHAIN_CONTESTANT_NAMES = (PARTITION, GREEDY, EVEN)
 """Contestants that a simulation of a chain compares."""
 
+EDGEMOVE = "edgemove"
 MOVE_POLICY_NAMES = (
-    "best",
+    BEST,
     "sticky",
     "nearest",
-    "edgemove",
+    EDGEMOVE,
     "pipedream-e",
     "device-cloud",
     "edge-only",

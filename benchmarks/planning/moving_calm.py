@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.planning.flapping import random_profile
 from shared.planning import Question, SearchSpace
 from shared.planning.choice import Best, CandidateCosts, Seen, stacked_conditions
-from shared.planning.moving.handovers import End, Network, moved
+from shared.planning.choice.handovers import End, Network, moved
 
 CASES = 200
 SECONDS = 3600

@@ -196,6 +196,8 @@ def _deployment() -> Panels:
     pause = EDGE.of("isthmus_migration_seconds_sum")
     handed = Curve(EDGE.of("isthmus_handovers_total"), "{{reason}}, " + INSTANCE)
     handover_pause = EDGE.of("isthmus_handover_seconds_sum")
+    candidates = Curve(EDGE.of("isthmus_candidate_step_seconds"), "{{trainer}}, " + INSTANCE)
+    probed = _one(EDGE.rate("isthmus_probe_bytes_total"))
     decided = Curve(EDGE.of("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
@@ -205,6 +207,8 @@ def _deployment() -> Panels:
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
         graph("Handovers", "From trainer to trainer, since the start.", "short", 12, handed, steps=True),
         graph("Stood still for handovers", "Seconds, since the start.", "s", 12, _one(handover_pause), steps=True),
+        graph("Candidates", "Seconds that a step would take with each trainer now.", "s", 16, candidates),
+        graph("Probes", "Bytes a second of probes of candidates.", "Bps", 8, probed),
         graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
         graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
     ]

@@ -8,7 +8,7 @@ and has one caller at a time. Operators take precedence: `pin` narrows the engin
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,15 +19,18 @@ from edge_agent.adaptation.engine_inputs import EngineInputs, engine_inputs
 from edge_agent.adaptation.jobs import Jobs, Measures
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
 from edge_agent.adaptation.polling import polling
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
+from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
 from shared.client.link_measurement import LinkRates
 from shared.errors import IsthmusError, PlanError
-from shared.planner_names import FIXED, GREEDY
+from shared.placement import AGENT, Placement
+from shared.planner_names import BEST, EDGEMOVE, FIXED, GREEDY
 from shared.planning import (
+    Conditions,
     Decision,
     Engine,
     Layout,
@@ -50,16 +53,26 @@ class DecisionLoop:
     """The decisions of one run. All methods are called on its event loop."""
 
     def __init__(
-        self, inputs: EngineInputs, statistics: Statistics, metrics: EngineMetrics, probes: Mapping[str, LinkProbe]
+        self,
+        inputs: EngineInputs,
+        statistics: Statistics,
+        metrics: EngineMetrics,
+        probes: Mapping[str, LinkProbe],
+        profile_with: Callable[[str], Profile] | None = None,
     ) -> None:
-        """probes: of the links from the first worker to the others, by their names.
+        """probes: of the links from the first worker to the others, by their names. profile_with: returns the profile of the
+        device and another trainer, where the run may be handed over to one that the profile does not name.
 
         Raises PlanError when the profile leaves nothing to choose.
         """
+        self._inputs = inputs
+        self._profile_with = profile_with
+        self._rests_alone = profile_with is not None and not inputs.space.allow_edge_only
+        """True if it is another's choice whether all blocks are here."""
         self._configured_space = inputs.space
         self._unpinned_space = inputs.space
         """Choices before pins narrow them."""
-        self._here, *self._others = inputs.profile.names
+        self._here = inputs.profile.names[0]
         self._blocks = len(inputs.profile)
         self._present = frozenset(inputs.profile.names)
         """Workers of the run now."""
@@ -77,7 +90,7 @@ class DecisionLoop:
         """True if the layout that runs is to stay, whatever was requested."""
         self._alone = asyncio.Lock()
         """Held by the one that uses the engine."""
-        self._jobs = Jobs(self.engine, self._alone)
+        self._jobs = Jobs(lambda: self.engine, self._alone)
 
     @asynccontextmanager
     async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
@@ -99,6 +112,10 @@ class DecisionLoop:
         if self._withdraws:
             self._withdraws = False
             self._want(deployer, self.engine.layout)
+        if self._rests_alone and not trainers_with_blocks(deployer.placement):
+            self._end_probes()
+            self.engine.note_standstill(seconds, self._statistics.steps)
+            return
         if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
             is_known = not deployer.moving and await self._report_placement(deployer, seconds)
             stood_still, self._statistics.stood_still = self._statistics.stood_still, False
@@ -137,7 +154,7 @@ class DecisionLoop:
         layout = self.engine.layout
         used, is_alone = layout.partners(self._here), len(layout.workers) == 1
         found = {}
-        for name in used or self._others:
+        for name in used or self.engine.names[1:]:
             streamed, probe = self._streamed(name), self._probes[name]
             if deployer.moving:
                 probe.end()
@@ -175,6 +192,11 @@ class DecisionLoop:
         rates, hop = self._statistics.link_rates, (self._here, name)
         return LinkRates(rates.get(hop), rates.get(hop[::-1]), self._statistics.link_trips.get(hop))
 
+    async def believed(self) -> tuple[Profile, Conditions]:
+        """Return the times of today's workers as the engine has them, and the links and factors that it believes in now."""
+        async with self._alone:
+            return self.engine.question.profile, self.engine.conditions
+
     def take_seconds(self) -> dict[str, float | None]:
         """Return the mean seconds of computing of each worker for a step since the last call."""
         taken: dict[str, float | None] = {}
@@ -198,6 +220,8 @@ class DecisionLoop:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
         actual = layout_of(deployer.placement, codec_bits)
+        if (other := self._other_trainer(deployer.placement)) is not None:
+            await self._begin_with(other, actual)
         present = frozenset(self.engine.names) - deployer.left_out
         if present != self._present:
             self._present = present
@@ -217,6 +241,31 @@ class DecisionLoop:
         self._encoding.take()
         await asyncio.to_thread(self.engine.note_deployed, seconds, actual)
         return True
+
+    def _other_trainer(self, placement: Placement) -> str | None:
+        """Return the trainer that the run was handed over to, if the engine does not know it yet."""
+        names = [name for name in placement.workers if name not in self.engine.names]
+        return names[0] if self._profile_with is not None and has_one_cut(placement) and names else None
+
+    async def _begin_with(self, trainer: str, layout: Layout) -> None:
+        """Begin again with the times and the link of another trainer. Pins hold there, too."""
+        assert self._profile_with is not None
+        self._log_outcome()
+        profile, inputs = self._profile_with(trainer), self._inputs
+        try:
+            self.engine = await asyncio.to_thread(
+                Engine, profile, inputs.space, layout, inputs.config, inputs.total_steps
+            )
+        except PlanError as unknown:
+            _log.warning("the engine rests with another trainer", trainer=trainer, reason=str(unknown))
+            return
+        self._proposal, self._withdraws = None, False
+        self._present = frozenset(self.engine.names)
+        self._means.clear()
+        self._encoding.take()
+        self._unpinned_space = self._holding(layout) if self.planner == FIXED else self._configured_space
+        await self._constrain_as_pinned()
+        _log.info("the engine goes on with another trainer", trainer=trainer)
 
     def apply(self, deployer: PlacementController, decision: Decision) -> None:
         """Request what the engine has decided."""
@@ -241,6 +290,8 @@ class DecisionLoop:
         self._want(deployer, wanted, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
     def _want(self, deployer: PlacementController, layout: Layout, give_up_seconds: float | None = None) -> None:
+        if self._other_trainer(deployer.placement) is not None:  # it was handed over since
+            return
         try:
             placement = deployer.experiment.laid_out(layout, deployer.placement)
         except IsthmusError as refusal:  # The next look finds the former placement.
@@ -340,11 +391,26 @@ class DecisionLoop:
 
 
 def make_decision_loop(
-    experiment: Experiment, profile: Profile | None, statistics: Statistics, metrics: EngineMetrics
+    experiment: Experiment,
+    profile: Profile | None,
+    statistics: Statistics,
+    metrics: EngineMetrics,
+    profile_with: Callable[[str], Profile] | None = None,
 ) -> DecisionLoop | None:
-    """Make the decision loop of a run; None without a profile. Raises PlanError if that leaves nothing to choose."""
-    if profile is None:
+    """Make the decision loop of a run; None without a profile, and where a policy moves the cut.
+
+    profile_with: see `DecisionLoop`; left out, all candidates are taken for the profile's trainer. Raises PlanError if the
+    profile leaves nothing to choose.
+    """
+    config = experiment.config
+    policy = policy_of(config)
+    if profile is None or policy == EDGEMOVE:
         return None
-    return DecisionLoop(
-        engine_inputs(experiment, profile), statistics, metrics, make_link_probes(experiment.config, profile.names[1:])
-    )
+    inputs = engine_inputs(experiment, profile)
+    if policy == BEST:  # which has the device alone among its candidates
+        inputs = replace(inputs, space=replace(inputs.space, allow_edge_only=False))
+    names = profile.names[1:]
+    if has_candidates(config):
+        names = tuple(trainer.name for trainer in config.all_trainers)
+        profile_with = profile_with or (lambda name: inputs.profile.named((AGENT, name)))
+    return DecisionLoop(inputs, statistics, metrics, make_link_probes(config, names), profile_with)

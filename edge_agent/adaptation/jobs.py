@@ -39,8 +39,8 @@ Apply = Callable[[PlacementController, Decision], None]
 class Jobs:
     """The work of one run, on its event loop; what computes runs on other threads."""
 
-    def __init__(self, engine: Engine, alone: asyncio.Lock) -> None:
-        """alone: held by the one that uses the engine."""
+    def __init__(self, engine: Callable[[], Engine], alone: asyncio.Lock) -> None:
+        """engine: returns the one of today's trainers. alone: held by the one that uses it."""
         self._engine = engine
         self._alone = alone
         self._looked = asyncio.Event()
@@ -70,12 +70,13 @@ class Jobs:
     async def search(self) -> None:
         """Find the layouts that are worth weighing, where the engine wants that and searches have not taken too long."""
         begun = time.monotonic()
-        if begun < self._searched_seconds or (search := self._engine.next_search()) is None:
+        engine = self._engine()
+        if begun < self._searched_seconds or (search := engine.next_search()) is None:
             return
         try:
             found = await asyncio.to_thread(search.run)
             async with self._alone:
-                await asyncio.to_thread(self._engine.weigh, search.question, found)
+                await asyncio.to_thread(engine.weigh, search.question, found)
         except PlanError as nothing:
             _log.debug("no layouts found", reason=str(nothing))
         now = time.monotonic()
@@ -83,12 +84,12 @@ class Jobs:
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""
-        for name in self._engine.misfits:
+        for name in self._engine().misfits:
             await self._measure_again(name, measure)
 
     async def _measure_again(self, name: str, measure: Measures) -> None:
         """Measure a worker again. If that fails, its factor stays until it no longer fits."""
-        engine = self._engine
+        engine = self._engine()
         now = time.monotonic()
         run = next(((tile.first, tile.stop) for tile in engine.layout.tiles if tile.worker == name), None)
         has_factor_only = engine.question.profile.by_samples is not None
@@ -114,12 +115,13 @@ class Jobs:
     async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
         while True:
             await asyncio.sleep(ASK_SECONDS)
-            if (back := await deployer.back()) or self._engine.is_elsewhere:
+            if (back := await deployer.back()) or self._engine().is_elsewhere:
                 await self.take_back(deployer, back, apply)
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
-        question, search = self._engine.question, self._engine.return_search(back)
+        engine = self._engine()
+        question, search = engine.question, engine.return_search(back)
         if search is None or deployer.moving:
             return
         try:
@@ -127,6 +129,6 @@ class Jobs:
         except PlanError:
             return
         async with self._alone:
-            if not deployer.moving and (decision := self._engine.propose_return(question, found)) is not None:
+            if not deployer.moving and (decision := engine.propose_return(question, found)) is not None:
                 _log.info("leaving the layout that recovery has chosen", trainers_back=back)
                 apply(deployer, decision)

@@ -1,12 +1,15 @@
 """The first deployment of a run that names none: the plan for the links as probes find them."""
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
+from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from shared.client.config import TrainerAddressConfig
 from shared.concurrency.tasks import gathered
 from shared.placement import AGENT
 from shared.planning import Layout, Profile, Question, Rates, SearchSpace, best, conditions_of, first_deployment
@@ -25,8 +28,9 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Layout | No
     if config.deployment.cut is not None or config.placement.given:
         return None
     usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
-    links = await _probed(experiment)
-    if len(config.all_trainers) == 1 and not links:
+    trainers = [trainer for trainer in config.all_trainers if trainer.name in experiment.trainers]
+    links = await _probed(config, trainers)
+    if len(trainers) == 1 and not links:
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None
     planned = await asyncio.to_thread(_planned, usable, links, search_space(experiment, profile))
@@ -45,13 +49,12 @@ async def planned_start(experiment: Experiment, profile: Profile) -> Layout | No
     return planned
 
 
-async def _probed(experiment: Experiment) -> dict[Hop, Rates]:
+async def _probed(config: EdgeConfig, trainers: Sequence[TrainerAddressConfig]) -> dict[Hop, Rates]:
     """Return the links from here, as far as probes find their rates."""
-    config = experiment.config
-    found = await gathered(*(probe_link(config, trainer) for trainer in config.all_trainers))
+    found = await gathered(*(probe_link(config, trainer) for trainer in trainers))
     return {
         (AGENT, trainer.name): Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
-        for trainer, link in zip(config.all_trainers, found, strict=True)
+        for trainer, link in zip(trainers, found, strict=True)
         if link.uplink is not None and link.downlink is not None
     }
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 
+from edge_agent.adaptation.candidates.choice import TrainerChoice
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
-from edge_agent.training.events import Activity
+from edge_agent.training.events import Activity, HandedOver
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
@@ -37,15 +39,28 @@ class ControlState:
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
         """The decisions of the run's engine; None without one."""
+        self.choice: TrainerChoice | None = None
+        """The choice among several trainers; None without one."""
         self.ended = asyncio.Event()
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    async def begin(self, run: OpenRun, decisions: DecisionLoop | None) -> None:
+    async def begin(self, run: OpenRun, decisions: DecisionLoop | None, choice: TrainerChoice | None) -> None:
         """Control this run from now on. Earlier pins hold in it too."""
         self.run = run
         self.decisions = decisions
+        self.choice = choice
         await self.pinning.begin(run.deployer, decisions)
+
+    def note_handover(self, event: HandedOver) -> None:
+        """Have the choice learn how long a handover took."""
+        if self.choice is not None:
+            self.choice.note_pause(event.pause_seconds)
+
+    @property
+    def ranking(self) -> Mapping[str, float]:
+        """Return the seconds of a step with each candidate, the fastest first; nothing where none is chosen."""
+        return {} if self.choice is None else self.choice.ranking
 
     def leave(self) -> None:
         """The run has ended; another may begin."""

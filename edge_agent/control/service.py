@@ -143,7 +143,7 @@ class EdgeControl:
 
     async def list_trainers(self, _request: pb.ListTrainersRequest) -> pb.ListTrainersResponse:
         """Tell what each configured trainer is to the session, and whether it answers."""
-        return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run()))
+        return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run(), self._of.ranking))
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""

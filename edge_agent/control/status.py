@@ -54,6 +54,8 @@ def edge_status(of: ControlState) -> pb.EdgeStatus:
         outcome = of.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
+    for name, seconds_per_step in of.ranking.items():
+        status.candidates.add(name=name, seconds_per_step=seconds_per_step)
     if of.run is not None:
         _add_session(status, of.run)
     return status

@@ -50,6 +50,9 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         table.add_row("chosen by", status.chosen_by)
     if status.planner:
         table.add_row("planner", f"{status.planner}{_predicted(status)}")
+    if status.candidates:
+        ranked = (f"{one.name} {one.seconds_per_step * 1e3:.1f} ms" for one in status.candidates)
+        table.add_row("candidates", ", ".join(ranked))
     for field, name in (
         ("edge", "T1 edge"),
         ("uplink", "T2 uplink"),
@@ -108,11 +111,13 @@ def sessions_table(sessions: Iterable[pb.EdgeSessionStatus]) -> Table:
 
 def trainers_table(trainers: Iterable[pb.TrainerListing]) -> Table:
     """The configured trainers."""
-    table = Table("trainer", "address", "role", "blocks", Column("answers", overflow="fold"))
+    table = Table("trainer", "address", "role", "blocks", "a step", Column("answers", overflow="fold"))
     for trainer in trainers:
         role = word(pb.TrainerRole.Name(trainer.role), "TRAINER_ROLE_")
         answers = "yes" if trainer.reachable else f"no: {escape(trainer.reason)}"
-        table.add_row(trainer.name, trainer.address, role, ", ".join(trainer.blocks) or "none", answers)
+        blocks = ", ".join(trainer.blocks) or "none"
+        step = f"{trainer.seconds_per_step * 1e3:.1f} ms" if trainer.HasField("seconds_per_step") else "-"
+        table.add_row(trainer.name, trainer.address, role, blocks, step, answers)
     return table
 
 

@@ -1,6 +1,7 @@
 """The configured trainers as `TrainerListing` says them: members of the session and candidates."""
 
 import asyncio
+from collections.abc import Mapping
 
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.training.open_run import OpenRun
@@ -11,13 +12,16 @@ from shared.placement import held_blocks, ranges_of
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
-async def trainer_listings(run: OpenRun) -> list[pb.TrainerListing]:
-    """Ask every configured trainer whether it answers, and tell what it is to the session."""
+async def trainer_listings(run: OpenRun, ranking: Mapping[str, float]) -> list[pb.TrainerListing]:
+    """Ask every configured trainer whether it answers, and tell what it is to the session.
+
+    ranking: seconds of a step with those among which the run chooses.
+    """
     names = (trainer.name for trainer in run.session.experiment.config.all_trainers)
-    return await gathered(*(_listing(run, name) for name in names))
+    return await gathered(*(_listing(run, name, ranking.get(name)) for name in names))
 
 
-async def _listing(run: OpenRun, name: str) -> pb.TrainerListing:
+async def _listing(run: OpenRun, name: str, seconds_per_step: float | None) -> pb.TrainerListing:
     members, role = run.session.members, pb.TRAINER_ROLE_MEMBER
     if name in members.candidates:
         role = pb.TRAINER_ROLE_CANDIDATE
@@ -33,6 +37,7 @@ async def _listing(run: OpenRun, name: str) -> pb.TrainerListing:
         blocks=map(str, ranges_of(held)),
         reachable=not reason,
         reason=reason,
+        seconds_per_step=seconds_per_step,
     )
 
 

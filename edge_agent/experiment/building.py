@@ -126,6 +126,18 @@ class Experiment(Workload):
         self.check(placed)
         return placed
 
+    def with_trainer(self, before: Placement, name: str) -> Placement:
+        """The placement of two workers with this trainer in the place of the other one, which may have no blocks.
+
+        Raises ConfigError or DataError if it may not have what the other one has.
+        """
+        (other,) = (worker for worker in before.workers if worker != AGENT)
+        if other == name:
+            return before
+        placed = hand_over(before, other, name)
+        self.check(placed)
+        return placed
+
     def is_raw(self, block: int) -> bool:
         """Tell whether a block computes on raw samples, or on features off which they can be read."""
         return self.facts.computes_on_raw(block)
@@ -198,11 +210,8 @@ class Experiment(Workload):
 
     def begin_with(self, trainer: str) -> None:
         """Begin with this trainer in place of the only one of the placement. Raises ConfigError or DataError if it may not."""
-        (first,) = self.trainers
-        if trainer != first:
-            placed = replace(hand_over(self.placement, first, trainer), version=0)
-            self.check(placed)
-            self.begin_at(placed)
+        if trainer not in self.trainers:
+            self.begin_at(replace(self.with_trainer(self.placement, trainer), version=0))
 
     def begin_at(self, placement: Placement) -> None:
         """Begin with another placement than the configuration's, one that is `completed`."""

@@ -11,6 +11,7 @@ import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.deployment_config import Schedule
+from edge_agent.experiment.candidates import has_candidates
 from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
@@ -109,7 +110,7 @@ def codec_schedules(config: EdgeConfig) -> dict[Cargo, Schedule[str]]:
 
 def _from_cut(workload: Workload) -> Placement:
     config, chain = workload.config, workload.chain
-    is_planned = len(config.all_trainers) > 1 and config.engine.profile is not None
+    is_planned = len(config.all_trainers) > 1 and not has_candidates(config)
     if not config.all_trainers or is_planned:
         return _alone(workload)
     cut = config.deployment.cut or _default_cut(chain)

@@ -1,14 +1,11 @@
 """Metrics of an edge besides those of both sides. At a scrape, gauges are read from the place that keeps the figure."""
 
-import math
 import time
-from collections.abc import Callable, Iterable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
+from edge_agent.observability.known_gauge import KnownGauge
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
@@ -20,40 +17,6 @@ from shared.telemetry.step_series import Distributions, OneTotal, Totals
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 QUEUES = ("compute", "send", "apply")
-
-
-Read = Callable[[], float | None]
-"""Reads a figure at a scrape, on the scraper's thread; None where it is not known."""
-
-
-class KnownGauge(Collector):
-    """A gauge with a series for each set of values of its labels whose figure is known."""
-
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry, labels: Iterable[str] = ()) -> None:
-        self._about = name, documentation
-        self._labels = list(labels)
-        self._reads: dict[tuple[str, ...], Read] = {}
-        registry.register(self)
-
-    def show(self, read: Read, *values: str) -> None:
-        """Add a series, by the values of its labels. read: its value."""
-        self._reads[values] = read
-
-    def set(self, figure: float, *values: str) -> None:
-        """Have a series that shows this figure, or none where it is NaN, which stands for one that is not known."""
-        self.show(lambda: None if math.isnan(figure) else figure, *values)
-
-    def clear(self) -> None:
-        """Have no series."""
-        self._reads = {}
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return the gauges for the registry, which asks at a scrape."""
-        family = GaugeMetricFamily(*self._about, labels=self._labels)
-        for values, read in list(self._reads.items()):
-            if (figure := read()) is not None:
-                family.add_metric(values, figure)
-        return [family]
 
 
 class EngineMetrics:
@@ -76,6 +39,21 @@ class EngineMetrics:
             "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",
             registry,
             ["kind"],
+        )
+
+
+class CandidateMetrics:
+    """Trainers among which the run chooses, and the cost of knowing them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.probe_bytes = OneTotal(
+            "isthmus_probe_bytes", "Bytes of probes of candidates and of their links, both ways.", registry
+        )
+        self.step_seconds = KnownGauge(
+            "isthmus_candidate_step_seconds",
+            "Seconds that a step would take with a candidate now, the device alone among them.",
+            registry,
+            ["trainer"],
         )
 
 
@@ -223,6 +201,7 @@ class EdgeMetrics(TrainingMetrics):
         )
         self.engine = EngineMetrics(registry)
         self.sharing = SharingMetrics(registry)
+        self.candidates = CandidateMetrics(registry)
 
     def show_run(self, run_id: str) -> None:
         """Name the run, and no other."""

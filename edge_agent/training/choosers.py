@@ -17,13 +17,15 @@ class Chooser(IntEnum):
     permission. The choosers below choose again after it, among the remaining workers."""
     ENGINE = 2
     """Decision engine, if `engine.profile` is set. It chooses all that is not pinned."""
-    SCHEDULE = 3
+    CHOICE = 3
+    """Choice among several trainers. It chooses one, with the best cut, bits and K for it that are not pinned."""
+    SCHEDULE = 4
     """List in `deployment.staleness`, `codec` or `downlink_codec`. It sets its own part, whichever chooser set the
     rest. Its values can neither be pinned nor left to an engine."""
-    OPERATOR = 4
+    OPERATOR = 5
     """Pin, which holds until its release, or `place`, which holds until another request. `place` excludes an engine."""
 
-    DRAIN = 5
+    DRAIN = 6
     """Trainer that is about to stop, and hands over to another one whoever chose it."""
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import statistics
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from shared.client.methods import HEALTH, REFLECTION, SERVICE
 from shared.client.probing import ProbeCalls
-from shared.errors import one_line
 
 SIZES_BYTES = (16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2)
 """The sizes of the transfers. Every trainer takes a message of the largest."""
@@ -68,14 +67,17 @@ class Rate:
     """True if the transfer ended in time; otherwise the true rate is lower."""
 
 
-async def measure_link(calls: ProbeCalls) -> LinkRates:
-    """All of it, within MOST_SECONDS. A rate is None that could not be measured. Raises NotMeasuredError."""
+async def measure_link(calls: ProbeCalls, sizes: Sequence[int] = SIZES_BYTES) -> LinkRates:
+    """All of it, within MOST_SECONDS. A rate is None that could not be measured. Raises NotMeasuredError.
+
+    sizes: bytes of the transfers each way, rising.
+    """
     try:
         async with asyncio.timeout(MOST_SECONDS):
             round_trip_seconds = await measure_round_trip(calls, ROUND_TRIPS)
             return LinkRates(
-                await _known(measure_uplink(calls, round_trip_seconds)),
-                await _known(measure_downlink(calls, round_trip_seconds)),
+                await _known(measure_uplink(calls, round_trip_seconds, sizes)),
+                await _known(measure_downlink(calls, round_trip_seconds, sizes)),
                 round_trip_seconds,
             )
     except TimeoutError:
@@ -94,10 +96,10 @@ async def measure_round_trip(calls: ProbeCalls, count: int) -> float:
     return statistics.median(seconds[1:])  # the first may have opened the connection
 
 
-async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
+async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float, sizes: Sequence[int] = SIZES_BYTES) -> Rate:
     """The rate to the trainer. Raises NotMeasuredError."""
     rate = 0.0
-    for count in SIZES_BYTES:
+    for count in sizes:
         request = await asyncio.to_thread(_filled, count)
         started = time.monotonic()
         answer = await calls.ask(HEALTH, request)
@@ -112,16 +114,16 @@ async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
     return Rate(rate)
 
 
-async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float) -> Rate:
+async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float, sizes: Sequence[int] = SIZES_BYTES) -> Rate:
     """The rate from the trainer. Raises NotMeasuredError."""
     question = ServerReflectionRequest(file_containing_symbol=SERVICE)
-    one, why = await _received(calls.repeat(REFLECTION, question, 1))
+    one, why = await calls.repeat(REFLECTION, question, 1)
     if not one:
         raise NotMeasuredError(why)
     rate = 0.0
-    for count in SIZES_BYTES:
+    for count in sizes:
         started = time.monotonic()
-        received, _ = await _received(calls.repeat(REFLECTION, question, max(count // one, 1)))
+        received, _ = await calls.repeat(REFLECTION, question, max(count // one, 1))
         seconds = time.monotonic() - started
         rate = bits_per_second(received, seconds, round_trip_seconds)
         if seconds >= ENOUGH_SECONDS:
@@ -144,14 +146,3 @@ async def _known(measuring: Coroutine[Any, Any, Rate]) -> float | None:
 
 def _filled(count: int) -> HealthCheckRequest:
     return HealthCheckRequest(service=secrets.token_hex(count // 2))  # random: a tunnel may compress
-
-
-async def _received(answers: Any) -> tuple[int, str]:
-    """The bytes that came until the stream ended, and why it ended where it failed."""
-    received = 0
-    try:
-        async for answer in answers:
-            received += len(answer)
-    except grpc.aio.AioRpcError as failure:
-        return received, one_line(failure.details() or failure.code().name)
-    return received, ""

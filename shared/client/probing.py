@@ -43,6 +43,8 @@ class ProbeCalls:
         self._call_seconds = call_seconds
         options = channel_options(MAX_CHUNK_BYTES + MESSAGE_OVERHEAD_BYTES, link.keepalive_seconds)
         self._channel = access.channel(address, options)
+        self.carried_bytes = 0
+        """Bytes of the messages so far, both ways."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -53,14 +55,27 @@ class ProbeCalls:
     async def ask(self, method: str, request: Message) -> Answer:
         """Make one call and wait for its end."""
         call: Any = self._channel.unary_unary(method)
+        question = request.SerializeToString()
+        self.carried_bytes += len(question)
         try:
-            data = await call(request.SerializeToString(), metadata=self._metadata(), timeout=self._call_seconds)
+            data = await call(question, metadata=self._metadata(), timeout=self._call_seconds)
         except grpc.aio.AioRpcError as failure:
             return Answer(failure.code(), one_line(failure.details() or failure.code().name))
+        self.carried_bytes += len(data)
         return Answer(grpc.StatusCode.OK, data=data)
 
-    def repeat(self, method: str, request: Message, times: int) -> Any:
-        """Begin a call whose stream has the same request `times` times; returns gRPC's call, whose answers are bytes."""
-        call: Any = self._channel.stream_stream(method)
-        questions = itertools.repeat(request.SerializeToString(), times)
-        return call(questions, metadata=self._metadata(), timeout=self._call_seconds)
+    async def repeat(self, method: str, request: Message, times: int) -> tuple[int, str]:
+        """Make a call whose stream has the same request `times` times. Returns the bytes that came, and why it failed, if it
+        did."""
+        method_call: Any = self._channel.stream_stream(method)
+        question = request.SerializeToString()
+        self.carried_bytes += len(question) * times
+        answers = method_call(itertools.repeat(question, times), metadata=self._metadata(), timeout=self._call_seconds)
+        received, why = 0, ""
+        try:
+            async for answer in answers:
+                received += len(answer)
+        except grpc.aio.AioRpcError as failure:
+            why = one_line(failure.details() or failure.code().name)
+        self.carried_bytes += received
+        return received, why

@@ -68,8 +68,11 @@ def flags(model, optimizer, *more):
     ]
 
 
-def profile_of(config):
-    """A profile of the network of `config`: its sizes as they are, and times as a small device would have them."""
+def profile_of(config, alone_seconds=None):
+    """A profile of the network of `config`: its sizes as they are, and times as a small device would have them.
+
+    alone_seconds: of a step with all blocks on it; not measured where it is left out.
+    """
     chain = Experiment(config).chain
     sizes = tuple(float(specs_bytes(specs)) for specs in chain.features[:-1])
     count = len(chain.blocks)
@@ -79,7 +82,7 @@ def profile_of(config):
         blocks=tuple(ProfiledBlock(block.name, 1e4) for block in chain.blocks),
         feature_bytes=(*sizes, None),
         gradient_bytes=(*sizes, None),
-        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), None),
+        edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), alone_seconds),
         cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
         encode=LinearSeconds(1e-9, 1e-4),
         min_bits=None,

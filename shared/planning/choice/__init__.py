@@ -10,10 +10,12 @@ from shared.planning.choice.candidates import (
 )
 from shared.planning.choice.edgemove import CYCLE_STEPS, CutClimb, EdgeMove, first_cut
 from shared.planning.choice.policy import Move, Policy, Seen
+from shared.planning.choice.prospects import DEVICE, Prospects, Today, Weighed
 from shared.planning.choice.ranking import CandidateCosts, Ranked, rank
 
 __all__ = [
     "CYCLE_STEPS",
+    "DEVICE",
     "Best",
     "Candidate",
     "CandidateCosts",
@@ -22,8 +24,11 @@ __all__ = [
     "EdgeMove",
     "Move",
     "Policy",
+    "Prospects",
     "Ranked",
     "Seen",
+    "Today",
+    "Weighed",
     "conditions_for",
     "first_cut",
     "load_candidates",

@@ -40,23 +40,32 @@ class Candidate:
         return self.cloud_factor / max(1.0 - self.busy, 1.0 / (self.sessions + 1))
 
 
-def conditions_for(candidates: Sequence[Candidate]) -> Conditions:
-    """Return the conditions between the device and each of N candidates, stacked: arrays begin with an axis of N."""
+def conditions_for(candidates: Sequence[Candidate], device_factor: float = 1.0) -> Conditions:
+    """Return the conditions between the device and each of N candidates, stacked: arrays begin with an axis of N.
+
+    device_factor: ratio of the device's times to those of the profile.
+    """
     links = [each.rates for each in candidates]
     return stacked_conditions(
         np.array([link.uplink for link in links]),
         np.array([link.downlink for link in links]),
         np.array([link.round_trip_seconds for link in links]),
         np.array([each.factor for each in candidates]),
+        device_factor=device_factor,
     )
 
 
-def stacked_conditions(uplinks: Floats, downlinks: Floats, trips: Floats, factors: Floats) -> Conditions:
-    """Return the same from columns of shape (N,): bits per second, seconds, and factors of the trainer's times."""
+def stacked_conditions(
+    uplinks: Floats, downlinks: Floats, trips: Floats, factors: Floats, *, device_factor: float = 1.0
+) -> Conditions:
+    """Return the same from columns of shape (N,): bits per second, seconds, and factors of the trainer's times.
+
+    device_factor: of the device's times.
+    """
     rates, both_trips = np.ones((len(uplinks), 2, 2)), np.zeros((len(uplinks), 2, 2))
     rates[:, 0, 1], rates[:, 1, 0] = uplinks, downlinks
     both_trips[:, 0, 1] = trips
-    return Conditions(rates, both_trips, np.stack([np.ones_like(factors), factors], axis=-1))
+    return Conditions(rates, both_trips, np.stack([np.full_like(factors, device_factor), factors], axis=-1))
 
 
 def load_candidates(path: Path, taken: Collection[str] = ()) -> list[Candidate]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shared.planning.choice.policy import Move, Seen
+from shared.planning.choice.ranking import CandidateCosts
 
 CYCLE_STEPS = 500
 """Steps of a cycle. Over so many, the times of single steps vary by 3 % in the paper."""
@@ -67,8 +68,22 @@ class CutClimb:
 class EdgeMove:
     """The policy `edgemove` among N candidates."""
 
-    def __init__(self, blocks: int, cuts: Sequence[int], device_seconds: float, draw: random.Random) -> None:
+    @classmethod
+    def of(cls, costs: CandidateCosts, draw: random.Random, cycle_steps: int = CYCLE_STEPS) -> "EdgeMove":
+        """Make it for the layouts and the device of these costs."""
+        cuts = sorted(set(costs.pairs.cuts.tolist()))
+        return cls(len(costs.question.profile), cuts, costs.device_seconds, draw, cycle_steps)
+
+    def __init__(
+        self,
+        blocks: int,
+        cuts: Sequence[int],
+        device_seconds: float,
+        draw: random.Random,
+        cycle_steps: int = CYCLE_STEPS,
+    ) -> None:
         """blocks: L. cuts: those that may be chosen, rising. device_seconds: of a step of the whole model on the device."""
+        self._cycle_steps = cycle_steps
         self._blocks, self._cuts, self._device_seconds, self._draw = blocks, list(cuts), device_seconds, draw
         self._current: int | None = None
         self._climb: CutClimb | None = None
@@ -79,14 +94,13 @@ class EdgeMove:
         """Return a proposal, or None to stay."""
         if not np.isfinite(seen.whole_seconds).any():
             return None
-        if self._current is None or not np.isfinite(seen.step_seconds[self._current]):
+        if self._climb is None or self._current is None or not np.isfinite(seen.step_seconds[self._current]):
             return self._go_to_best(seen)
-        assert self._climb is not None
         if self._cycle is None:
             self._cycle = seen.seconds, seen.steps
             return None
         begun, steps_before = self._cycle
-        if seen.steps - steps_before < CYCLE_STEPS:
+        if seen.steps - steps_before < self._cycle_steps:
             return None
         self._cycle = None
         took = (seen.seconds - begun) / (seen.steps - steps_before)

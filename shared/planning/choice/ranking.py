@@ -4,7 +4,8 @@ All candidates are weighed at once: one table of layouts, under as many conditio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -60,6 +61,19 @@ class CandidateCosts:
         """Return n."""
         return len(self.pairs)
 
+    @cached_property
+    def whole_seconds(self) -> float:
+        """Return the seconds of a step of the whole model on the profile's trainer, or of as many blocks as were measured."""
+        rest = self.question.profile.workers[1].replayed[:, -1]
+        return float(rest[np.isfinite(rest)][0])
+
+    @cached_property
+    def device_seconds(self) -> float:
+        """Return the seconds of a step of the whole model on the device, in proportion where fewer blocks were measured."""
+        edge = self.question.profile.workers[0].replayed[0]
+        cut = int(np.flatnonzero(np.isfinite(edge))[-1])
+        return float(edge[cut]) * len(self.question.profile) / cut
+
     def times(self, at: Conditions) -> Times:
         """Return the times of each layout with each of N trainers, shape (N, n)."""
         return self.pairs.loads.at(at)
@@ -68,11 +82,12 @@ class CandidateCosts:
         """Return the seconds a step with each of N trainers, shape (N, n); infinite for the device alone."""
         return np.where(self.is_alone, np.inf, self.pairs.loads.seconds(at))
 
-    def alone(self) -> tuple[int, float] | None:
+    def alone(self, device_factor: float = 1.0) -> tuple[int, float] | None:
         """Return the row of the device alone, and its seconds a step; None if it may not be chosen."""
         if not self.is_alone.any():
             return None
-        seconds = np.where(self.is_alone, self.pairs.loads.seconds(ALONE_CONDITIONS), np.inf)
+        at = replace(ALONE_CONDITIONS, factors=np.array([device_factor, 1.0]))
+        seconds = np.where(self.is_alone, self.pairs.loads.seconds(at), np.inf)
         row = int(np.argmin(seconds))
         return row, float(seconds[row])
 
@@ -81,6 +96,12 @@ class CandidateCosts:
         seconds = self.shared_seconds(at)
         rows: Ints = np.argmin(seconds, axis=-1)
         return rows, np.take_along_axis(seconds, rows[:, None], axis=-1)[:, 0]
+
+    def row_of(self, cut: int, bits: int, staleness: int) -> int | None:
+        """Return the row of a layout; None if it was not measured, or may not be chosen. bits: any for the device alone."""
+        pairs = self.pairs
+        same = (pairs.cuts == cut) & (pairs.staleness == staleness) & ((pairs.bits == bits) | self.is_alone)
+        return int(np.argmax(same)) if same.any() else None
 
 
 def rank(question: Question, candidates: Sequence[Candidate]) -> list[Ranked]:

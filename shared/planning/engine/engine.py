@@ -116,8 +116,8 @@ class Engine:
     def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
         held = [self.layout, *held]
         if (every := listed(question)) is not None:
-            return complete_pool(question, every, held, self._at)
-        return generated_pool(question, [best(question, self._at).layout], held, self._at)
+            return complete_pool(question, every, held, self.conditions)
+        return generated_pool(question, [best(question, self.conditions).layout], held, self.conditions)
 
     def knows(self, layout: Layout) -> bool:
         """Tell whether a layout begins where the samples are, and was measured. Without times by samples, only workers that
@@ -218,7 +218,7 @@ class Engine:
     @property
     def predicted_seconds(self) -> float:
         """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
-        return step_seconds(self.question, self.layout, self._at)
+        return step_seconds(self.question, self.layout, self.conditions)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -234,7 +234,7 @@ class Engine:
         return seconds / steps if steps else math.nan
 
     @property
-    def _at(self) -> Conditions:
+    def conditions(self) -> Conditions:
         """Return the present conditions, as they were measured before the first observation."""
         return conditions_of(self.question.profile) if self._seconds is None else self._beliefs.now
 
@@ -283,7 +283,9 @@ class Engine:
             return
         weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
         self._adopt(
-            generated_pool(question, islice(weighed, most_generated(question)), [self.layout, *self._held], self._at)
+            generated_pool(
+                question, islice(weighed, most_generated(question)), [self.layout, *self._held], self.conditions
+            )
         )
 
     @property
@@ -308,7 +310,7 @@ class Engine:
             return None
         workers = frozenset(self.question.permitted).union(back)
         question = replace(self.question, space=replace(space, workers=workers))
-        return partial(best, question, self._at)
+        return partial(best, question, self.conditions)
 
     def propose_return(self, question: Question, found: Found) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.

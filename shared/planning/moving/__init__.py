@@ -1,6 +1,6 @@
 """Simulated training on a device that moves among trainers (paper 003)."""
 
-from shared.planning.moving.handovers import Network
+from shared.planning.choice.handovers import Network
 from shared.planning.moving.moves import Handover, MoveRun, Span, simulate_moves
 from shared.planning.moving.paths import Path, load_path
 from shared.planning.moving.sites import Site, load_sites

@@ -120,7 +120,7 @@ class Probing:
     """A policy of a run, which sees what probes have shown."""
 
     def __init__(self, policy: Policy, world: World) -> None:
-        self._policy, self._whole = policy, whole_seconds(world)
+        self._policy, self._whole = policy, world.costs.whole_seconds * world.factors
         self._seconds: Floats = np.full(len(world.names), np.inf)
         self._probed_at = -PROBE_SECONDS
         self._measured_at: Floats = np.full(len(world.names), -np.inf)
@@ -192,13 +192,7 @@ class EdgeMoveFollower(Probing):
     tunes = False
 
     def __init__(self, world: World, draw: random.Random) -> None:
-        costs = world.costs
-        cuts = sorted(set(costs.pairs.cuts.tolist()))
-        profile = costs.question.profile
-        edge = profile.workers[0].replayed[0]
-        cut = int(np.flatnonzero(np.isfinite(edge))[-1])
-        device_seconds = float(edge[cut]) * len(profile) / cut
-        super().__init__(EdgeMove(len(profile), cuts, device_seconds, draw), world)
+        super().__init__(EdgeMove.of(world.costs, draw), world)
         self._trainer = DEVICE
 
     def start(self, look: Look) -> Place:
@@ -222,9 +216,3 @@ class EdgeMoveFollower(Probing):
     def note_moved(self, second: int, place: Place) -> None:
         """Learn where training goes on, or that it has no trainer in reach."""
         super().note_moved(second, Place(self._trainer, place.row))
-
-
-def whole_seconds(world: World) -> Floats:
-    """Return the seconds of a step of the whole model on each candidate, or of as many blocks as were measured, shape (N,)."""
-    rest = world.costs.question.profile.workers[1].replayed[:, -1]
-    return float(rest[np.isfinite(rest)][0]) * world.factors

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shared.planning.choice.handovers import End, Moved, moved
 from shared.planning.measurements import Floats, Ints
-from shared.planning.moving.handovers import End, Moved, moved
 from shared.planning.moving.world import DEVICE, Window, World
 
 

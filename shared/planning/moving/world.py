@@ -12,9 +12,9 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.choice import CandidateCosts, stacked_conditions
+from shared.planning.choice.handovers import Network
 from shared.planning.cost import steady_seconds
 from shared.planning.measurements import Bools, Floats, Ints
-from shared.planning.moving.handovers import Network
 from shared.planning.moving.paths import Path, metres_between
 from shared.planning.moving.sites import TRIP_SECONDS, Site
 

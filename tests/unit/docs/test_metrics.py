@@ -63,6 +63,7 @@ def edge(*, known: bool = False) -> CollectorRegistry:
         metrics.show_run("c0de")
         metrics.engine.step_seconds.set(0.1, "measured")
         metrics.engine.prediction_ratio.set(1.0, "gpu")
+        metrics.candidates.step_seconds.set(0.1, "gpu")
     return metrics.registry
 
 
@@ -140,6 +141,7 @@ UNKNOWN = {
     "isthmus_loss_scale",
     "isthmus_skipped_updates",
     "isthmus_accuracy_ratio",
+    "isthmus_candidate_step_seconds",
 }
 """Gauges of the edge that have no series before their figure is known."""
 

@@ -482,6 +482,7 @@ class EdgeStatus(_message.Message):
     LINKS_FIELD_NUMBER: _builtins.int
     WAITS_BECAUSE_FIELD_NUMBER: _builtins.int
     CHOSEN_BY_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -525,7 +526,7 @@ class EdgeStatus(_message.Message):
     samples_per_second: _builtins.float
     """Samples trained on in a second, recently; only while steps follow one another."""
     chosen_by: _builtins.str
-    """What chose the placement in force: configuration, recovery, engine, schedule or operator."""
+    """What chose the placement in force: configuration, recovery, engine, choice, schedule, operator or drain."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
         """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
@@ -562,6 +563,10 @@ class EdgeStatus(_message.Message):
     def waits_because(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """While the state is RUN_STATE_AWAY: a sentence for each trainer that the run waits for."""
 
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandidateStatus]:
+        """Where the run chooses among trainers: those that can be chosen now and the device alone, the fastest first."""
+
     def __init__(
         self,
         *,
@@ -596,10 +601,11 @@ class EdgeStatus(_message.Message):
         links: _abc.Iterable[Global___LinkStatus] | None = ...,
         waits_because: _abc.Iterable[_builtins.str] | None = ...,
         chosen_by: _builtins.str = ...,
+        candidates: _abc.Iterable[Global___CandidateStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -635,6 +641,32 @@ class EdgeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uplink_bits_per_second) -> _WhichOneofReturnType__uplink_bits_per_second | None: ...
 
 Global___EdgeStatus: _TypeAlias = EdgeStatus  # noqa: Y015
+
+@_typing.final
+class CandidateStatus(_message.Message):
+    """A trainer with which the run could go on, or the device alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: "edge" for the device alone."""
+    seconds_per_step: _builtins.float
+    """What a step would take with it now."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        seconds_per_step: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "seconds_per_step", b"seconds_per_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CandidateStatus: _TypeAlias = CandidateStatus  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):
@@ -1197,6 +1229,7 @@ class TrainerListing(_message.Message):
     BLOCKS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     address: _builtins.str
@@ -1207,6 +1240,8 @@ class TrainerListing(_message.Message):
     """Whether it answers now."""
     reason: _builtins.str
     """Why it does not; empty where it does."""
+    seconds_per_step: _builtins.float
+    """Where the run chooses among trainers: what a step would take with it now. Left out where it cannot be chosen."""
     @_builtins.property
     def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The blocks whose weights it has, as ranges."""
@@ -1220,12 +1255,15 @@ class TrainerListing(_message.Message):
         blocks: _abc.Iterable[_builtins.str] | None = ...,
         reachable: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        seconds_per_step: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seconds_per_step", b"_seconds_per_step", "seconds_per_step", b"seconds_per_step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "blocks", b"blocks", "name", b"name", "reachable", b"reachable", "reason", b"reason", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seconds_per_step", b"_seconds_per_step", "address", b"address", "blocks", b"blocks", "name", b"name", "reachable", b"reachable", "reason", b"reason", "role", b"role", "seconds_per_step", b"seconds_per_step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seconds_per_step: _TypeAlias = _typing.Literal["seconds_per_step"]  # noqa: Y015
+    _WhichOneofArgType__seconds_per_step: _TypeAlias = _typing.Literal["_seconds_per_step", b"_seconds_per_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds_per_step) -> _WhichOneofReturnType__seconds_per_step | None: ...
 
 Global___TrainerListing: _TypeAlias = TrainerListing  # noqa: Y015
 

@@ -68,7 +68,7 @@ class Run:
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
-        self.jobs = Jobs(self.loop.engine, asyncio.Lock())
+        self.jobs = Jobs(lambda: self.loop.engine, asyncio.Lock())
         self._looked = False
 
     async def _probe(self):

@@ -1,0 +1,408 @@
+"""The choice of a trainer while training goes on: what probes and training show, weighed once a second by a policy.
+
+The policies (shared.planning.choice) are pure, and those of `edge-agent simulate --sites`. Clock, probes, logs and metrics are
+here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
+"""
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import structlog
+
+from edge_agent.adaptation.candidates.probes import CandidateProbes
+from edge_agent.adaptation.decisions import DecisionLoop
+from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
+from edge_agent.adaptation.polling import polling
+from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
+from edge_agent.experiment.candidates import policy_of
+from edge_agent.observability.metrics import CandidateMetrics
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.statistics import Statistics, Timing
+from shared.client.link_measurement import LinkRates
+from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
+from shared.placement import AGENT, Placement, held_blocks
+from shared.planner_names import EDGEMOVE, FIXED
+from shared.planning import FLOAT32_BITS, Conditions, MeasuredLink, Profile, Question, Rates, SearchSpace, layout_of
+from shared.planning.choice import (
+    DEVICE,
+    Best,
+    Candidate,
+    CandidateCosts,
+    ChoiceConfig,
+    EdgeMove,
+    Move,
+    Policy,
+    Prospects,
+    Today,
+    Weighed,
+)
+from shared.registry import codec_bits
+
+_log = structlog.get_logger(__name__)
+
+MEASURED_LOOKS = 10
+"""Looks, a second apart, over which the seconds of a step are averaged."""
+Believed = tuple[Profile, Conditions]
+"""Times, links and factors of today's workers, as the engine has them."""
+LEAST_STEPS = 3
+"""Steps of which the time says something."""
+MEASURED_CANDIDATES = 3
+"""Candidates whose links and blocks are measured: the best by what is known."""
+
+
+class RecentMean:
+    """The mean of a timing over the last looks."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque(maxlen=MEASURED_LOOKS + 1)
+        self._timing: Timing | None = None
+
+    def take(self, timing: Timing) -> float | None:
+        """Return the mean of the measurements in the last looks; None where there were too few."""
+        if timing is not self._timing:
+            self.forget()
+            self._timing = timing
+        self._looks.append((timing.total, timing.count))
+        total, count = (now - before for now, before in zip(self._looks[-1], self._looks[0], strict=True))
+        return total / count if count >= LEAST_STEPS else None
+
+    def forget(self) -> None:
+        """Begin again."""
+        self._looks.clear()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The candidate with which training goes on now."""
+
+    candidate: int
+    placement: Placement
+
+
+class TrainerChoice:
+    """The choice of one run. Used on its event loop; policies and costs run on other threads, one at a time."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        profile: Profile,
+        policy: str,
+        statistics: Statistics,
+        metrics: CandidateMetrics,
+        is_held: Callable[[], bool],
+    ) -> None:
+        """policy: `best` or `edgemove`. is_held: tells whether an operator has pinned what the policy would choose.
+
+        Raises PlanError if the profile leaves nothing to choose.
+        """
+        config = experiment.config
+        self._experiment = experiment
+        self._profile = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
+        self._policy_name = policy
+        self._statistics, self._metrics = statistics, metrics
+        self._is_held = is_held
+        self._names = (AGENT, *(trainer.name for trainer in config.all_trainers))
+        self._space = search_space(experiment, profile)
+        costs = CandidateCosts(Question(self._profile, self._space))
+        self._prospects = Prospects(costs, len(self._names))
+        self._policy: Policy | None = None
+        self._candidate: int | None = None
+        """Candidate that the policy knows of."""
+        self._step_seconds, self._work_seconds = RecentMean(), RecentMean()
+        self._going: asyncio.Task[None] | None = None
+        self._expected_pause: float | None = None
+        """Seconds that the blocks of the requested handover should take; None without one."""
+        self.probes = CandidateProbes(experiment, profile.workers[1], self._note_bytes)
+        self.ranking: dict[str, float] = {}
+        """Seconds of a step with each candidate that could be chosen now, the device alone among them, the fastest first."""
+
+    def _note_bytes(self, count: int) -> None:
+        self._metrics.probe_bytes.inc(count)
+
+    @asynccontextmanager
+    async def running(self, run: OpenRun, decisions: DecisionLoop | None) -> AsyncIterator[None]:
+        """Choose for this run while the body runs. decisions: of its engine; None where the policy moves the cut."""
+        async with self.probes.running():
+            try:
+                async with polling(partial(self.look, run, decisions)):
+                    yield
+            finally:
+                if self._going is not None:
+                    self._going.cancel()
+                    await asyncio.wait({self._going})
+
+    async def look(self, run: OpenRun, decisions: DecisionLoop | None, seconds: float) -> None:
+        """Probe what is due, weigh all candidates, and act on the result."""
+        deployer = run.deployer
+        self.probes.look(seconds, run.session.members.keys())
+        place = self._place(run.session.placement)
+        if place is None or deployer.moving:
+            self._step_seconds.forget()
+            return
+        await asyncio.to_thread(self._adopt_space, decisions)
+        believed = None if decisions is None else await decisions.believed()
+        today = self._today(place, believed, seconds)
+        if today is None:
+            return
+        known = [self._known(name, place, today, believed) for name in self._names[1:]]
+        measured_at = np.array([seconds, *(self.probes.known[name].probed_seconds for name in self._names[1:])])
+        measured_at[place.candidate] = seconds
+        weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
+        self._show(weighed)
+        self._measure_best(weighed, place, today)
+        if self._candidate != place.candidate:
+            self._begin_at(place, seconds)
+        if not np.isfinite(weighed.seen.step_seconds[place.candidate]) and not self._is_lost(place):
+            return  # nothing is known of its link yet
+        if self._is_resting(decisions) or deployer.moving:
+            return
+        assert self._policy is not None
+        move = await asyncio.to_thread(self._policy.observe, weighed.seen)
+        if move is not None and np.isfinite(weighed.seen.step_seconds[move.candidate]):
+            self._go(run, weighed, move, today)
+
+    def _is_lost(self, place: _Place) -> bool:
+        """Tell whether today's trainer is out of reach, or about to stop."""
+        is_flowing = self._statistics.is_flowing
+        return (
+            place.candidate != DEVICE and not is_flowing and self.probes.known[self._names[place.candidate]].has_failed
+        )
+
+    def _is_resting(self, decisions: DecisionLoop | None) -> bool:
+        is_going = self._going is not None and not self._going.done()
+        return is_going or self._is_held() or (decisions is not None and decisions.planner == FIXED)
+
+    def _place(self, placement: Placement) -> _Place | None:
+        """Return today's candidate; None where an operator or a recovery has placed blocks otherwise."""
+        if not has_one_cut(placement):
+            return None
+        having = trainers_with_blocks(placement)
+        return _Place(self._names.index(having[0]) if having else DEVICE, placement)
+
+    def _begin_at(self, place: _Place, seconds: float) -> None:
+        """Have the policy know today's candidate, whoever chose it."""
+        if self._policy is None:
+            self._policy = self._made_policy(place.candidate)
+        # The policy edgemove knows trainers alone. All blocks on the device are a cut of one of them.
+        if self._policy_name != EDGEMOVE or place.candidate != DEVICE:
+            self._policy.note_moved(seconds, place.candidate)
+        self._candidate = place.candidate
+        self._step_seconds.forget()
+
+    def _made_policy(self, candidate: int) -> Policy:
+        config = self._experiment.config
+        if self._policy_name == EDGEMOVE:
+            draw = random.Random(f"{config.training.seed} {EDGEMOVE}")
+            return EdgeMove.of(self._prospects.costs, draw, config.choice.cycle_steps)
+        engine = config.engine
+        eagerness = ChoiceConfig(margin=engine.margin, dwell_seconds=engine.dwell_seconds)
+        return Best(len(self._names), candidate, eagerness)
+
+    def _adopt_space(self, decisions: DecisionLoop | None) -> None:
+        """Choose among the layouts that pins leave free."""
+        space = self._space if decisions is None else self._pinned_space(decisions)
+        if space != self._prospects.costs.question.space:
+            try:
+                self._prospects.adopt(CandidateCosts(Question(self._profile, space)))
+            except PlanError as nothing:
+                _log.debug("the choice keeps its layouts", reason=str(nothing))
+
+    def _pinned_space(self, decisions: DecisionLoop) -> SearchSpace:
+        pinned = decisions.engine.question.space
+        return replace(
+            self._space,
+            cuts=pinned.cuts,
+            bits=pinned.bits,
+            staleness=pinned.staleness,
+            allow_edge_only=self._space.allow_edge_only or pinned.allow_edge_only,
+        )
+
+    def _today(self, place: _Place, believed: Believed | None, seconds: float) -> Today | None:
+        """Return the training as it is; None where nothing like its layout was measured."""
+        pairs, layout = self._prospects.costs.pairs, layout_of(place.placement, codec_bits)
+        cut, bits = len(held_blocks(place.placement, AGENT)), (*layout.bits, FLOAT32_BITS)[0]
+        away = np.abs(pairs.bits - bits) + np.abs(pairs.staleness - layout.staleness)
+        rows = np.flatnonzero(pairs.cuts == cut)
+        if not len(rows):
+            return None
+        taken = self._step_seconds.take(self._statistics.step_time)
+        return Today(
+            seconds,
+            self._statistics.steps,
+            place.candidate,
+            int(rows[np.argmin(away[rows])]),
+            taken if self._statistics.is_flowing else None,
+            self._believed_factor(DEVICE, cut, believed),
+        )
+
+    def _known(self, name: str, place: _Place, today: Today, believed: Believed | None) -> Candidate | None:
+        """Return what is known of a trainer; None where it cannot be chosen now."""
+        known = self.probes.known[name]
+        is_here = self._names[place.candidate] == name
+        rates = self._rates(name)
+        if rates is None or (known.probed is None and not (is_here and self._statistics.is_flowing)):
+            return None
+        if known.left_out_until > today.seconds and not is_here:
+            return None
+        factor = 1.0 if known.factor is None else known.factor
+        if known.probed is None:
+            return Candidate(name, rates, factor)
+        busy, sessions = known.probed.answer.busy, known.probed.answer.sessions
+        if is_here:
+            cut, worked = int(self._prospects.costs.pairs.cuts[today.row]), self._worked(name)
+            if believed is not None:
+                factor = self._believed_factor(1, cut, believed)
+            elif worked is not None:
+                factor = worked / float(self._profile.workers[1].replayed[cut, len(self._profile)])
+            own = worked / today.seconds_per_step if worked and today.seconds_per_step else 1.0
+            sessions, busy = max(0, sessions - 1), max(0.0, busy - own)
+        return Candidate(name, rates, factor, busy, sessions)
+
+    def _believed_factor(self, worker: int, cut: int, believed: Believed | None) -> float:
+        """Return the ratio of the times of the device (0) or of today's trainer (1) to the profile's, by the engine."""
+        if believed is None:
+            return 1.0
+        profile, at = believed
+        run = (0, cut) if worker == DEVICE else (cut, len(self._profile))
+        now, then = (each.workers[worker].replayed[run] for each in (profile, self._profile))
+        ratio = float(now / then) if then > 0.0 and math.isfinite(now) else 1.0
+        return ratio * float(at.factors[worker])
+
+    def _worked(self, name: str) -> float | None:
+        """Return the seconds for which a trainer has computed for a step lately."""
+        figures = self._statistics.workers.get(name)
+        return None if figures is None else self._work_seconds.take(figures.compute)
+
+    def _rates(self, name: str) -> Rates | None:
+        """Return the rates to a trainer: of its stream, of probes, or those of any other, as the device's link is one."""
+        of_all = [self.probes.known[other].rates for other in self._names[1:]]
+        of_all += [self._streamed(other) for other in self._names[1:]]
+        whole = [rates for rates in of_all if rates.uplink is not None and rates.downlink is not None]
+        fastest = max(whole, key=lambda rates: rates.uplink or 0.0, default=LinkRates())
+        known = self.probes.known[name]
+        found = self._streamed(name).merged_over(known.rates).merged_over(fastest)
+        if found.uplink is None or found.downlink is None or not known.trips:
+            return None
+        return Rates(found.uplink, found.downlink, known.round_trip_seconds)
+
+    def _streamed(self, name: str) -> LinkRates:
+        rates = self._statistics.link_rates
+        return LinkRates(rates.get((AGENT, name)), rates.get((name, AGENT)))
+
+    def profile_with(self, name: str) -> Profile:
+        """Return the profile of the device and this trainer, as far as probes know it."""
+        known, (device, trainer) = self.probes.known[name], self._profile.workers
+        factor = 1.0 if known.factor is None else known.factor
+        profile = replace(self._profile, workers=(device, trainer.slowed(factor))).named((AGENT, name))
+        rates = self._rates(name)
+        if rates is None:
+            return profile
+        return profile.with_links({(AGENT, name): MeasuredLink(rates.uplink, rates.downlink, rates.round_trip_seconds)})
+
+    def _show(self, weighed: Weighed) -> None:
+        seconds = weighed.seen.step_seconds
+        order = [place for place in np.argsort(seconds, kind="stable").tolist() if math.isfinite(seconds[place])]
+        self.ranking = {self._names[place]: float(seconds[place]) for place in order}
+        self._metrics.step_seconds.clear()
+        for name, each in self.ranking.items():
+            self._metrics.step_seconds.set(each, name)
+
+    def _measure_best(self, weighed: Weighed, place: _Place, today: Today) -> None:
+        """Have the best of the others measured, and those of which no rates are known."""
+        costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
+        shown = self._streamed(self._names[place.candidate])
+        known_well = (DEVICE, place.candidate) if shown.uplink and shown.downlink else (DEVICE,)
+        others = [each for each in np.argsort(step_seconds).tolist() if each not in known_well]
+        cut_now = int(costs.pairs.cuts[today.row])
+        wanted = []
+        for each in others[:MEASURED_CANDIDATES]:
+            name, first = self._names[each], float(step_seconds[each])
+            if self.probes.known[name].probed is not None:
+                is_known = math.isfinite(first)
+                cut = int(costs.pairs.cuts[weighed.rows[each]]) if is_known else cut_now
+                wanted.append((name, first if is_known else 0.0, cut))
+        self.probes.measure(today.seconds, wanted)
+
+    def _go(self, run: OpenRun, weighed: Weighed, move: Move, today: Today) -> None:
+        """Request what the policy proposes."""
+        deployer, row = run.deployer, self._row(weighed, move)
+        target = self._names[move.candidate]
+        try:
+            wanted = self._placement(deployer.placement, move, row)
+        except (ConfigError, DataError, ModelError) as refusal:
+            if move.candidate != DEVICE:
+                self.probes.leave_out(target, today.seconds, str(refusal))
+            return
+        if set(wanted.tiles) == set(deployer.placement.tiles):
+            assert self._policy is not None
+            self._policy.note_moved(today.seconds, move.candidate)
+            return
+        seconds = weighed.seen.step_seconds
+        _log.info(
+            "choosing another trainer" if move.candidate != today.candidate else "moving the cut",
+            today=self._names[today.candidate],
+            wanted=target,
+            layout=str(self._prospects.layout(row, self._trainer(deployer.placement, move))),
+            staying_seconds_per_step=round(float(seconds[today.candidate]), 4),
+            predicted_seconds_per_step=round(float(seconds[move.candidate]), 4),
+            predicted_pause_seconds=round(float(weighed.seen.handover_seconds[move.candidate]), 3),
+        )
+        self._expected_pause = float(weighed.moving_seconds[move.candidate])
+        deployer.want(wanted, Chooser.CHOICE)
+        self._going = asyncio.create_task(self._follow(deployer, target, today.seconds))
+
+    def _row(self, weighed: Weighed, move: Move) -> int:
+        if move.cut is None:
+            return int(weighed.rows[move.candidate])
+        cuts = self._prospects.costs.pairs.cuts
+        place = DEVICE if move.cut == len(self._profile) else move.candidate
+        return int(np.argmin(np.where(cuts == move.cut, weighed.by_row[place], np.inf)))
+
+    def _trainer(self, before: Placement, move: Move) -> str:
+        """Return the trainer of the next placement: with all blocks on the device, that of the one before."""
+        (trainer,) = (name for name in before.workers if name != AGENT)
+        return trainer if move.candidate == DEVICE else self._names[move.candidate]
+
+    def _placement(self, before: Placement, move: Move, row: int) -> Placement:
+        trainer = self._trainer(before, move)
+        placed = self._experiment.with_trainer(before, trainer)
+        return self._experiment.laid_out(self._prospects.layout(row, trainer), placed)
+
+    async def _follow(self, deployer: PlacementController, target: str, seconds: float) -> None:
+        """Wait until the request is in force. A candidate that refuses is left out."""
+        try:
+            await deployer.in_force()
+        except RefusedError as refusal:
+            if target != AGENT:
+                self.probes.leave_out(target, seconds, str(refusal))
+        except IsthmusError as failure:
+            _log.info("another placement came first", wanted=target, reason=str(failure))
+        finally:
+            self._expected_pause = None
+
+    def note_pause(self, pause_seconds: float) -> None:
+        """Learn how long a handover took that has just come into force."""
+        if self._expected_pause is not None:
+            self._prospects.note_pause(self._expected_pause, pause_seconds)
+
+
+def make_choice(
+    experiment: Experiment,
+    profile: Profile | None,
+    statistics: Statistics,
+    metrics: CandidateMetrics,
+    is_held: Callable[[], bool],
+) -> TrainerChoice | None:
+    """Make the choice of a run; None where the trainer is chosen by operators alone. See `TrainerChoice`."""
+    policy = policy_of(experiment.config)
+    if policy == FIXED or profile is None:
+        return None
+    return TrainerChoice(experiment, profile, policy, statistics, metrics, is_held)

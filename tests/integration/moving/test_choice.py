@@ -1,0 +1,229 @@
+"""A run that chooses among several trainers by itself: one that becomes slow is left for another, and operators go before.
+
+Trainers and agent are processes of their own. With K = 0 what comes out is bit for bit what an undisturbed run gives.
+"""
+
+import json
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from safetensors.torch import load_file
+
+from edge_agent.main import app as agent_app
+from shared.errors import ExitCode
+from shared.planning import profile_to_json
+from shared.training.step_log import check_steps
+from tests.support.commands import assert_one_sentence, command
+from tests.support.experiments import OPTIMIZERS, profile_of
+from tests.support.placement_kinds import PEERS_ALLOWED
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import agent_process, edge_config, run_agent, trainer_process
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 1500
+SLOW_SECONDS = 0.05
+"""Seconds of a step at a slow trainer: some twenty times as long as elsewhere."""
+PATIENCE_SECONDS = 120
+
+
+class Pair:
+    """Two trainers with one address each, and what an agent needs to choose among them."""
+
+    def __init__(self, folder, trainers):
+        self.folder, self.trainers = folder, trainers
+        self.control = f"unix:{folder}/agent.sock"
+        self.paces = folder / "paces"
+        self.paces.mkdir()
+
+    @property
+    def model(self):
+        """The model and its data."""
+        return [
+            'model.factory="tests.support.models.paced:paced_by_process"',
+            f'model.kwargs={{folder="{self.paces}"}}',
+            'data.train={factory="tests.support.samples:FlatDigits"}',
+            f"training.optimizer={OPTIMIZERS['adamw']}",
+            f"training.max_steps={STEPS}",
+            "training.epochs=100",
+            "training.evaluate_every_epochs=0",
+        ]
+
+    def flags(self, *more, alone_seconds=None):
+        """A run that may choose: K = 0, and no codec that loses anything. alone_seconds: see `profile_of`."""
+        profile = self.folder / "profile.json"
+        profile.write_text(profile_to_json(profile_of(edge_config(*self.model), alone_seconds)))
+        each = (f'{{name="{name}", address="{address}"}}' for name, (_, address) in self.trainers.items())
+        return [
+            *self.model,
+            f"trainers=[{', '.join(each)}]",
+            f'engine.profile="{profile}"',
+            "engine.bits=[32]",
+            "engine.max_staleness=0",
+            f"control.listen={self.control}",
+            f"checkpoints.location={self.folder / 'kept'}",
+            f"checkpoints.step_log={self.folder / 'steps'}",
+            "checkpoints.every_steps=50",
+            *more,
+        ]
+
+    def slow_down(self, name):
+        """Have a trainer take long for each step from now on."""
+        process, _ = self.trainers[name]
+        (self.paces / str(process.pid)).write_text(str(SLOW_SECONDS))
+
+    def ask(self, *arguments):
+        """Give the agent a command, and return what it answers."""
+        return json.loads(command(agent_app, *arguments, f"--control={self.control}", "--json"))
+
+    def check_exact(self):
+        """Hold the results against an undisturbed run."""
+        assert [check_steps(log) for log in (self.folder / "steps").glob("*-edge.steps")] == [STEPS]
+        assert_same_bits(plain_state(edge_config(*self.model)), load_file(self.folder / "model.safetensors"))
+
+
+@contextmanager
+def pair(folder, here=(PEERS_ALLOWED,), there=(PEERS_ALLOWED,)):
+    with ExitStack() as stack:
+        trainers = {
+            name: stack.enter_context(trainer_process(*given)) for name, given in (("here", here), ("there", there))
+        }
+        yield Pair(folder, trainers)
+
+
+def trainer_at_first(said):
+    (name,) = said.first_event("session opened")["at_trainers"]
+    return name
+
+
+def test_a_trainer_that_becomes_slow_is_left_for_another_and_no_bit_changes(tmp_path):
+    with (
+        pair(tmp_path) as two,
+        agent_process(*two.flags(), output=tmp_path) as (process, said),
+    ):
+        first = trainer_at_first(said)
+        (other,) = {"here", "there"} - {first}
+        said.first_event("checkpoint at every worker")
+        two.slow_down(first)
+        chosen = said.first_event("choosing another trainer")
+        assert (chosen["today"], chosen["wanted"]) == (first, other)
+        said.first_event("placement changed")
+        status = two.ask("status")["status"]
+        assert status["chosenBy"] == "choice"
+        assert {one["name"] for one in status["candidates"]} == {"here", "there"}
+        assert status["candidates"][0]["name"] == other
+        listed = {one["name"]: one["secondsPerStep"] for one in two.ask("trainers")["trainers"]}
+        assert listed[other] < listed[first]
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        said.join()
+        assert "went back to a checkpoint" not in {event["event"] for event in said.rest()}
+        assert any(event["event"] == "the engine goes on with another trainer" for event in said.heard)
+        two.check_exact()
+
+
+def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
+    with (
+        pair(tmp_path) as two,
+        agent_process(*two.flags(alone_seconds=0.01), output=tmp_path) as (process, said),
+    ):
+        first = trainer_at_first(said)
+        said.first_event("checkpoint at every worker")
+        for name in two.trainers:
+            two.slow_down(name)
+        left = [said.first_event("choosing another trainer")]
+        while left[-1]["wanted"] != "edge":
+            left.append(said.first_event("choosing another trainer"))
+        assert left[0]["today"] == first
+        assert len(left) <= 2, "each of them is tried once"
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        blocks = json.loads((tmp_path / "summary.json").read_text())["blocks"]
+        assert {block["worker"] for block in blocks} == {"edge"}
+        two.check_exact()
+
+
+@pytest.mark.slow
+def test_edgemove_moves_the_cut_and_leaves_a_trainer_that_becomes_slow(tmp_path):
+    with (
+        pair(tmp_path) as two,
+        agent_process(*two.flags('choice.policy="edgemove"', "choice.cycle_steps=25"), output=tmp_path) as (
+            process,
+            said,
+        ),
+    ):
+        said.first_event("moving the cut")
+        (first,) = {"here", "there"} & {worker["name"] for worker in two.ask("status")["status"]["workers"]}
+        two.slow_down(first)
+        chosen = said.first_event("choosing another trainer")
+        assert chosen["today"] == first
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        two.check_exact()
+
+
+def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
+    with (
+        pair(tmp_path) as two,
+        agent_process(*two.flags(), output=tmp_path) as (process, said),
+    ):
+        first = trainer_at_first(said)
+        said.first_event("checkpoint at every worker")
+        two.slow_down(first)
+        two.ask("pin", "--trainer", first)
+        # Its ranking shows that the other one would be faster.
+        while two.ask("status")["status"].get("candidates", [{"name": first}])[0]["name"] == first:
+            said.first_event("checkpoint at every worker")
+        said.first_event("checkpoint at every worker")
+        assert two.ask("status")["status"]["pinned"] == {"trainer": first}
+        assert not [event for event in said.heard if event["event"] == "choosing another trainer"]
+        two.ask("release", "--trainer")
+        assert said.first_event("choosing another trainer")["today"] == first
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        two.check_exact()
+
+
+def test_the_policy_fixed_stays(tmp_path):
+    with (
+        pair(tmp_path) as two,
+        agent_process(*two.flags('choice.policy="fixed"', "training.max_steps=150"), output=tmp_path) as (
+            process,
+            said,
+        ),
+    ):
+        assert trainer_at_first(said) == "here"
+        two.slow_down("here")
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        said.join()
+        assert not [
+            event for event in said.rest() if event["event"] in ("choosing another trainer", "candidate measured")
+        ]
+        blocks = json.loads((tmp_path / "summary.json").read_text())["blocks"]
+        assert {block["worker"] for block in blocks} == {"edge", "here"}
+
+
+def test_a_candidate_that_refuses_a_handover_is_left_out_by_name(tmp_path):
+    with (
+        pair(tmp_path, (), ()) as two,  # neither may dial the other
+        agent_process(*two.flags("training.max_steps=250"), output=tmp_path) as (process, said),
+    ):
+        first = trainer_at_first(said)
+        (other,) = {"here", "there"} - {first}
+        two.slow_down(first)
+        left_out = said.first_event("a candidate is left out")
+        assert (left_out["trainer"], "peers.allowed" in left_out["reason"]) == (other, True)
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (['choice.policy="nearest"'], 'choice.policy is "nearest"; it must be one of best, edgemove, fixed'),
+        (["choice.cycle_steps=0"], "choice.cycle_steps is 0"),
+        (["choice.probe_bytes_per_minute=-1"], "choice.probe_bytes_per_minute is -1"),
+        (['choice.policy="best"'], 'choice.policy is "best", which chooses among several [[trainers]]'),
+        (
+            ['choice.policy="best"', 'trainers=[{name="a", address="a:1"}, {name="b", address="b:1"}]'],
+            'choice.policy is "best" and engine.profile is left out',
+        ),
+    ],
+)
+def test_bad_keys_of_the_choice_are_one_sentence(keys, expected):
+    done = run_agent("run", *(f"--set={key}" for key in keys))
+    assert_one_sentence("edge-agent", done, ExitCode.CONFIG, expected)
