@@ -35,7 +35,7 @@ from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.profiling.timers import measure_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.opening import open_session, resume_session
+from edge_agent.sessions.opening import open_in_group, open_session, resume_session
 from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.room import check_room
@@ -343,7 +343,10 @@ class _Runs:
             session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
             training = await TrainingLoop.made(session, pause, emit, statistics)
             return TrainingRun(session, training, pause, emit, statistics)
-        session = await open_session(clients, experiment, threads, retry, folder, step_log)
+        if config.member is not None:
+            session = await open_in_group(clients, experiment, threads, retry, step_log)
+        else:
+            session = await open_session(clients, experiment, threads, retry, folder, step_log)
         try:
             await check_links(session, session.state.plan)  # before the first step, or it would be found out at that
             training = await TrainingLoop.made(session, pause, emit, statistics)

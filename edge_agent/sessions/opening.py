@@ -20,7 +20,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, ConfigError, UnreachableError
+from shared.errors import BusyError, ConfigError, SessionLostError, UnreachableError
 from shared.placement import PlacementPlan, held_blocks
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -81,6 +81,27 @@ async def open_session(
     workers_of = [*experiment.placement.workers]
     _log.info("session opened", session=session.id, at_trainers=ids, workers=workers_of, steps=experiment.steps)
     return session
+
+
+async def open_in_group(
+    clients: Mapping[str, TrainerClient],
+    experiment: Experiment,
+    threads: AgentThreads,
+    retry: Retry,
+    step_log: Path | None = None,
+) -> OpenSession:
+    """Open a session of a group's member as `open_session` does, again and again while a trainer is away in the middle of it.
+
+    The others of the group wait for this member, as it waits for them. Raises any other IsthmusError.
+    """
+
+    async def attempt() -> OpenSession:
+        try:
+            return await open_session(clients, experiment, threads, retry, None, step_log)
+        except SessionLostError as lost:  # the trainer is another process than the one that has just opened it
+            raise UnreachableError(str(lost)) from lost
+
+    return await retry.run(attempt)
 
 
 @asynccontextmanager

@@ -1,15 +1,19 @@
 """Groups of real processes of which some are killed: a member, and the trainer; they end as if nothing had happened."""
 
 import signal
+import subprocess
 from contextlib import ExitStack
 
 import pytest
 from safetensors.torch import load_file
 
+from tests.chaos import sides
+from tests.chaos.faults import Fault, Planned
 from tests.integration.training.test_groups import SHARD, group_of, member_flags
+from tests.support.forked import Forked
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
-from tests.support.running import agent_process, edge_config, heard_trainer_process, held_port
+from tests.support.running import ALLOWED, agent_process, edge_config, heard_trainer_process, held_port
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 40
@@ -37,10 +41,21 @@ class Running:
 
     def trainer(self):
         """Start a trainer."""
-        location = f"checkpoints.location={self.folder / 'trainer'}"
-        flags = [*group_of(SIZE), "compute.threads=1", f"server.listen=127.0.0.1:{self.port}", location]
-        process, _, said = self.stack.enter_context(heard_trainer_process(*flags, control_off()))
+        process, _, said = self.stack.enter_context(heard_trainer_process(*self._trainer_flags()))
         return process, said
+
+    def trainer_killed_at(self, point):
+        """Start a trainer that is killed when it comes to a function, and return its process."""
+        planned = [Planned("trainer", Fault.KILL_TRAINER, point, 1)]
+        flags = [*self._trainer_flags(), f"models.allowed={ALLOWED}"]
+        process = Forked(sides.trainer, flags, "trainer", planned, self.folder, stderr=subprocess.DEVNULL)
+        self.stack.callback(process.kill)
+        return process
+
+    def _trainer_flags(self):
+        location = f"checkpoints.location={self.folder / 'trainer'}"
+        listen = f"server.listen=127.0.0.1:{self.port}"
+        return [*group_of(SIZE), "compute.threads=1", listen, location, control_off()]
 
     def member(self, rank):
         """Start a member."""
@@ -96,4 +111,21 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
         assert trainer.wait(30) == 0
         _, again = running.trainer()
         assert again.first_event("a group begins")["step"] >= 4
+        running.assert_whole(members)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "cloud_trainer.groups.trained_group:TrainedGroup.occupy",
+        "cloud_trainer.groups.trained_group:TrainedGroup.begin",
+        "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
+    ],
+)
+def test_members_wait_for_a_trainer_that_is_killed_while_they_open_their_sessions(point, tmp_path):
+    with Running(tmp_path) as running:
+        trainer = running.trainer_killed_at(point)
+        members = [running.member(rank) for rank in range(SIZE)]
+        assert trainer.wait(60) == -signal.SIGKILL
+        running.trainer()
         running.assert_whole(members)
