@@ -32,6 +32,17 @@ _AllowedName = Annotated[
 ]
 
 
+GROUPS_FOLDER = "-groups"
+"""End of the name of the folder that has the checkpoints of a trainer's groups, after the name of its own folder."""
+FolderName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
+        json_schema_extra={"allowed": "1 to 63 letters, digits, dots and dashes that begin with a letter or digit"},
+    ),
+]
+
+
 class ServerConfig(Section):
     listen: ListenAddress = "127.0.0.1:50051"
     """Address at which edges reach this trainer."""
@@ -140,6 +151,10 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
     location: str = Field(default="auto", examples=["s3://bucket/isthmus"])
     """Place of sessions and their checkpoints: a folder or a URL that fsspec knows (s3://, gs://; its driver must be
     installed). "auto" is the state directory of the service or of the user, "none" keeps nothing."""
+    name: FolderName = Field(default="cloud-trainer", examples=["corner-7"])
+    """Name of this trainer's own folder there, which no other trainer may use. Several trainers may have one location, under
+    names that differ: each writes in its own folder alone, and reads the checkpoints of a run that others have written
+    for the same subject, where the edge asks for it (checkpoints.replicas = "store")."""
     max_sessions_per_subject: PositiveInt = 64
     """Sessions of one subject (auth.tokens) that are stored, in memory or on disk. Sessions without a checkpoint give up their
     place first. After that the trainer refuses a further one until one is finished or closed (`cloud-trainer close`)."""
@@ -150,6 +165,15 @@ class TrainerCheckpointsConfig(CheckpointsConfig):
     """Time for which the trainer keeps an unfinished session after the last write, by this machine's clock. Then it
     takes the session for abandoned and removes its folder; sessions in memory stay. The trainer looks when it starts,
     and every hour."""
+
+    @model_validator(mode="after")
+    def _the_folder_is_nobody_elses(self) -> Self:
+        if self.name == "edge-agent" or self.name.endswith(GROUPS_FOLDER):
+            raise ValueError(
+                f"name is {self.name!r}, and edge-agent is an agent's folder, and one that ends with {GROUPS_FOLDER} that of "
+                "groups; choose another one"
+            )
+        return self
 
 
 class StandInConfig(Section):

@@ -188,11 +188,12 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     every_seconds: PositiveFloat = 60.0
     """Seconds between checkpoints. Before each, the batches in flight are settled, so with a large K fewer checkpoints are
     cheaper."""
-    replicas: Literal[0, 1] = 0
+    replicas: Literal[0, 1, "store"] = 0
     """Number of other workers that keep each trainer's part of a checkpoint on their disks too: with 1 the next trainer
-    down the chain, for the last one the one before it, and this device where a trainer is alone or its neighbour may not
-    know what a block's weights tell. A replica costs the bytes of its part, on the disk and on the way there, while training
-    goes on."""
+    down the chain, for the last one the one before it, a candidate where the run is with one of several, and this device
+    where a trainer is alone or its neighbour may not know what a block's weights tell. A replica costs the bytes of its
+    part, on the disk and on the way there, while training goes on. "store" says that the trainers keep their checkpoints
+    on one store, where each reads the parts of the others."""
     stop_seconds: PositiveFloat = 20.0
     """Maximum time in which a run that is told to stop settles its batches and writes its last checkpoint."""
 
@@ -330,7 +331,8 @@ class EdgeConfig(Config):
     def _replacement_is_possible(self) -> Self:
         if self.checkpoints.replicas and self.checkpoints.location == "none":
             raise ValueError(
-                'checkpoints.replicas is 1 and checkpoints.location is "none", so there is nothing to keep'
+                f'checkpoints.replicas is {self.checkpoints.replicas} and checkpoints.location is "none", so there is nothing '
+                "to keep"
             )
         for trainer in self.all_trainers:
             if (after := trainer.replace_after_seconds) is None:
@@ -338,7 +340,7 @@ class EdgeConfig(Config):
             if not self.checkpoints.replicas:
                 raise ValueError(
                     "replace_after_seconds is set and checkpoints.replicas is 0, so nobody else would have the blocks of that "
-                    "trainer; set checkpoints.replicas = 1"
+                    'trainer; set checkpoints.replicas = 1, or "store" where all trainers keep them on one'
                 )
             if trainer.give_up_seconds is not None and trainer.give_up_seconds <= after:
                 raise ValueError(

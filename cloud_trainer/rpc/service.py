@@ -11,7 +11,7 @@ import torch
 from structlog.contextvars import bound_contextvars
 
 from cloud_trainer.calibration.service import CopyTrainings
-from cloud_trainer.config import TrainerCheckpointsConfig, TrainerConfig
+from cloud_trainer.config import GROUPS_FOLDER, TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.groups import Groups
 from cloud_trainer.groups.trained_group import MemberSeat
@@ -30,9 +30,11 @@ from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.measuring import measured_step
+from cloud_trainer.sessions.other_parts import OtherParts
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
+from cloud_trainer.sessions.session_store import Quota, SessionStore
+from cloud_trainer.sessions.stored_record import Record
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.building import build_worker
 from cloud_trainer.sessions.worker.figures import SessionStatistics
@@ -77,12 +79,15 @@ class TrainerService:
         self._threads = TrainerThreads()
         checkpoints = config.checkpoints
         quota = Quota(checkpoints.max_sessions_per_subject, checkpoints.max_bytes_per_subject)
-        self._store = SessionStore(_files(checkpoints, "cloud-trainer"), checkpoints.keep, quota)
+        location = _location(checkpoints)
+        own = None if location is None else location.folder(checkpoints.name)
+        others = OtherParts(location, checkpoints.name)
+        self._store = SessionStore(own, checkpoints.keep, quota, others=others)
         self._ending: set[asyncio.Task[None]] = set()
         """Tasks that end expired sessions."""
         self.groups = Groups(
             config.groups,
-            _files(checkpoints, "cloud-trainer-groups"),
+            None if location is None else location.folder(f"{checkpoints.name}{GROUPS_FOLDER}"),
             self._store.disk,
             self._threads,
             config.models.allowed,
@@ -349,8 +354,6 @@ class TrainerService:
                 await self._store.forget(session.id)
 
 
-def _files(config: TrainerCheckpointsConfig, folder: str) -> Files | None:
+def _location(config: TrainerCheckpointsConfig) -> Files | None:
     """Raises ConfigError for a location that cannot be."""
-    if config.location == "none":
-        return None
-    return open_files(config.location, "checkpoints.location").folder(folder)
+    return None if config.location == "none" else open_files(config.location, "checkpoints.location")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 from cloud_trainer.sessions.claims import checkpoint_name
+from cloud_trainer.sessions.other_parts import facts_of_part
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
@@ -52,6 +53,7 @@ class SessionCheckpointer:
         with ExitStack() as copied:
             blocks = worker.needed_of_checkpoint(worker.placement)
             copied.enter_context(session.memory.copying(blocks, worker.uses))
+            facts = facts_of_part([block for block in blocks if worker.updates(block)])
             state = await self._threads.compute_lane(session.id).aside(copy_state, session.blocks.held)
             held = copied.pop_all()
 
@@ -59,7 +61,7 @@ class SessionCheckpointer:
             written = False
             try:
                 with held:
-                    written = await self._store.save(session.id, name, {}, state, pinned)
+                    written = await self._store.save(session.id, name, facts, state, pinned)
             finally:  # The loop reports a defect. The edge must not wait for this checkpoint.
                 del self._saving[session.id]
                 await tell(written)

@@ -1,9 +1,11 @@
-"""The judge of the numbers that an agent names in its calls: of checkpoints and of terms.
+"""The judge of what an agent names in its calls: checkpoints, terms, and sessions at other trainers.
 
-It refuses every number that no session can have. A session judges the others.
+It refuses all that no session can have. A session judges the rest.
 """
 
-from shared.bounds import MOST_STEPS, MOST_TERMS, is_step, is_term
+from collections.abc import Sequence
+
+from shared.bounds import MOST_STEPS, MOST_TERMS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -27,6 +29,15 @@ def checked_beginning(said: pb.Beginning) -> pb.Beginning:
             f"lineage {MOST_TERMS}"
         )
     return said
+
+
+def check_others(session_ids: Sequence[str]) -> None:
+    """Refuse names that no sessions at other trainers can have, and more than a run has. Raises ProtocolError."""
+    if len(session_ids) > MOST_WORKERS:
+        raise ProtocolError(f"{len(session_ids)} other sessions are named; a run has {MOST_WORKERS} at most")
+    for session_id in session_ids:
+        if not is_session_id(session_id):
+            raise ProtocolError(f"{session_id[:40]!r} can be no session of another trainer")
 
 
 def check_term(term: int) -> None:

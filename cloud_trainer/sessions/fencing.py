@@ -13,7 +13,8 @@ import structlog
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Record, SessionStore
+from cloud_trainer.sessions.session_store import SessionStore
+from cloud_trainer.sessions.stored_record import Record
 from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller

@@ -3,18 +3,19 @@
 A join rebuilds a session that is not in memory. A restore then brings the state of its blocks.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import grpc
 import structlog
 
-from cloud_trainer.sessions.claims import check_term, checked_beginning, checkpoint_name
+from cloud_trainer.sessions.claims import check_others, check_term, checked_beginning, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
-from cloud_trainer.sessions.session_store import Record, SessionStore
+from cloud_trainer.sessions.session_store import SessionStore
+from cloud_trainer.sessions.stored_record import Record
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from shared.checkpoint import MAX_NAMED, CheckpointName
@@ -53,6 +54,7 @@ class Joining:
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.examine(session_id, term, uses)
+                await self._learn_others(session_id, record, request.other_sessions)
                 names, replicas = await self._store.names(session_id), await self._store.replicas(session_id)
                 # Reserve the place before storing the term: a join that found no room after that would have used up its
                 # term.
@@ -76,6 +78,14 @@ class Joining:
                 ],
                 tickets=session.issue_tickets() if session.worker.is_whole else [],
             )
+
+    async def _learn_others(self, session_id: str, record: Record, others: Sequence[str]) -> None:
+        """Find what other trainers have of the run on the same store. Raises ProtocolError for impossible sessions."""
+        check_others(others)
+        try:
+            await self._store.learn_others(session_id, record, others)
+        except StorageError as failure:
+            _log.warning("other trainers' checkpoints not found", session=session_id, reason=str(failure))
 
     async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
         """Restore as `TrainerService.RestoreWorker` says. Raises StatusError, and the errors of opening."""

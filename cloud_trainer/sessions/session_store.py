@@ -4,44 +4,29 @@ The store also bounds what a subject may keep. A thread of its own reads and wri
 """
 
 import asyncio
-import base64
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.held_folders import HeldFolders
+from cloud_trainer.sessions.other_parts import NOTHING, OtherParts
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
+from cloud_trainer.sessions.stored_record import Record, read_record
 from shared.bounds import is_session_id
-from shared.checkpoint import CheckpointName, Files, SessionFolder
+from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
-from shared.runtime.checkpoint_states import load_block, load_states
+from shared.runtime.checkpoint_states import load_states
+from shared.training import block_state
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import to_bytes
-from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The opening of a session: its request, its owner, and the highest term that attached it."""
-
-    request: OpenSessionRequest
-    session_term: int
-    subject: str
-    """Subject that owns the session."""
-
-    @property
-    def document(self) -> dict[str, str]:
-        """Return the content of its file. The term is a file of its own."""
-        return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +40,17 @@ class Quota:
 class SessionStore:
     """The records and checkpoints of all sessions. Without a folder it stores nothing."""
 
-    def __init__(self, files: Files | None, keep: int, quota: Quota, clock: Callable[[], float] = time.time) -> None:
-        """clock: seconds since 1970."""
+    def __init__(
+        self,
+        files: Files | None,
+        keep: int,
+        quota: Quota,
+        clock: Callable[[], float] = time.time,
+        others: OtherParts = NOTHING,
+    ) -> None:
+        """files: this trainer's own folder. clock: seconds since 1970. others: what other trainers have on the same store."""
         self._files = files
+        self._others = others
         self._keep = keep
         self._quota = quota
         self._clock = clock
@@ -174,6 +167,7 @@ class SessionStore:
 
     async def let_go(self, session_id: str) -> None:
         """Release a session that left this process's memory. Another trainer may have it."""
+        self._others.forget(session_id)
         await self.disk.run(self._held.let_go, session_id)
 
     async def renew(self, is_live: Callable[[str], bool]) -> None:
@@ -183,7 +177,7 @@ class SessionStore:
     async def record(self, session_id: str) -> Record | None:
         """Return the stored record of a session; None if there is no credible one."""
         folder = self._folder(session_id)
-        return None if folder is None else await self.disk.run(_read_record, folder)
+        return None if folder is None else await self.disk.run(read_record, folder)
 
     async def save(
         self,
@@ -265,25 +259,46 @@ class SessionStore:
         """Return the bytes that one session may take, given the other sessions of its subject."""
         return self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
 
+    async def learn_others(self, session_id: str, record: Record, others: Collection[str]) -> None:
+        """Find what other trainers on the same store have of a run, as `OtherParts.learn` does. Raises StorageError."""
+        await self.disk.run(self._others.learn, session_id, record, others)
+
     async def names(self, session_id: str) -> list[CheckpointName]:
         """List the checkpoints of a session, the newest first. They may be damaged. Raises StorageError."""
         folder = self._folder(session_id)
         return [] if folder is None else await self.disk.run(folder.checkpoints.names)
 
     async def replicas(self, session_id: str) -> dict[CheckpointName, list[int]]:
-        """List the stored blocks of other workers' parts of a session, by checkpoint. Raises StorageError."""
+        """List the readable blocks of other workers' parts of a session, by checkpoint: those that this trainer keeps, and
+        those that other trainers have on the same store. Raises StorageError."""
         folder = self._folder(session_id)
-        return {} if folder is None else await self.disk.run(folder.checkpoints.replicas)
+        return {} if folder is None else await self.disk.run(self._replicas, session_id, folder.checkpoints)
+
+    def _replicas(self, session_id: str, store: CheckpointStore) -> dict[CheckpointName, list[int]]:
+        kept, others = store.replicas(), self._others.blocks(session_id)
+        return {name: sorted({*kept.get(name, ()), *others.get(name, ())}) for name in kept.keys() | others.keys()}
 
     async def load(self, session_id: str, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
-        """Read blocks of a checkpoint, possibly others with them. Raises StorageError if one is damaged or missing."""
+        """Read blocks of a checkpoint. Raises StorageError if one is damaged or missing."""
         if not blocks:
             return {}
-        return await self.disk.run(load_states, self._kept(session_id).checkpoints, name, blocks)
+        return await self.disk.run(self._load, session_id, name, blocks)
+
+    def _load(self, session_id: str, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
+        own, others = self._kept(session_id).checkpoints, self._others.blocks(session_id).get(name, {})
+        kept = own.replicas().get(name, []) if others else []
+        wanted: dict[CheckpointStore, list[int]] = {}
+        for block in blocks:
+            wanted.setdefault(own if block in kept else others.get(block, own), []).append(block)
+        states: dict[int, BlockTensors] = {}
+        for store, some in wanted.items():
+            found = load_states(store, name, some)
+            states.update((block, found[block]) for block in some)
+        return states
 
     async def load_block(self, session_id: str, name: CheckpointName, block: int) -> bytes:
         """Read one block of a checkpoint in the form that travels. Raises StorageError if it is damaged or missing."""
-        return await self.disk.run(load_block, self._kept(session_id).checkpoints, name, block)
+        return await self.disk.run(lambda: block_state.serialize(self._load(session_id, name, [block])[block]))
 
     async def forget(self, session_id: str) -> None:
         """Remove all data of a session. A failure is a warning."""
@@ -324,7 +339,7 @@ class SessionStore:
             return False
         if self._held.elsewhere(session_id, folder.files):
             return False
-        record = _read_record(folder)
+        record = read_record(folder)
         folder.remove()
         run_id = session_id if record is None else run_of(record.request, session_id)
         _log.info("abandoned session removed from disk", session=session_id, run=run_id)
@@ -332,7 +347,7 @@ class SessionStore:
 
     def _entry(self, session_id: str, folder: SessionFolder) -> StoredEntry | None:
         """Read the entry of a stored session; None if no record is credible. Runs on the disk's thread."""
-        if (record := _read_record(folder)) is None:
+        if (record := read_record(folder)) is None:
             return None
         resumable, elsewhere = bool(folder.checkpoints.names()), self._held.elsewhere(session_id, folder.files)
         return StoredEntry(record.subject, folder.total_bytes(), resumable, elsewhere)
@@ -351,17 +366,6 @@ class SessionStore:
         if self._files is None or not is_session_id(session_id):
             return None
         return SessionFolder(self._files.folder(session_id), self._keep)
-
-
-def _read_record(folder: SessionFolder) -> Record | None:
-    document = folder.read()
-    if document is None:
-        return None
-    try:
-        request = OpenSessionRequest.FromString(base64.b64decode(document["request"]))
-        return Record(request, folder.term(), str(document["subject"]))
-    except (DecodeError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _fence(folder: SessionFolder, record: Record, session_term: int) -> bool:

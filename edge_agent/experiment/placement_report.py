@@ -196,7 +196,7 @@ def _kept_of_forward(
 
 def _kept(workload: Workload, placement: Placement, model: ModelFacts, worker: str) -> set[int]:
     """The blocks of which a worker keeps replicas, while every trainer is there."""
-    if not workload.config.checkpoints.replicas:
+    if workload.config.checkpoints.replicas != 1:
         return set()
     permissions = permissions_of(workload.config.privacy, placement.labels)
     changing = [index for index, block in enumerate(model.blocks) if block.changes]

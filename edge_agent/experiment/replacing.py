@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from edge_agent.experiment.building import Experiment
 from shared.errors import ConfigError, DataError
-from shared.placement import AGENT, Placement, held_blocks, reassign_worker
+from shared.placement import AGENT, Placement, hand_over, held_blocks, reassign_worker
 
 
 def plan_without(
@@ -17,7 +17,8 @@ def plan_without(
     """Return the placement in which others have the blocks of these trainers; the same one if they had none.
 
     kept: by remaining worker, the blocks of which it keeps replicas. The keeper of the needed ones comes first, then
-    the other trainers from the nearest on, and last this device, alone only where engine.allow_edge_only permits.
+    the other trainers from the nearest on, those that the placement does not name, and last this device, alone only
+    where engine.allow_edge_only permits.
     Raises the
     ConfigError or DataError of the last one that was tried, if no worker may and can have the blocks.
 
@@ -38,12 +39,14 @@ def _plan_without(
     barred: Callable[[Placement], str],
 ) -> Placement:
     blocks = set(held_blocks(placement, worker))
-    trainers = [name for name in placement.workers if name in kept and name not in (AGENT, *left_out)]
+    trainers = [name for name in dict.fromkeys([*placement.workers, *kept]) if name not in (AGENT, *left_out)]
+    trainers = [name for name in trainers if name in kept]
     ranked = sorted(trainers, key=lambda name: len(blocks.intersection(kept.get(name, ()))), reverse=True)
     refusal: ConfigError | DataError = ConfigError(f"nobody is left who could run what {worker!r} ran")
     for successor in (*ranked, AGENT):
         try:
-            placed = experiment.completed(reassign_worker(placement, worker, successor))
+            take_over = reassign_worker if successor in placement.workers else hand_over
+            placed = experiment.completed(take_over(placement, worker, successor))
         except (ConfigError, DataError) as impossible:
             refusal = impossible
             continue

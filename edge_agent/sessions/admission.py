@@ -22,10 +22,7 @@ async def admit(session: OpenSession, name: str) -> None:
     It has no blocks until a placement gives it some, which also tells it lineage and step. A trainer that was left out,
     or absent, forgets the blocks that it had. Repeating it changes nothing. Raises the IsthmusError of the trainer.
     """
-    members = session.members
-    # A candidate has an id if an earlier admission was interrupted.
-    recorded = session.stored.record.trainer_sessions.get(name, "")
-    trainer = members.everybody.get(name) or TrainerWorker(name, members.candidates[name], recorded, session.state)
+    members, trainer = session.members, _trainer(session, name)
     # A trainer may serve again while its connection still waits for the next attempt.
     await Retry(OTHERS_SECONDS).run(trainer.client.check_serving)
     try:
@@ -38,6 +35,25 @@ async def admit(session: OpenSession, name: str) -> None:
     members.admit(trainer)
     if name in session.stored.record.left_out:
         await session.threads.disk.run(session.stored.set_left_out, members.left_out)
+
+
+async def take_in(session: OpenSession, name: str) -> Position:
+    """Have a trainer as a member in a recovery, and return what it could continue with. Raises its IsthmusError."""
+    trainer = _trainer(session, name)
+    try:
+        position = await (trainer.position() if trainer.session_id else trainer.open())
+    except SessionLostError:
+        position = await trainer.open()
+    session.members.admit(trainer)
+    return position
+
+
+def _trainer(session: OpenSession, name: str) -> TrainerWorker:
+    """Return a trainer of the session, or make one of a candidate."""
+    members = session.members
+    # A candidate has an id if an earlier admission was interrupted.
+    recorded = session.stored.record.trainer_sessions.get(name, "")
+    return members.everybody.get(name) or TrainerWorker(name, members.candidates[name], recorded, session.state)
 
 
 async def _join(session: OpenSession, trainer: TrainerWorker) -> None:

@@ -17,7 +17,8 @@ def links_between(plan: PlacementPlan) -> set[Link]:
 
 
 async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Link, IsthmusError]:
-    """Return the links that cannot be dialled, each with an error that names its trainers and the obstacle.
+    """Return the links between configured trainers that cannot be dialled, each with an error that names its trainers and
+    the obstacle.
 
     The error is a RefusedError if an operator has not allowed the link, and otherwise an UnreachableError. Raises the
     IsthmusError of a trainer that cannot be asked.
@@ -28,8 +29,8 @@ async def missing_links(session: OpenSession, wanted: Iterable[Link]) -> dict[Li
     found: dict[Link, IsthmusError] = {}
 
     async def ask(dialer: str, several: list[Link]) -> None:
-        addresses = [session.members[link.listener].client.address for link in several]
-        checks = await session.members[dialer].client.check_peers(addresses, session.id)
+        addresses = [session.members.client(link.listener).address for link in several]
+        checks = await session.members.client(dialer).check_peers(addresses, session.id)
         for link, address, check in zip(several, addresses, checks, strict=True):
             if not check.allowed or check.reason:
                 kind = UnreachableError if check.allowed else RefusedError

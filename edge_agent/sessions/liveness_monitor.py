@@ -18,8 +18,11 @@ from shared.placement import Link
 from shared.runtime.run_unless_failed import run_unless_failed
 
 T = TypeVar("T")
-LOOK_SECONDS = 2.0
-"""Interval of looks for progress. Without progress, each trainer is asked. It is small beside the 30 s of a replacement."""
+LOOK_SECONDS = 0.5
+"""Interval of looks for progress."""
+
+QUIET_SECONDS = 2.0
+"""Time without progress after which each trainer is asked. Where a call waits for a trainer, all are asked at once."""
 
 EVERY_SECONDS = 10.0
 """Interval of questions to the trainers while no step is done."""
@@ -108,15 +111,20 @@ class LivenessMonitor:
             absent.cancel()
 
     async def _watch(self, absent: "asyncio.Future[None]") -> None:
-        before, links = self._progress(), LinkWatch(self._session)
+        before, links, progressed_seconds = self._progress(), LinkWatch(self._session), time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             before, progressed = self._progress(), self._progress() != before
+            if progressed:
+                progressed_seconds = time.monotonic()
             if (down := await links.look(is_missed=not (progressed or self._may_rest()))) is not None:
                 absent.set_exception(down)
                 return
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
+                continue
+            is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
+            if not (is_quiet or self._session.retry.reasons):
                 continue
             needed = self._limits.keys() & self._session.members.needed
             self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}
@@ -130,8 +138,9 @@ class LivenessMonitor:
     async def _ask(self, worker: str, client: TrainerClient) -> None:
         asked_seconds = time.monotonic()
         try:
-            await client.check_serving()
-        except UnreachableError:
+            async with asyncio.timeout(self._limits[worker]):
+                await client.check_serving()
+        except (UnreachableError, TimeoutError):
             self._away_since.setdefault(worker, asked_seconds)
         except IsthmusError:  # Any answer shows that it is there.
             self._away_since.pop(worker, None)

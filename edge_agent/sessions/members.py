@@ -1,6 +1,6 @@
 """The trainers of a session: present, needed, absent, or left out; and the candidates, which may become such."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -35,6 +35,10 @@ class Members(Mapping[str, TrainerWorker]):
         """Trainers that refuse replicas of blocks whose weights could tell raw samples."""
         self.candidates = dict(candidates)
         """Configured trainers that have nothing of the session."""
+        self.keeper: str | None = None
+        """Trainer without blocks that keeps the replicas of one that is alone, and would take over."""
+        self.ranking: Sequence[str] = ()
+        """Configured trainers by what each would be worth, the best first; empty while nobody has compared them."""
 
     def __getitem__(self, name: str) -> TrainerWorker:
         return self._there[name]
@@ -49,6 +53,11 @@ class Members(Mapping[str, TrainerWorker]):
     def everybody(self) -> dict[str, TrainerWorker]:
         """Return all trainers, those that are left out included."""
         return self._there | self.left_out
+
+    def ranked(self, names: Iterable[str]) -> list[str]:
+        """Sort trainers by the ranking, and keep the order of those that are not in it: they come last."""
+        places = {name: place for place, name in enumerate(self.ranking)}
+        return sorted(names, key=lambda name: places.get(name, len(places)))
 
     def client(self, name: str) -> TrainerClient:
         """Return the calls to a configured trainer, whatever it is to the session."""

@@ -39,7 +39,7 @@ async def replicate(session: OpenSession, device: WorkerCalls, name: CheckpointN
 
     while True:
         there = [worker for worker in members if worker not in members.absent]
-        keepers = replica_keepers(placement, there, left, may_keep)
+        keepers = replica_keepers(placement, there, left, may_keep, members.keeper)
         if not keepers:
             return any(placement.owner(block) != AGENT for block in range(placement.blocks))
         await gathered(*(bring(*pair, blocks) for pair, blocks in keepers.items()))

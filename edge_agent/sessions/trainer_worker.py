@@ -38,7 +38,11 @@ class TrainerWorker:
 
     async def position(self) -> Position:
         """Ask for the position as `WorkerCalls` says. Raises SessionLostError if the trainer has lost the session."""
-        answer = await self.client.join_session(self.session_id, self._state.stored.session_term)
+        record, config = self._state.stored.record, self._state.experiment.config
+        others = [name for name in record.trainer_sessions.values() if name not in ("", self.session_id)]
+        answer = await self.client.join_session(
+            self.session_id, self._state.stored.session_term, others if config.checkpoints.replicas == "store" else ()
+        )
         return Position(
             answer.whole,
             answer.lineage,

@@ -8,6 +8,7 @@ from edge_agent.sessions.admission import admit, release
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
+from edge_agent.training.keeper import appoint_keeper
 from edge_agent.training.leaving import Leaving
 from shared.errors import IsthmusError
 from shared.placement import Placement
@@ -48,6 +49,7 @@ class Admissions:
             await self._leaving.leave()
             await self._deployer.prepare()
             await self._tell_those_behind()
+            await appoint_keeper(self._session, self._deployer.placement)
             await self._release_others()
             await self._due.wait()
 
@@ -60,9 +62,11 @@ class Admissions:
                 self._session.members.miss(name, str(failure))
 
     async def _release_others(self) -> None:
-        """Release the trainers that no placement names to which the run may go: forward, or back to a checkpoint."""
+        """Release the trainers that keep no replicas, and that no placement names to which the run may go: forward, or
+        back to a checkpoint."""
         shared = self._shared if self._keeps_checkpoints else self._session.placement
         if shared is None:
             return
-        for name in self._session.members.keys() - self._deployer.named - set(shared.workers):
+        members = self._session.members
+        for name in members.keys() - self._deployer.named - set(shared.workers) - {members.keeper}:
             await release(self._session, name)

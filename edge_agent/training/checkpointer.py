@@ -171,7 +171,7 @@ class Checkpointer:
         session, is_replicated = self._session, False
         try:
             await gathered(*(part.written() for part in parts))
-            if self._config.replicas:
+            if self._config.replicas == 1:
                 is_replicated = await replicate(session, self._device, name, placement)
             await session.threads.disk.run(session.stored.set_shared, name)
             _log.info("checkpoint at every worker", step=name.step)

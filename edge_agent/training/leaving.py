@@ -4,17 +4,17 @@ Without such a candidate the run takes a last checkpoint, and waits until a trai
 """
 
 import asyncio
+from contextlib import aclosing
 
 import structlog
 
 from edge_agent.experiment.building import trainers_with_blocks
-from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.successors import successors
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.pause import StepBoundary
-from shared.concurrency.tasks import gathered
-from shared.errors import ConfigError, DataError, IsthmusError
+from shared.errors import ConfigError, DataError
 from shared.events.worker import WorkerStops
 from shared.placement import AGENT
 
@@ -57,25 +57,15 @@ class Leaving:
         experiment = self._session.experiment
         holding = trainers_with_blocks(self._deployer.placement)
         others = [trainer.name for trainer in experiment.config.all_trainers if trainer.name not in holding]
-        answers = await gathered(*(self._would(other) for other in others))
-        for successor in (other for other, would in zip(others, answers, strict=True) if would):
-            try:
-                wanted = experiment.handed_over(self._deployer.placement, successor, name)
-            except (ConfigError, DataError) as refusal:
-                _log.warning("a candidate may not take over", trainer=successor, reason=str(refusal))
-                continue
-            self._deployer.want(wanted, Chooser.DRAIN)
-            await self._deployer.prepare()
-            if not self._has_blocks(name):
-                return True
+        async with aclosing(successors(self._session, others)) as would:
+            async for successor in would:
+                try:
+                    wanted = experiment.handed_over(self._deployer.placement, successor, name)
+                except (ConfigError, DataError) as refusal:
+                    _log.warning("a candidate may not take over", trainer=successor, reason=str(refusal))
+                    continue
+                self._deployer.want(wanted, Chooser.DRAIN)
+                await self._deployer.prepare()
+                if not self._has_blocks(name):
+                    return True
         return False
-
-    async def _would(self, name: str) -> bool:
-        """Tell whether a trainer would take over now."""
-        try:
-            async with asyncio.timeout(OTHERS_SECONDS):
-                found = await self._session.members.client(name).probe(self._session.experiment.config.model.factory)
-        except (IsthmusError, TimeoutError):
-            return False
-        is_member = name in self._session.members
-        return not found.stopping and found.model_allowed and (is_member or found.free_sessions > 0)

@@ -5,7 +5,7 @@ configuration must permit its placement.
 """
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import permutations, starmap
 from typing import Any
@@ -14,12 +14,14 @@ import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
+from edge_agent.sessions.admission import take_in
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import Joined, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.sessions.successors import successors
 from edge_agent.sessions.worker_calls import Position, Tickets, WorkerCalls
 from shared.concurrency.tasks import gathered
 from shared.errors import (
@@ -128,6 +130,8 @@ class Recovery:
     async def _restore_newest(self, joined: Joined) -> Restored:
         session, device = self._session, self._device
         disk, stored = session.threads.disk, session.stored
+        if session.members.left_out and not (joined.positions or joined.lost):
+            await self._take_in_another(joined)
         workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
         here = await device.position()
         nowhere: list[int] = []
@@ -167,6 +171,24 @@ class Recovery:
             return Restored(tickets, name.step, facts, placement != before)
         raise self._gone(nowhere, joined)
 
+    async def _take_in_another(self, joined: Joined) -> None:
+        """Take a candidate in where no trainer is left: it may read the parts of the others, or have them from this device.
+
+        One that was left out, and is back, is as good. Raises UnreachableError if nobody would take over, unless this
+        device may go on alone, or there are no candidates.
+        """
+        session, members = self._session, self._session.members
+        async with aclosing(successors(session, [*members.candidates, *members.left_out])) as would:
+            async for name in would:
+                try:
+                    joined.positions[name] = await take_in(session, name)
+                except IsthmusError as failure:
+                    _log.warning("a candidate does not take over", trainer=name, reason=str(failure))
+                else:
+                    return
+        if members.candidates and not session.experiment.config.engine.allow_edge_only:
+            raise UnreachableError(f"no candidate answers that would take over from {_named(members.left_out)}")
+
     async def _take_in_lost(self, joined: Joined, placement: Placement) -> None:
         """Open the session again at trainers that have lost it and will have blocks, which others keep for them.
 
@@ -188,8 +210,8 @@ class Recovery:
         kept, left_out = {worker: on.replicas for worker, on in on_disk.items()}, sorted(session.members.left_out)
         missing: dict[Link, IsthmusError] = {}
         if any(held_blocks(before, worker) for worker in left_out):
-            ranked = [worker for worker in before.workers if worker in kept and worker in session.members]
-            missing = await missing_links(session, starmap(Link, permutations(ranked, 2)))
+            trainers = [worker for worker in kept if worker in session.members]
+            missing = await missing_links(session, starmap(Link, permutations(trainers, 2)))
 
         def barred(placement: Placement) -> str:
             plan = PlacementPlan.of(placement, experiment.facts) if missing else None

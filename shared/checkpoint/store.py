@@ -107,6 +107,11 @@ class CheckpointStore:
         """
         return self._load(_File(name))
 
+    def facts(self, name: CheckpointName) -> dict[str, Any]:
+        """Read the facts of this side's part, and not its data. Raises DamagedCheckpointError, StorageError."""
+        facts: dict[str, Any] = _read_manifest(self.files.read(_File(name).manifest), _File(name))["facts"]
+        return facts
+
     def load_replica(self, name: CheckpointName, block: int) -> Checkpoint:
         """The same for a block of another side's part."""
         return self._load(_File(name, block))

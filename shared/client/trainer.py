@@ -170,10 +170,15 @@ class TrainerClient:
             call.cancel()
             raise
 
-    async def join_session(self, session_id: str, session_term: int) -> pb.JoinSessionResponse:
-        """See `TrainerService.JoinSession`."""
+    async def join_session(
+        self, session_id: str, session_term: int, others: Sequence[str] = ()
+    ) -> pb.JoinSessionResponse:
+        """See `TrainerService.JoinSession`. others: the run's sessions at other trainers on one store with this one."""
         request = pb.JoinSessionRequest(
-            session_id=session_id, session_term=session_term, protocol_version=PROTOCOL_VERSION
+            session_id=session_id,
+            session_term=session_term,
+            protocol_version=PROTOCOL_VERSION,
+            other_sessions=others,
         )
         return self._judge.joined(await self._connection.call("JoinSession", request, pb.JoinSessionResponse))
 

@@ -8,14 +8,21 @@ from shared.placement.tiles import AGENT, Placement
 
 
 def replica_keepers(
-    placement: Placement, trainers: Collection[str], blocks: Collection[int], may_keep: Callable[[int, str], bool]
+    placement: Placement,
+    trainers: Collection[str],
+    blocks: Collection[int],
+    may_keep: Callable[[int, str], bool],
+    beside: str | None = None,
 ) -> dict[tuple[str, str], list[int]]:
     """Return the blocks of which a worker keeps replicas, by the trainer that updates them and the keeper.
 
     trainers: those that are there. The keeper is the next one down the chain, for the last one the one before it. The agent
-    keeps the blocks of a trainer that is alone, and those that this neighbour may not keep.
+    keeps the blocks of a trainer that is alone, and those that this neighbour may not keep. beside: a trainer that keeps
+    those of one that is alone, whether the placement names it or not.
     """
     chain = [worker for worker in placement.workers if worker in trainers]
+    if len(chain) == 1 and beside is not None and beside in trainers and beside not in chain:
+        chain.append(beside)
     neighbours = dict(zip(chain, [*chain[1:], *chain[-2:-1]], strict=False))
     kept: dict[tuple[str, str], list[int]] = {}
     for block in sorted(blocks):

@@ -8,7 +8,7 @@ knows nothing of the hashed data.
 
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +28,9 @@ class StepLog:
         try:
             make_folder(folder)
             self._handle = open_file(path, os.O_WRONLY | os.O_APPEND)
+            self._reached = _reached(path.read_text(errors="replace").splitlines())
         except OSError as cause:
             raise StorageError(f"{path} cannot be opened: {cause.strerror}") from cause
-        self._is_new = os.fstat(self._handle).st_size == 0
         self.close = weakref.finalize(self, os.close, self._handle)
         """Ends the log; happens by itself when nothing refers to it any more."""
 
@@ -40,23 +40,37 @@ class StepLog:
         for part in parts:
             digest.update(part)
         self._write(f"applied {step} {digest.hexdigest()}\n")
+        self._reached = step + 1
 
     def passed_over(self, first: int, stop: int) -> None:
         """Others have done steps [first, stop), in which this side has no part."""
         self._write(f"passed {first} {stop}\n")
+        self._reached = stop
 
     def rolled_back(self, step: int) -> None:
-        """The side went back, and does this step next. One that has no log yet has had no part in the steps before."""
-        if self._is_new and step:
-            self.passed_over(0, step)
+        """The side went back, and does this step next. It has had no part in steps before this one that it has not done."""
+        if step > self._reached:
+            if self._reached:
+                self._write(f"back {self._reached}\n")
+            self.passed_over(self._reached, step)
         self._write(f"back {step}\n")
 
     def _write(self, line: str) -> None:
-        self._is_new = False
         try:
             os.write(self._handle, line.encode())  # one call, so that a kill cannot leave half a line
         except OSError as cause:
             raise StorageError(f"the step log cannot be written: {cause.strerror}") from cause
+
+
+def _reached(lines: Sequence[str]) -> int:
+    """Find the step after the last one that a log says was done or passed over; 0 if it says none."""
+    for line in reversed(lines):
+        match line.split():
+            case ["applied", step, _] if _is_step(step):
+                return int(step) + 1
+            case ["passed", _, stop] if _is_step(stop):
+                return int(stop)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

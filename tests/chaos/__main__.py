@@ -49,6 +49,7 @@ def table(outcomes: list[Outcome]) -> str:
         "runs of two trainers": sum(outcome.trainers > 1 for outcome in outcomes),
         "runs of shared blocks": sum(outcome.divided for outcome in outcomes),
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
+        "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),
     }

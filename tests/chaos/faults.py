@@ -27,6 +27,8 @@ class Fault(enum.Enum):
     """A trainer that owns no changing block is killed: nobody goes back."""
     KILL_IN_MIGRATION = "kill -9 in a migration"
     KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
+    DEATH = "dead until it is replaced"
+    """A trainer of a run among candidates is killed, and begins again only once others go on without it."""
     LOST_DISK = "lost disk"
     """A trainer is killed and comes back with nothing of what it had written."""
     DISK_FULL = "disk full"

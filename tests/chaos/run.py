@@ -24,7 +24,7 @@ from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BATCH_SIZE, Document, draw, draw_changes, with_a_stateless
+from tests.chaos.placements import BATCH_SIZE, BLOCKS, Document, draw, draw_changes, with_a_stateless
 from tests.support.forked import Forked
 from tests.support.plain import plain_state
 from tests.support.plain_tiles import plain_tiles_state
@@ -33,6 +33,13 @@ from tests.support.running import ALLOWED, edge_config, held_port
 STEPS, CHANGES_AT = 80, (7, 20, 33, 46, 60)
 STATELESS, STATELESS_EVERY = "far", 5
 """The trainer that alone is killed in every run whose seed is a multiple of this."""
+CANDIDATES_AT = 3
+"""Remainder of the seeds of runs among candidates, by the same divisor: they are handed over, and their trainers die."""
+DEATHS, REPLACE_SECONDS, DEAD_SECONDS = 2, 1.0, 10.0
+"""Number of deaths in such a run, the time after which a trainer is replaced, and the longest time that one stays dead: an
+agent that has died too waits for it."""
+DEATHS_OF_THE_HOLDER = 0.7
+"""Share of the deaths that the trainer with the blocks dies. Of the others any one may die."""
 DIVIDED_SHARE = 0.4
 """Share of the runs in which workers share blocks."""
 CHECKPOINT_STEPS = 8
@@ -98,6 +105,8 @@ class Outcome:
     """True if workers share blocks."""
     stateless: bool = False
     """True if no worker is killed but one that has no state."""
+    candidates: bool = False
+    """True if the trainers are candidates, and die until they are replaced."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
@@ -140,6 +149,9 @@ class _Side:
         self._folder, self._name, self._fired = folder, name, folder / f"{name}.fired"
         self.starts = 0
         self.process: Forked | None = None
+        self.may_start = asyncio.Event()
+        """Cleared while the process is to stay dead."""
+        self.may_start.set()
 
     @property
     def fired(self) -> list[tuple[Fault, str]]:
@@ -169,6 +181,10 @@ class _Side:
         self.kill()
         shutil.rmtree(self._folder / self._name, ignore_errors=True)
 
+    def stepped_at(self) -> float:
+        """Return the time at which it last wrote a step down; 0 before the first."""
+        return max((log.stat().st_mtime for log in (self._folder / "steps" / self._name).glob("*.steps")), default=0.0)
+
     def tell_threads(self) -> None:
         """Have the process write to its log what each of its threads does."""
         if self.process is not None:
@@ -188,6 +204,8 @@ async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], s
     if stateless := seed % STATELESS_EVERY == 0:
         trainers, divided = ("near", STATELESS), True
         varieties = [number for number in varieties if VARIETIES[number].has_stateless]
+    if candidates := seed % STATELESS_EVERY == CANDIDATES_AT:
+        trainers, divided = ("near", "far", "spare"), False
     if divided:
         varieties = [number for number in varieties if VARIETIES[number].may_be_divided]
     variety = varieties[seed % len(varieties)]
@@ -200,7 +218,7 @@ async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], s
             }
             return await _disturbed_run(
                 dice,
-                Outcome(seed, staleness, len(trainers), divided, stateless),
+                Outcome(seed, staleness, len(trainers), divided, stateless, candidates),
                 folder,
                 variety,
                 expected[variety],
@@ -226,12 +244,16 @@ async def _disturbed_run(
     on_agent = 0 if outcome.stateless else (faults - on_link + 1) // 2
     if outcome.stateless:
         placement, changes = with_a_stateless(*names), {}
+    elif outcome.candidates:
+        placement, changes = None, {step: dice.choice(names) for step in CHANGES_AT}
     else:
         placement = draw(dice, names, divided=outcome.divided)
         changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
     addresses = {name: relay.address for name, relay in relays.items()}
+    placed = _placed(folder, placement) if placement is not None else [f"deployment.cut={dice.randint(1, BLOCKS - 1)}"]
     agent_flags = [
-        *_agent_flags(folder, outcome.staleness, placement, addresses),
+        *_agent_flags(folder, outcome.staleness, addresses, REPLACE_SECONDS if outcome.candidates else None),
+        *placed,
         *VARIETIES[variety].flags,
     ]
     agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
@@ -254,7 +276,8 @@ async def _disturbed_run(
         asyncio.create_task(_disturb(list(relays.values()), dice, on_link, outcome, folder / "agent.log")),
     )
     if not outcome.stateless:
-        tasks.append(asyncio.create_task(_lose_disks(trainers, dice, outcome, folder / "agent.log")))
+        disturb = _let_die if outcome.candidates else _lose_disks
+        tasks.append(asyncio.create_task(disturb(trainers, dice, outcome, folder / "agent.log")))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             while await agent.ended() != 0:
@@ -295,14 +318,21 @@ def _trainer_flags(folder: Path, name: str, port: int) -> list[str]:
     ]
 
 
-def _agent_flags(folder: Path, staleness: int, placement: Document, addresses: Mapping[str, str]) -> list[str]:
-    """placement: what the run begins under. addresses: of the trainers, by name."""
-    file, names = folder / "placement.json", list(addresses)
+def _placed(folder: Path, placement: Document) -> list[str]:
+    """placement: what the run begins under."""
+    file = folder / "placement.json"
     file.write_text(json.dumps(placement))
-    named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
+    return [f"placement.file={file}"]
+
+
+def _agent_flags(
+    folder: Path, staleness: int, addresses: Mapping[str, str], replace_seconds: float | None
+) -> list[str]:
+    """addresses: of the trainers, by name. replace_seconds: after which one that is away is replaced, if it is."""
+    names, after = list(addresses), "" if replace_seconds is None else f", replace_after_seconds={replace_seconds}"
+    named = ", ".join(f'{{name="{name}", address="{address}"{after}}}' for name, address in addresses.items())
     return [
         *EXPERIMENT,
-        f"placement.file={file}",
         f"trainers=[{named}]",
         f"privacy.inputs_to={json.dumps(names)}",
         f"privacy.gradients_to={json.dumps(names)}",
@@ -357,6 +387,7 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
 async def _keep_up(trainer: _Side) -> None:
     while True:
         await trainer.ended()
+        await trainer.may_start.wait()
         trainer.start()
 
 
@@ -368,6 +399,32 @@ async def _lose_disks(trainers: Sequence[_Side], dice: random.Random, outcome: O
             await asyncio.sleep(0.05)
         dice.choice(trainers).lose_disk()
         outcome.faults[Fault.LOST_DISK] += 1
+
+
+async def _let_die(trainers: Sequence[_Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
+    """Have trainers die, each until others go on without it."""
+    for _ in range(DEATHS):
+        shared, any_one = _shared(log), dice.choice(trainers)
+        while _shared(log) < shared + 2:  # a keeper has the replicas by now, if there is one  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        trainer = max(trainers, key=_Side.stepped_at) if dice.random() < DEATHS_OF_THE_HOLDER else any_one
+        replaced = _replaced(log)
+        trainer.may_start.clear()
+        trainer.kill()
+        outcome.faults[Fault.DEATH] += 1
+        try:
+            shared = _shared(log)
+            async with asyncio.timeout(DEAD_SECONDS):
+                while _replaced(log) == replaced and _shared(log) < shared + 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pass
+        finally:
+            trainer.may_start.set()
+
+
+def _replaced(log: Path) -> int:
+    return log.read_text().count("trainers replaced")
 
 
 def _shared(log: Path) -> int:

@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.__main__ import STALENESS, chaos, table
 from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.run import STEPS, wrong_steps
+from tests.chaos.run import CANDIDATES_AT, STEPS, wrong_steps
 
 FEW_FAULTS, FAULTS, SEED = 20, 200, 1
 
@@ -24,6 +24,13 @@ async def test_a_few_faults_lose_nothing(tmp_path):
 async def test_a_worker_without_a_state_is_killed_again_and_again_and_nobody_goes_back(tmp_path):
     (outcome,) = await chaos(1, 5 * SEED, tmp_path)
     assert outcome.stateless
+    assert not outcome.loss
+
+
+@pytest.mark.slow
+async def test_candidates_that_are_handed_over_to_and_die_lose_nothing(tmp_path):
+    (outcome,) = await chaos(1, CANDIDATES_AT, tmp_path)
+    assert outcome.candidates
     assert not outcome.loss
 
 

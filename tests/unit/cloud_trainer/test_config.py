@@ -29,3 +29,9 @@ def test_only_factories_and_packages_can_be_allowed():
     for wrong in ("a.*", "a:", "a:b.c", "a:b:c"):
         with pytest.raises(ConfigError, match=r"it must be package\.module:factory, or a dotted package name"):
             load_config(TrainerConfig, None, [f'models.allowed=["{wrong}"]'], {})
+
+
+@pytest.mark.parametrize("wrong", ["", "../other", "a/b", "edge-agent", "corner-groups", ".hidden"])
+def test_the_folder_of_a_trainer_is_one_name_and_nobody_elses(wrong):
+    with pytest.raises(ConfigError, match=r"checkpoints"):
+        load_config(TrainerConfig, None, [f'checkpoints.name="{wrong}"'], {})

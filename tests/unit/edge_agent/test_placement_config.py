@@ -121,6 +121,7 @@ REPLACED = 'trainers=[{name="gpu", address="a:1", replace_after_seconds=60}]'
     ("flags", "says"),
     [
         (["checkpoints.replicas=1", "checkpoints.location=none"], "there is nothing to keep"),
+        (['checkpoints.replicas="store"', "checkpoints.location=none"], "there is nothing to keep"),
         (["checkpoints.replicas=2"], r"checkpoints\.replicas"),
         ([REPLACED], r"set checkpoints\.replicas = 1"),
         (
@@ -138,6 +139,7 @@ def test_an_invalid_replacement_is_refused(flags, says):
 def test_a_replacement_needs_replicas_and_patience():
     config = loaded(REPLACED.replace("=60", "=60, give_up_seconds=61"), "checkpoints.replicas=1")
     assert config.all_trainers[0].replace_after_seconds == 60
+    assert loaded(REPLACED, 'checkpoints.replicas="store"').all_trainers[0].replace_after_seconds == 60
 
 
 def test_a_worker_may_be_at_hand_without_blocks():

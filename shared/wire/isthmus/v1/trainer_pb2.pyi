@@ -370,22 +370,30 @@ class JoinSessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     SESSION_TERM_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    OTHER_SESSIONS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     session_term: _builtins.int
     """Higher than in any join before; the agent increments and stores it before every attempt."""
     protocol_version: _builtins.int
     """The version of this contract that the agent speaks."""
+    @_builtins.property
+    def other_sessions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The sessions of the same run at other trainers, by the ids that these have given them, at most 16: what those that keep their
+        checkpoints on one store with this trainer have written there counts as replicas here, if it is of the same subject.
+        """
+
     def __init__(
         self,
         *,
         session_id: _builtins.str = ...,
         session_term: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
+        other_sessions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_sessions", b"other_sessions", "protocol_version", b"protocol_version", "session_id", b"session_id", "session_term", b"session_term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.session_store import Record
+from cloud_trainer.sessions.stored_record import Record
 from shared.checkpoint import LocalFiles, SessionFolder
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

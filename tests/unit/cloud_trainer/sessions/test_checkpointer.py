@@ -35,7 +35,12 @@ def session_with(room):
     return SimpleNamespace(
         id="s",
         worker=SimpleNamespace(
-            lineage=0, next_step=3, placement=None, uses=NOTHING, needed_of_checkpoint=lambda _placement: [0, 1, 2, 3]
+            lineage=0,
+            next_step=3,
+            placement=None,
+            uses=NOTHING,
+            needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
+            updates=lambda _block: True,
         ),
         blocks=SimpleNamespace(held=SimpleNamespace(blocks=())),
         memory=SessionMemory(limits, MODEL, [STATE // 4] * 4),

@@ -10,7 +10,8 @@ import fsspec
 import pytest
 import torch
 
-from cloud_trainer.sessions.session_store import Quota, Record, SessionStore
+from cloud_trainer.sessions.session_store import Quota, SessionStore
+from cloud_trainer.sessions.stored_record import Record
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from tests.support.wire import open_request

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, AbsentError, LivenessMonitor
+from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, AbsentError, LivenessMonitor
 from shared.checkpoint import CheckpointName
 from shared.errors import BusyError, UnreachableError
 
@@ -49,6 +49,7 @@ def session(trainers):
         members=Needed(everybody),
         state=SimpleNamespace(plan=plan),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
+        retry=SimpleNamespace(reasons=()),
         experiment=SimpleNamespace(
             config=SimpleNamespace(
                 all_trainers=[
@@ -86,28 +87,35 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
     with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
         await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
     assert absent.value.workers == ["near"]
-    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
+    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
     assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
+
+
+async def test_where_a_call_waits_for_a_trainer_its_absence_begins_at_once(session, trainers, seconds):
+    trainers["near"].says, session.retry.reasons = UnreachableError("gone"), ("near is gone",)
+    with pytest.raises(AbsentError):
+        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
+    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
 
 
 async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
     monitor = LivenessMonitor(session, lambda: 5, lambda: False)
-    assert await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+    assert await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS)) == "done"
     with pytest.raises(AbsentError):
         await monitor.bounded(_lasts(seconds, 1000.0))
-    assert seconds[0] <= LIMIT_SECONDS + 3 * LOOK_SECONDS
+    assert seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
 
 
 @pytest.mark.parametrize("answer", [None, BusyError("later")])
 async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
     monitor = LivenessMonitor(session, lambda: 5, lambda: False)
-    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - 2 * LOOK_SECONDS))
+    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS))
     trainers["near"].says = answer
-    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS + 2 * LOOK_SECONDS))
+    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS + QUIET_SECONDS))
     trainers["near"].says = UnreachableError("gone")
-    assert await monitor.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - 2 * LOOK_SECONDS)) == "done"
+    assert await monitor.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - QUIET_SECONDS)) == "done"
 
 
 async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, seconds):

@@ -70,6 +70,19 @@ def test_a_trainer_that_is_not_there_keeps_nothing_and_one_alone_has_the_agent()
     assert keepers(DIVIDED, ["near", "far"]) == {("near", "far"): [1]}, "who updates nothing has nothing to lose"
 
 
+def test_a_candidate_keeps_the_blocks_of_a_trainer_alone_and_of_no_other():
+    alone, two = chain(1, 4), chain(1, 2, 4)
+    everybody = ["near", "far", "beside"]
+    assert replica_keepers(alone, everybody, range(4), anybody, "beside") == {("near", "beside"): [1, 2, 3]}
+    assert replica_keepers(alone, ["near"], range(4), anybody, "beside") == {("near", AGENT): [1, 2, 3]}
+    assert replica_keepers(alone, everybody, range(4), anybody, "near") == {("near", AGENT): [1, 2, 3]}
+    assert replica_keepers(two, everybody, range(4), anybody, "beside") == keepers(two, ["near", "far"])
+    assert replica_keepers(alone, everybody, [1, 2], lambda block, worker: block == 1 or worker == AGENT, "beside") == {
+        ("near", "beside"): [1],
+        ("near", AGENT): [2],
+    }
+
+
 def test_the_agent_keeps_what_the_neighbour_may_not():
     placement = chain(0, 2, 4)
     assert keepers(placement, ["near", "far"], lambda block, worker: block in (1, 2) or worker == AGENT) == {

@@ -108,3 +108,17 @@ def test_a_side_that_begins_with_a_checkpoint_has_had_no_part_in_the_steps_befor
     log.passed_over(20, 25)
     log.close()
     assert check_steps(tmp_path / "session-trainer.steps") == 25
+
+
+def test_a_side_that_had_no_part_for_a_while_goes_on_from_a_checkpoint_of_others(tmp_path):
+    log = StepLog(tmp_path, "session", "trainer")
+    for step in range(3):
+        log.applied(step, memoryview(b"a"))
+    log.rolled_back(0)
+    log.close()
+    log = StepLog(tmp_path, "session", "trainer")
+    log.rolled_back(5)
+    log.applied(5, memoryview(b"a"))
+    log.close()
+    steps = applied_steps((tmp_path / "session-trainer.steps").read_text().splitlines())
+    assert (steps.count, [*steps.hashes]) == (6, [0, 1, 2, 5])
