@@ -33,6 +33,9 @@ class Agreement(NamedTuple):
         """Begin an agreement with a session of a member. Raises ProtocolError for a number of steps that cannot be."""
         if not request.group.steps or not is_step(request.group.steps):
             raise ProtocolError(f"a group cannot do {request.group.steps} steps")
+        digests, blocks = len(request.group.frozen_digests), len(request.block_names)
+        if digests != blocks:
+            raise ProtocolError(f"a member tells {digests} digests of parameters that do not learn, of {blocks} blocks")
         if recipe.accumulate_batches > 1:
             raise ConfigError(
                 "training.accumulate_batches is more than 1; a group updates after each batch of its members"

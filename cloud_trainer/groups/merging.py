@@ -57,10 +57,6 @@ class Merging:
         """Tell whether all steps of the group are done."""
         return self.step >= self.agreement.steps
 
-    def missing(self) -> list[int]:
-        """List the ranks for which the present step waits."""
-        return self._group.missing()
-
     async def take_seat(self, rank: int) -> Beginning:
         """Have a member begin, with nothing but what it gets here."""
         return await self._lane.aside(self._take_seat, rank)
@@ -80,10 +76,18 @@ class Merging:
         return copied
 
     async def copy_now(self) -> Copy | None:
-        """Copy the state, if no block of the present step is updated yet and steps were done since the last copy."""
-        if not self._group.is_between_steps or self.step == self.copied_step:
-            return None
-        return Copy(self.step, await self._lane.aside(copy_state, self._held))
+        """Return the copy that waits to be taken, or else one of the present state.
+
+        Returns None if a block of the present step is updated already, or if no step was done since the last copy.
+        """
+        return await self._lane.aside(self._copied_now)
+
+    def _copied_now(self) -> Copy | None:
+        # An update that nobody waits for any more may have come before this on the thread, so it is asked here.
+        if self._copied is not None or not self._group.is_between_steps or self.step == self.copied_step:
+            return self.take_copy()
+        self.copied_step = self.step
+        return Copy(self.step, copy_state(self._held))
 
     def _stepped(self, step: int) -> None:
         if step % self._checkpoint_steps == 0 or step == self.agreement.steps:

@@ -77,6 +77,8 @@ class TrainedGroup:
         self._merging: Merging | None = None
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
+        self._has_ended = False
+        """True while the checkpoints of a training that has ended are not removed."""
         self._alone = asyncio.Lock()
         self._given: asyncio.Queue[tuple[MemberSeat, Outgoing]] = asyncio.Queue()
         """Gradients in the order in which they came: as many as the windows of the members let begin."""
@@ -112,6 +114,7 @@ class TrainedGroup:
         """
         async with self._alone:
             self._check_free(seat.rank)
+            await self._forget_ended()
             if self._agreement is None and (stored := await self._store.newest()) is not None:
                 self._agreement = stored.agreement
             if not self._tasks:
@@ -129,20 +132,24 @@ class TrainedGroup:
     async def begin(self, seat: MemberSeat) -> None:
         """Have the session of a seat begin, once. Raises IsthmusError."""
         async with self._alone:
-            session = self._session_of(seat)
-            if session is None:
-                raise StatusError(
-                    grpc.StatusCode.NOT_FOUND,
-                    f"rank {seat.rank} of group {self.config.name!r} is another session's now",
-                )
+            session = self._seated(seat)
             if seat.is_taken:
                 return
-            self._merging = self._merging or await self._begun(session)
+            if self._merging is None:
+                self._merging = await self._begun(session)
+                self._agreement = self._merging.agreement
+                self._seated(seat)  # a session may end meanwhile
             step, weights = await self._merging.take_seat(seat.rank)
             await session.worker.begin_in_group(step, weights)
+            if self._session_of(seat) is None:
+                await session.worker.stop()
+                self._seated(seat)
             seat.is_taken = True
             self._finished.discard(seat.rank)
-            _log.info("a member begins", group=self.config.name, rank=seat.rank, step=step)
+            if self._merging.is_done:
+                _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
+            else:
+                _log.info("a member begins", group=self.config.name, rank=seat.rank, step=step)
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
         """Take the gradient of a block that the session of a seat has."""
@@ -168,8 +175,7 @@ class TrainedGroup:
         async with self._alone:
             if self._merging is not None and (copied := await self._merging.copy_now()) is not None:
                 await self._save(self._merging, copied)
-            if self._saving is not None:
-                await self._saving
+            await self._written()
 
     def _check_free(self, rank: int) -> None:
         if (seat := self._seats.get(rank)) is not None and _is_attached(seat):
@@ -182,6 +188,14 @@ class TrainedGroup:
     def _session_of(self, seat: MemberSeat) -> Session | None:
         """Return the session of a seat; None if another session has its rank since."""
         return seat.session if self._seats.get(seat.rank) is seat else None
+
+    def _seated(self, seat: MemberSeat) -> Session:
+        """Return the session of a seat. Raises StatusError if another session has its rank since."""
+        if (session := self._session_of(seat)) is None:
+            raise StatusError(
+                grpc.StatusCode.NOT_FOUND, f"rank {seat.rank} of group {self.config.name!r} is another session's now"
+            )
+        return session
 
     async def _begun(self, session: Session) -> Merging:
         """Begin the group with the weights of its checkpoint, or else with those of a session, which are the first."""
@@ -222,8 +236,8 @@ class TrainedGroup:
         merged = await merging.merge(seat.rank, one)
         if (copied := merging.take_copy()) is not None:
             await self._save(merging, copied)
-            if merging.is_done and self._saving is not None:
-                await self._saving  # a member that is done goes, and could not do these steps again
+            if merging.is_done:
+                await self._written()  # a member that is done goes, and could not do these steps again
         for each in merged:
             receiver = self._seats.get(each.rank)
             if receiver is not None and receiver.session is not None and receiver.is_taken:
@@ -239,9 +253,13 @@ class TrainedGroup:
 
     async def _save(self, merging: Merging, copied: Copy) -> None:
         """Begin to write a copy, once the one before is written."""
-        if self._saving is not None:
-            await self._saving
+        await self._written()
         self._saving = asyncio.create_task(self._write(merging, copied))
+
+    async def _written(self) -> None:
+        """Wait until no checkpoint is being written. Writing goes on even where its waiter is cancelled."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
 
     async def _write(self, merging: Merging, copied: Copy) -> None:
         try:
@@ -249,11 +267,14 @@ class TrainedGroup:
             _log.info("checkpoint of a group", group=self.config.name, step=copied.step)
         except StorageError as failure:
             _log.warning("checkpoint of a group not written", group=self.config.name, reason=str(failure))
+        except Exception:  # nobody reads the result of this task
+            _log.exception("checkpoint of a group not written", group=self.config.name)
 
     def _end_training(self) -> None:
         """Forget all of a training that every member has the result of."""
         self._merging = self._agreement = None
         self._finished.clear()
+        self._has_ended = True
         _log.info("a group has ended", group=self.config.name)
         self._do(self._forget())
 
@@ -265,9 +286,15 @@ class TrainedGroup:
     async def _forget(self) -> None:
         async with self._alone:
             try:
-                await self._store.forget()
+                await self._forget_ended()
             except IsthmusError as failure:
                 _log.warning("checkpoints of a group not removed", group=self.config.name, reason=str(failure))
+
+    async def _forget_ended(self) -> None:
+        """Remove the checkpoints of a training that has ended, so that no other begins with them. Raises StorageError."""
+        if self._has_ended:
+            await self._store.forget()
+            self._has_ended = False
 
 
 def _is_attached(seat: MemberSeat) -> bool:

@@ -135,12 +135,10 @@ class TrainerService:
         deadline, sessions = time.monotonic() + seconds, self.sessions.built
         for session in sessions:
             self.sessions.remove(session)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(session.end() for session in sessions))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.groups.close()
+        for part in (asyncio.gather(*(session.end() for session in sessions)), self.groups.close()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds / 2):
+                    await part
         ended = self._threads.close(max(deadline - time.monotonic(), 0.0))
         self._store.close()
         return ended
@@ -153,6 +151,7 @@ class TrainerService:
         seat = self.groups.seat_for(request)
         session_id = self.sessions.reserve()
         bind_run(run_of(request, session_id), session_id)
+        session: Session | None = None
         try:
             await self._reserve_room(session_id)
             session = await self._build(request, request.placement, session_id, seat)
@@ -163,6 +162,8 @@ class TrainerService:
             group_steps = 0 if seat is None else await seat.occupy(session)
         except BaseException:
             self.sessions.release(session_id)
+            if session is not None:
+                await session.end()
             raise
         finally:
             self._store.release_room(session_id)

@@ -36,7 +36,7 @@ class Shutdown:
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:
                     await asyncio.gather(*(attachment.wait_until_ended() for attachment in attached))
                     await asyncio.sleep(0)
+                await self._checkpointer.wait_for_all()  # before a wait that may take all the time
                 for session in self._sessions.built:
                     if session.tickets.offers_memory:
                         await session.ended.wait()
-                await self._checkpointer.wait_for_all()

@@ -109,6 +109,7 @@ class DecisionLoop:
             await self._look(deployer, seconds)
 
     async def _look(self, deployer: PlacementController, seconds: float) -> None:
+        stood_still, self._statistics.stood_still = self._statistics.stood_still, False
         if self._withdraws:
             self._withdraws = False
             self._want(deployer, self.engine.layout)
@@ -118,7 +119,6 @@ class DecisionLoop:
             return
         if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
             is_known = not deployer.moving and await self._report_placement(deployer, seconds)
-            stood_still, self._statistics.stood_still = self._statistics.stood_still, False
             if stood_still or not (is_known and self._statistics.is_flowing):
                 self._rest(deployer, seconds, is_known=is_known)
                 return

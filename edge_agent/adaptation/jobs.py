@@ -45,7 +45,7 @@ class Jobs:
         self._alone = alone
         self._looked = asyncio.Event()
         """Set after each look at the run."""
-        self._searched_seconds = -math.inf
+        self._next_search_seconds = -math.inf
         """Time before which no other search begins, by time.monotonic."""
         self._measured_seconds: dict[str, float] = {}
         """Times of the latest measurement of each worker, by time.monotonic."""
@@ -71,16 +71,23 @@ class Jobs:
         """Find the layouts that are worth weighing, where the engine wants that and searches have not taken too long."""
         begun = time.monotonic()
         engine = self._engine()
-        if begun < self._searched_seconds or (search := engine.next_search()) is None:
+        if begun < self._next_search_seconds or (search := engine.next_search()) is None:
             return
         try:
             found = await asyncio.to_thread(search.run)
-            async with self._alone:
-                await asyncio.to_thread(engine.weigh, search.question, found)
         except PlanError as nothing:
             _log.debug("no layouts found", reason=str(nothing))
-        now = time.monotonic()
-        self._searched_seconds = now + (now - begun) * (1.0 / SEARCHING_PART - 1.0)
+            self._rest_after(time.monotonic() - begun)
+            return
+        searched_seconds = time.monotonic() - begun
+        async with self._alone:  # others' work may have it for long, which is no work of a search
+            begun = time.monotonic()
+            await asyncio.to_thread(engine.weigh, search.question, found)
+        self._rest_after(searched_seconds + time.monotonic() - begun)
+
+    def _rest_after(self, worked_seconds: float) -> None:
+        """Search no more until searches have taken their part of the time only."""
+        self._next_search_seconds = time.monotonic() + worked_seconds * (1.0 / SEARCHING_PART - 1.0)
 
     async def take_new_samples(self, measure: Measures) -> None:
         """Measure every worker again for which one factor does not fit."""

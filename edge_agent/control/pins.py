@@ -29,6 +29,15 @@ class Pins:
     """The only trainer that has blocks."""
 
 
+def check_stands(is_requested: bool) -> None:
+    """Refuse an operator's request where one of a higher chooser stands. Raises StatusError."""
+    if not is_requested:
+        raise StatusError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "a trainer is about to stop, and its blocks go to another one first; try again once they have",
+        )
+
+
 class Pinning:
     """The pins, passed to the engine as limits and to the deployer as requests."""
 
@@ -92,15 +101,22 @@ class Pinning:
         """Release these pins."""
         await self._change(**dict.fromkeys(names))
 
+    async def put_back(self, before: Pins) -> None:
+        """Pin the trainer of earlier pins again, or none."""
+        await self._change(trainer=before.trainer)
+
     def end(self) -> None:
         """Release all pins, for example when the operator places blocks."""
         self.now = Pins()
 
-    def enforce(self) -> None:
+    def enforce(self) -> bool:
         """Request pinned values that are not in force. If a trainer is left out, a chain has fewer cuts, and they wait
-        for its return."""
+        for its return.
+
+        Returns False where a request of a higher chooser stands.
+        """
         if (controller := self._controller) is None:
-            return
+            return True
         before, pins = controller.placement, self.now
         placement = before
         if pins.trainer is not None and len(having := trainers_with_blocks(before)) == 1 and having != [pins.trainer]:
@@ -114,8 +130,7 @@ class Pinning:
             others = {route: name for route, name in placement.codecs.items() if route.cargo is Cargo.FEATURE}
             changed = {route: wide for route, name in others.items() if codec_bits(name) != pins.bits}
             placement = replace(placement, codecs={**placement.codecs, **changed})
-        if placement != before:
-            controller.want(placement, Chooser.OPERATOR)
+        return placement == before or controller.want(placement, Chooser.OPERATOR)
 
     async def _change(self, **values: Any) -> None:
         async with self._alone:
@@ -124,7 +139,7 @@ class Pinning:
             await self._tell_engine(pins)
             self.now = pins
             try:
-                self.enforce()
+                check_stands(self.enforce())
             except IsthmusError:
                 self.now = before
                 await self._tell_engine(before)

@@ -9,7 +9,7 @@ import grpc
 import structlog
 
 from edge_agent.control.control_state import ControlState
-from edge_agent.control.pins import Pins
+from edge_agent.control.pins import Pins, check_stands
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.control.trainers import trainer_listings
 from edge_agent.experiment.building import trainers_with_blocks
@@ -88,12 +88,13 @@ class EdgeControl:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
             )
+        before = self._of.pinning.now
         await self._of.pinning.pin(wanted)
         if wanted.trainer is not None:
             try:
                 await run.deployer.in_force()
             except IsthmusError:
-                await self._of.pinning.release(["trainer"])
+                await self._of.pinning.put_back(before)
                 raise
         return pb.PinResponse(pinned=pins_message(self._of.pinning.now))
 
@@ -119,8 +120,8 @@ class EdgeControl:
             wanted = await judged(run.deployer, document)
         except DataError as private:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
+        check_stands(run.deployer.want(wanted, Chooser.OPERATOR))
         self._of.pinning.end()
-        run.deployer.want(wanted, Chooser.OPERATOR)
         return pb.PlaceResponse(version=(await run.deployer.in_force()).version)
 
     async def handover(self, request: pb.HandoverRequest) -> pb.HandoverResponse:
@@ -137,7 +138,7 @@ class EdgeControl:
                 )
             except DataError as private:
                 raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
-        run.deployer.want(wanted, Chooser.OPERATOR)
+        check_stands(run.deployer.want(wanted, Chooser.OPERATOR))
         (giver,) = set(trainers_with_blocks(before)) - set(trainers_with_blocks(wanted))
         return pb.HandoverResponse(version=(await run.deployer.in_force()).version, from_trainer=giver)
 

@@ -184,8 +184,8 @@ class RunObserver:
         report, rates, trips = event.report, self._statistics.link_rates, self._statistics.link_trips
         figures = self._statistics.workers[report.worker]
         figures.done_step = report.step + 1
-        if report.links_lost > figures.links_lost:
-            figures.links_lost, self._statistics.stood_still = report.links_lost, True
+        self._statistics.stood_still |= report.links_lost > figures.links_lost
+        figures.links_lost = report.links_lost  # fewer than before where the worker has begun again
         figures.compute.add(report.compute_seconds)
         self._metrics.stage_seconds.series[report.worker].observe(report.compute_seconds)
         for rate in report.rates:

@@ -125,9 +125,11 @@ class Deployer:
         """Tell whether another placement will come into force, and may at this boundary."""
         return self.is_ready and self._may_change()
 
-    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
+    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> bool:
         """Request a placement, in force after the one that comes into force now. Callers that wait for an earlier
         request are told.
+
+        Returns False, and changes nothing, where a request of a higher chooser stands.
 
         placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under
         way after so long, the placement in force stays.
@@ -135,14 +137,15 @@ class Deployer:
         base = self._session.placement if self._changing is None else self._changing.placement
         placement, before = replace(placement, version=base.version + 1), self._wish
         if before is not None and by < before.by:
-            return
+            return False
         if before is not None and before.placement == placement:
             before.by, before.give_up_seconds = by, give_up_seconds
-            return
+            return True
         self._wish = None if replace(placement, version=base.version) == base else _Wish(placement, by, give_up_seconds)
         if before is not None:
             before.failed(_superseded(placement))
         self._go_on()
+        return True
 
     def _go_on(self) -> None:
         """Have the request come into force at a boundary, or be prepared before."""
@@ -163,8 +166,9 @@ class Deployer:
                 await prepare_change(self._session, wish.placement)
                 wish.is_prepared = True
             except IsthmusError as failure:
-                if self._wish is wish:
-                    self._wish = None
+                if self._wish is not wish:
+                    continue  # another request has taken its place, and its callers know
+                self._wish = None
                 away = "a trainer that is to have blocks is away: " if isinstance(failure, UnreachableError) else ""
                 self._give_up(wish, f"{away}{failure}")
         self._go_on()

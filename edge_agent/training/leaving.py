@@ -44,10 +44,11 @@ class Leaving:
     async def leave(self) -> None:
         """Request handovers from the trainers that are about to stop. Otherwise the run is to stop at the next boundary."""
         while self._stopping:
-            name = self._stopping.pop()
+            name = next(iter(self._stopping))
             if self._has_blocks(name) and not await self._is_handed_over(name):
                 self.must_stop = True
                 self._boundary.request()
+            self._stopping.discard(name)  # only now: this call may be cut off, and made again
 
     def _has_blocks(self, name: str) -> bool:
         return name in trainers_with_blocks(self._deployer.placement)

@@ -76,8 +76,11 @@ class PlacementController(Protocol):
     async def back(self) -> list[str]:
         """List the trainers that the run continues without, and that answer again."""
 
-    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> None:
-        """Request a placement of `experiment`, in force once the batches in flight are settled."""
+    def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> bool:
+        """Request a placement of `experiment`, in force once the batches in flight are settled.
+
+        Returns False, and changes nothing, where a request of a higher chooser stands.
+        """
 
     async def in_force(self) -> Placement:
         """Wait until the requested placement is in force. Raises StoppedError or RefusedError if that does not happen."""

@@ -151,8 +151,8 @@ class ComputeLoop:
             self._loop.call_soon_threadsafe(self._changed.set)
 
     def fail(self, failure: Exception) -> None:
-        """End with an error that came from elsewhere. On the event loop."""
-        self._results.failure = failure
+        """End with an error that came from elsewhere, unless an earlier one ends it. On the event loop."""
+        self._results.failure = self._results.failure or failure
         self._changed.set()
 
     def start(self) -> "asyncio.Task[None]":

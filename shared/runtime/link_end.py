@@ -175,7 +175,7 @@ class LinkEnd:
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)
         self.losses += self._is_lost
-        self._is_lost = True
+        self._is_lost = False
         self._stream = stream
         sending = asyncio.create_task(self._send_all(stream))
         receiving = asyncio.create_task(self._receive_all(stream))
@@ -192,7 +192,9 @@ class LinkEnd:
                 self.reports.hurry()
                 self._more_to_send.set()
                 await asyncio.wait({sending})
-            self._is_lost = False
+        except BaseException:
+            self._is_lost = True
+            raise
         finally:
             for task in (sending, receiving):
                 task.cancel()
