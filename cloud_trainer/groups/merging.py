@@ -10,7 +10,7 @@ from cloud_trainer.groups.agreement import Agreement
 from shared.concurrency.shared_worker import Lane
 from shared.execution.group import Group, Merged
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks, copy_state
 

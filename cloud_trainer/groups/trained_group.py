@@ -15,7 +15,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
 from shared.execution.shared_blocks import weights_of
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks, put_back
 from shared.transport.rpc.status import StatusError

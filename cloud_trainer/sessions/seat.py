@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 
 
 class Seat(Protocol):

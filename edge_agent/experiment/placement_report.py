@@ -106,11 +106,11 @@ class PlacementReport:
 def report_on(workload: Workload) -> PlacementReport:
     """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
     placement, chain, model = placement_of(workload), workload.chain, workload.facts
-    everything = StepPlan(placement, model).crossings
+    everything, types = StepPlan(placement, model).crossings, CrossingTypes(chain, workload.recipe, placement)
     return PlacementReport(
         placement=placement,
         block_names=tuple(block.name for block in chain.blocks),
-        transfers=tuple(_transfer(workload, placement, one) for one in everything),
+        transfers=tuple(_transfer(workload, placement, types, one) for one in everything),
         memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
         visibility=tuple(
             _visibility(placement, model, worker, _kept(workload, placement, model, worker))
@@ -119,17 +119,16 @@ def report_on(workload: Workload) -> PlacementReport:
     )
 
 
-def _transfer(workload: Workload, placement: Placement, one: Crossing) -> Transfer:
+def _transfer(workload: Workload, placement: Placement, types: CrossingTypes, one: Crossing) -> Transfer:
     codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo), _UNCODED)
-    return Transfer(one, codec, _payload_bytes(workload, placement, one, codec))
+    return Transfer(one, codec, _payload_bytes(workload, types, one, codec))
 
 
-def _payload_bytes(workload: Workload, placement: Placement, one: Crossing, codec: str) -> int:
+def _payload_bytes(workload: Workload, types: CrossingTypes, one: Crossing, codec: str) -> int:
     chain = workload.chain
     match one.cargo:
         case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
-            specs = CrossingTypes(chain, workload.recipe, placement).specs(one.index)
-            sent, coded = _of_rows(specs, one.rows), chain.coded_slots(one.index)
+            sent, coded = _of_rows(types.specs(one.index), one.rows), chain.coded_slots(one.index)
             return sum(_encoded_bytes(sent[slot], codec if coded[slot] else _UNCODED) for slot in one.slots)
         case Cargo.LABEL:
             return specs_bytes(_of_rows(workload.labels, one.rows))

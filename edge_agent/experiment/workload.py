@@ -95,14 +95,7 @@ class Workload:
         with computing(self.recipe.base_precision):
             self.chain = with_measured(self.chain, first.inputs)
         self.chain = with_types(self.chain, self.recipe.other_precisions, first.inputs)
-        self.facts = facts_of(
-            self.chain,
-            clipped_together=self.recipe.model_clip_norm is not None,
-            scaled=self.recipe.is_scaled,
-            precisions=self.recipe.precisions,
-            merged=group is not None,
-            label_tensors=self.recipe.label_tensors,
-        )
+        self.facts = facts_of(self.chain, self.recipe, merged=group is not None)
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)

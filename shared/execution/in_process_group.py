@@ -5,7 +5,7 @@ from functools import partial
 
 from shared.execution.group import Group
 from shared.execution.in_process_session import Batch, InProcessSession
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.training.losses import BatchLoss
 
 Give = Callable[[Outgoing], object]

@@ -16,8 +16,8 @@ from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
 from shared.execution.shared_blocks import BlockPart, weights_layout
-from shared.execution.step_in_flight import Load
-from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
+from shared.execution.step_in_flight import Load, Outgoing
+from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.placement import (
@@ -68,13 +68,7 @@ class InProcessSession:
         give: takes the gradients of a member's blocks for its group, which answers by `take_merged`; None outside a group.
         """
         self._chain, self._method = next(iter(chains.values())), method
-        self._model = facts_of(
-            self._chain,
-            clipped_together=recipe.model_clip_norm is not None,
-            scaled=recipe.is_scaled,
-            merged=give is not None,
-            label_tensors=recipe.label_tensors,
-        )
+        self._model = facts_of(self._chain, recipe, merged=give is not None)
         self._give = give
         self._held = {
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name), recipe.precision_of(name))

@@ -1,36 +1,36 @@
 """Facts of a chain of blocks for placements."""
 
+from dataclasses import replace
+
 from torch import nn
 
 from shared.model.chain import Block, Chain
 from shared.model.spec import CROSSING_DTYPES
 from shared.model.values.wiring import Value
 from shared.placement import BlockFacts, ModelFacts, ValueFacts
+from shared.training.recipe import Recipe
 
 _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 
-def facts_of(
-    chain: Chain,
-    *,
-    clipped_together: bool = False,
-    scaled: bool = False,
-    precisions: tuple[tuple[str, str], ...] = (),
-    merged: bool = False,
-    label_tensors: int = 1,
-) -> ModelFacts:
-    """The chain in numbers and names. The rest: see `ModelFacts`; a group clips by itself."""
-    return ModelFacts(
+def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False) -> ModelFacts:
+    """Return the facts of a chain that is trained by a recipe. merged: by a group, which clips by itself."""
+    facts = ModelFacts(
         blocks=tuple(map(_facts_of, chain.blocks)),
         why_raw=chain.why_raw,
         together=chain.together,
         values=tuple(_value_facts(chain, value) for value in chain.values.all),
         features=chain.values.features,
-        clipped_together=clipped_together and not merged,
-        scaled=scaled,
-        precisions=precisions,
         merged=merged,
-        label_tensors=label_tensors,
+    )
+    if recipe is None:
+        return facts
+    return replace(
+        facts,
+        clipped_together=recipe.model_clip_norm is not None and not merged,
+        scaled=recipe.is_scaled,
+        precisions=recipe.precisions,
+        label_tensors=recipe.label_tensors,
     )
 
 

@@ -1,6 +1,7 @@
-"""One step under way at one worker: what has come, what was computed, and what can be next."""
+"""One step under way at one worker: what has come, what was computed, what can be next, and what it sends."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -45,3 +46,15 @@ class StepInFlight:
     """Number by which the loss is scaled, where it is."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""
+
+
+class Outgoing(NamedTuple):
+    """A load that this worker has to send."""
+
+    step: int
+    samples: int
+    """Number of samples in the whole batch."""
+    crossing: Crossing
+    load: Load
+    scale: float | None = None
+    """Scale of the step's loss, where it is scaled."""

@@ -1,60 +1,32 @@
 """The steps under way at one worker: the progress of each in the worker's program, and the next work.
 
 A program falls into segments: arrivals, their computation in one go, and sends. Each segment does its steps in their
-order, so the order of segments and steps decides every bit. Knows nothing of threads and links: its caller brings
-arrivals, runs one piece of work at a time, and sends the results.
+order, so the order of segments and steps decides every bit. `SegmentRunner` computes them. Knows nothing of threads and
+links: its caller brings arrivals, runs one piece of work at a time, and sends the results.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
-from shared.execution.crossing_types import CrossingTypes
-from shared.execution.pieces import Piece, gathered, rows_within
-from shared.execution.planned_segments import Learning, PlannedSegment, Updates, last_uses, planned
-from shared.execution.shared_blocks import WeightedPart
-from shared.execution.step_in_flight import Load, StepInFlight
+from shared.execution.planned_segments import PlannedSegment, last_uses, planned
+from shared.execution.segment_runner import SegmentRunner
+from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
 from shared.execution.step_tensors import StepTensors
-from shared.model.features import Features, FeatureSpecs, Gradients, Slots, features_of
+from shared.model.features import Features, Slots
 from shared.placement import (
-    Backward,
-    Cargo,
-    Clip,
     Crossing,
-    Forward,
-    Loss,
-    Norms,
     Order,
     Receive,
-    Route,
-    Rows,
     Send,
-    Sum,
-    Tile,
     Window,
     answering_segment,
     segments,
 )
-from shared.registry import is_lossy
-from shared.training.clipping import SKIP
-from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
-
-
-class Outgoing(NamedTuple):
-    """A load that this worker has to send."""
-
-    step: int
-    samples: int
-    """Number of samples in the whole batch."""
-    crossing: Crossing
-    load: Load
-    scale: float | None = None
-    """Scale of the step's loss, where it is scaled."""
 
 
 class Work(NamedTuple):
@@ -83,9 +55,7 @@ class StepScheduler:
         self.worker = worker
         """Fixed, as `window`, `device`, `receives`, `arriving` and `segment_count`."""
         self._window = window
-        self._placement = placement
         self._blocks = blocks
-        self._training = plan.training
         operations = plan.program(worker)
         self.receives = frozenset(one.crossing for one in operations if isinstance(one, Receive))
         """Crossings that come to this worker in every step."""
@@ -101,11 +71,10 @@ class StepScheduler:
         self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
         """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
-        held = blocks.held
-        self._types = CrossingTypes(held.chain, held.recipe, placement)
-        self._own_scale = held.loss_scale if plan.scaling_worker == worker else None
+        self._own_scale = blocks.held.loss_scale if plan.scaling_worker == worker else None
         """Scale of the loss, where this worker tells it to the others; it follows from the updates before step t - K,
         and from all of earlier placements, so that no order of work decides it."""
+        self._runner = SegmentRunner(plan, blocks, self._own_scale)
         self._steps: dict[int, StepInFlight] = {}
         self._first = window.first
         if window.done < window.first:
@@ -156,10 +125,8 @@ class StepScheduler:
         if (loss_scale := self._own_scale) is not None:
             first = self._blocks.held.recipe.first_of_update(step)
             state.scale = loss_scale.before(max(first - self._window.ahead, self._window.first))
-        rows = self._scaled(self._source, samples)
-        state.tensors.add_feature(0, rows, inputs)
-        state.labels.append(tuple(Piece(rows, one) for one in labels))
-        outgoing = self._sent(state, self._sent_first)
+        self._runner.add_samples(state, self._source, inputs, labels)
+        outgoing = self._runner.sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
             self._end(step)
         return outgoing
@@ -196,7 +163,7 @@ class StepScheduler:
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
         ends_step = state.step >= self._first and len(state.done) + 1 == len(self._segments)
-        return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
+        return Work(state.step, number, segment.name, ends_step, lambda: self._runner.run(state, segment))
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -259,181 +226,9 @@ class StepScheduler:
             return self._steps[before].done.issuperset(behind)
         return before < self._window.done
 
-    def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
-        if isinstance(load, dict):
-            if crossing.cargo is Cargo.WEIGHTS:
-                self._blocks.take_weights(crossing.index, load)
-            else:
-                state.parts[crossing] = load
-            return
-        rows = self._scaled(crossing.rows, state.samples)
-        match crossing.cargo:
-            case Cargo.FEATURE:
-                state.tensors.add_feature(crossing.index, rows, load)
-            case Cargo.ERROR_GRADIENT:
-                for slot in crossing.slots:
-                    state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
-            case Cargo.LABEL:
-                state.labels.append(tuple(Piece(rows, one) for one in load))
-            case Cargo.NORMS if load[0] is not None:
-                state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
-            case Cargo.COEFFICIENT:
-                state.coefficient = load[0]
-            case Cargo.SCALE if load[0] is not None:
-                state.scale = float(load[0])
-
-    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
-        for crossing in segment.receives:
-            self._take(state, crossing, state.arrived.pop(crossing))
-        for operation in segment.computed:
-            match operation:
-                case Updates(blocks, at_once):
-                    taken = {} if at_once else {block: state.block_gradients.pop(block, {}) for block in blocks}
-                    self._blocks.update(state.step, blocks, taken, state.coefficient)
-                case Norms(blocks):
-                    self._measure(state, blocks)
-                case Clip():
-                    self._clip(state)
-                case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
-                    self._learn(state, stage, rows)
-                    if not updates_follow:
-                        _keep(state, self._blocks.take_gradients(stage))
-                case Forward(stage) if rows := self._rows(stage.rows, state):
-                    outputs = self._forward(state.step, operation, state.tensors.inputs(stage, rows))
-                    state.tensors.add_outputs(stage, rows, outputs)
-                case Loss(whole) if rows := self._rows(whole, state):
-                    self._compute_loss(state, rows)
-                case Backward(stage, _) if rows := self._rows(stage.rows, state):
-                    gradients = state.tensors.at_outputs(stage, rows)
-                    at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
-                    self._answer(state, stage, rows, at_inputs)
-                    _keep(state, of_blocks)
-                case Sum(block, parts):
-                    weighted = list(self._weighted(state, block, parts))
-                    state.block_gradients[block] = self._blocks.sum(block, weighted)
-        return self._sent(state, segment.sends)
-
-    def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
-        taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
-        gradients, norms = self._blocks.measure(state.step, taken, state.scale)
-        state.block_gradients |= gradients
-        state.norms |= norms
-
-    def _clip(self, state: StepInFlight) -> None:
-        state.coefficient = self._blocks.clipping.coefficient(state.norms)
-        if self._own_scale is not None and self._blocks.held.recipe.updates_after(state.step):
-            assert state.scale is not None, "it is known since the step has begun"
-            self._own_scale.note(state.step, state.scale, overflowed=float(state.coefficient) == SKIP)
-
-    def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
-        for slot, _, at, whole in self._window.plan.answers[stage]:
-            if part := self._rows(whole, state):
-                piece = rows_within(Piece(rows, at_inputs[slot]), part)
-                state.tensors.add_answer(stage.first, at, slot, piece)
-
-    def _forward(self, step: int, operation: Forward, inputs: Slots) -> Slots:
-        if not self._training:
-            return self._blocks.evaluate(operation.stage, inputs)
-        return self._blocks.forward(step, operation.stage, inputs)
-
-    def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
-        inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
-        share = rows.count / state.samples
-        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
-        self._answer(state, stage, rows, at_inputs)
-
-    def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
-        outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
-        if not self._training:
-            state.loss = self._blocks.evaluate_loss(outputs, labels)
-            return
-        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
-        last = self._placement.blocks
-        state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
-
-    def _labels(self, state: StepInFlight, rows: Rows) -> Features:
-        return features_of(tuple(gathered(pieces, rows) for pieces in zip(*state.labels, strict=True)))
-
-    def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
-        for part in parts:
-            whole = part if isinstance(part, Rows) else part.rows
-            if rows := self._rows(whole, state):
-                of_part = (
-                    self._blocks.part(block, state.block_gradients.pop(block, {}))
-                    if isinstance(part, Rows)
-                    else state.parts.pop(part)
-                )
-                yield WeightedPart(of_part, rows.count)
-
-    def _sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Outgoing]:
-        return [
-            Outgoing(state.step, state.samples, crossing, self._load(state, crossing), state.scale)
-            for crossing in sends
-        ]
-
-    def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
-        rows = self._scaled(crossing.rows, state.samples)
-        specs = self._types.specs(crossing.index)
-        match crossing.cargo:
-            case Cargo.FEATURE if rows.count:
-                return _typed(state.tensors.sent_feature(crossing, rows), specs)
-            case Cargo.FEATURE:
-                # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
-                return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in enumerate(specs))
-            case Cargo.LABEL:
-                # Of a part without samples, empty tensors of the kinds that they have.
-                return self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
-            case Cargo.ERROR_GRADIENT:
-                return self._sent_gradient(state, crossing, rows) if rows.count else (None,) * len(specs)
-            case Cargo.WEIGHT_GRADIENT:
-                gradient = state.block_gradients.pop(crossing.index, {})
-                return self._blocks.part(crossing.index, gradient) if rows.count else {}
-            case Cargo.WEIGHTS:
-                return self._blocks.weights(crossing.index)
-            case Cargo.NORMS:
-                return (torch.cat([state.norms[block] for block in crossing.slots]),)
-            case Cargo.COEFFICIENT:
-                return (state.coefficient,)
-            case Cargo.SCALE:
-                return (torch.tensor([state.scale], dtype=torch.float64),)
-
-    def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
-        gradients = _typed(state.tensors.sent_gradient(crossing, rows), self._types.specs(crossing.index))
-        codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
-        if state.scale is None or not is_lossy(codec):
-            return gradients
-        # A lossy codec makes an infinity finite, and what overflows would be hidden; of NaN it tells.
-        return tuple(
-            gradient if gradient is None else gradient.masked_fill(gradient.isinf(), math.nan) for gradient in gradients
-        )
-
     def _drop_used(self, state: StepInFlight) -> None:
         """Forget the tensors that no segment to come has a use for."""
         state.tensors.keep(*([one for one, last in uses.items() if last not in state.done] for uses in self._last_uses))
-
-    def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
-        """The rows of this batch; None where a short one leaves none."""
-        scaled = self._scaled(rows, state.samples)
-        return scaled if scaled.count else None
-
-    def _scaled(self, rows: Rows, samples: int) -> Rows:
-        return rows.scaled(samples, self._placement.batch_size)
-
-
-def _typed(tensors: Slots, specs: FeatureSpecs) -> Slots:
-    """The tensors in the types in which they cross."""
-    return tuple(
-        tensor if tensor is None or tensor.dtype is spec.dtype else tensor.to(spec.dtype)
-        for tensor, spec in zip(tensors, specs, strict=True)
-    )
-
-
-def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:
-    """Keep gradients of blocks for their update. Two stages may have one of the same parameter, the later one first."""
-    for block, gradients in of_blocks.items():
-        kept = state.block_gradients.setdefault(block, {})
-        for name, gradient in gradients.items():
-            kept[name] = kept[name] + gradient if name in kept else gradient
 
 
 def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:
@@ -443,7 +238,3 @@ def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:
         for before in segment.after:
             followers[before].append(number)
     return followers
-
-
-def _tensors(pieces: tuple[Piece, ...]) -> Features:
-    return features_of(tuple(piece.tensor for piece in pieces))

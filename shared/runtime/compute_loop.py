@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 from shared.concurrency.handover import Handover
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
-from shared.execution.step_scheduler import Outgoing, StepScheduler, Work
+from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.features import Features
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.step_record import StepRecord

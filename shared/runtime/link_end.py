@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from shared.errors import ProtocolError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send
 from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots

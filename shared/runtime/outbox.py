@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
-from shared.execution.step_in_flight import Load
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Load, Outgoing
 from shared.placement import Cargo, Crossing, urgency
 from shared.runtime.resend_buffer import ResendBuffer
 

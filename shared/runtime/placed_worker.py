@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan, Window
 from shared.runtime.crossing_wire import CrossingWire

@@ -13,7 +13,8 @@ from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_scheduler import Outgoing, StepScheduler
+from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_scheduler import StepScheduler
 from shared.placement import GROUP, ArrivalWindow, Backward, Cargo, Window, from_group
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire

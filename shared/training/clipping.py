@@ -5,7 +5,7 @@ Where the loss is scaled, the same exchange tells of overflows, by which nobody 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 import torch
@@ -35,7 +35,10 @@ class Clipping:
     """The clipping of the blocks of one chain."""
 
     def __init__(self, chain: Chain, clip_norm: float | None, *, is_scaled: bool = False) -> None:
-        """clip_norm: None where nothing is clipped together. is_scaled: whether an overflow skips the update."""
+        """clip_norm: None where nothing is clipped together, and only overflows are told.
+
+        is_scaled: whether an overflow skips the update.
+        """
         self._clip_norm = clip_norm
         self._is_scaled = is_scaled
         order = {id(parameter): place for place, parameter in enumerate(chain.module.parameters())}
@@ -50,14 +53,23 @@ class Clipping:
 
     def norms(self, block: int, gradients: Mapping[str, Tensor]) -> Tensor:
         """Compute the norms of a block's gradients, by the names of its parameters; an infinite one where it is no number."""
-        found = [self._norm(gradients[name]) if name in gradients else NO_GRADIENT for name in self._names[block]]
-        return torch.tensor(found, dtype=torch.float64).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        names = self._names[block]
+        reached = {name: gradients[name] for name in names if name in gradients}
+        found = dict(zip(reached, self._norms(list(reached.values())), strict=True))
+        norms = torch.tensor([found.get(name, NO_GRADIENT) for name in names], dtype=torch.float64)
+        return norms.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
-    def _norm(self, gradient: Tensor) -> float:
+    def _norms(self, gradients: Sequence[Tensor]) -> list[float]:
+        """Compute the norms of gradients, with one wait for the device."""
+        if not gradients:
+            return []
         if self._clip_norm is None:  # then nobody is told more than whether it is finite
-            norm = 0.0 if bool(gradient.isfinite().all()) else math.inf
-        else:
-            norm = float(torch.linalg.vector_norm(gradient))
+            finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).tolist()
+            return [0.0 if is_finite else OVERFLOW for is_finite in finite]
+        norms = torch.stack([torch.linalg.vector_norm(one).to(torch.float64) for one in gradients]).tolist()
+        return [self._told(norm, gradient) for norm, gradient in zip(norms, gradients, strict=True)]
+
+    def _told(self, norm: float, gradient: Tensor) -> float:
         overflowed = self._is_scaled and not math.isfinite(norm) and not bool(gradient.isfinite().all())
         return OVERFLOW if overflowed else norm
 

@@ -175,17 +175,12 @@ class HeldBlocks:
         """Clip the gradients of the blocks that are updated; returns whether the update is done, not skipped."""
         updated = {index: self._learning[index] for index in self._updating}
         if self.clipping is not None:
-            gradients = {
-                index: {name: value.grad for name, value in parameters.items() if value.grad is not None}
-                for index, parameters in updated.items()
-            }
             if coefficient is None:
-                norms = {index: self.clipping.norms(index, of_block) for index, of_block in gradients.items()}
+                norms = {index: self.clipping.norms(index, _gradients(of)) for index, of in updated.items()}
                 coefficient = self.clipping.coefficient(norms)
             if float(coefficient) == SKIP:
                 return False
-            for of_block in gradients.values():
-                self.clipping.scale(of_block.values(), coefficient)
+            self.clipping.scale((one for of in updated.values() for one in _gradients(of).values()), coefficient)
         if (clip_norm := self.recipe.optimizer.clip_norm) is not None and self.recipe.optimizer.clip == "block":
             for parameters in updated.values():
                 torch.nn.utils.clip_grad_norm_(parameters.values(), clip_norm, foreach=False)
@@ -284,3 +279,7 @@ class HeldBlocks:
 
 def _named(indices: tuple[int, ...]) -> str:
     return ", ".join(map(str, indices))
+
+
+def _gradients(parameters: Mapping[str, Tensor]) -> BlockGradients:
+    return {name: value.grad for name, value in parameters.items() if value.grad is not None}

@@ -12,7 +12,8 @@ from torch import nn
 from shared.events.worker import Computed
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.in_process_session import Turn
-from shared.execution.step_scheduler import Outgoing, StepScheduler
+from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain
 from shared.placement import Cargo, Crossing, Placement, StepPlan, Window, first_worker, held_blocks
 from shared.runtime.crossing_wire import ROLES

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from shared.concurrency.threads import Runner
 from shared.events import Events
 from shared.events.worker import StepComputed, WorkerDone, WorkerStops
+from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
 from shared.placement import Placement, Source, StepPlan, Window, held_blocks
 from shared.runtime.compute_loop import Samples
@@ -20,7 +21,7 @@ from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 from tests.support.linking import CHUNK_BYTES, Linking, Seconds
-from tests.support.placed import CPU, WatchedBlocks, chain_of, method, told_facts
+from tests.support.placed import CPU, WatchedBlocks, chain_of, method
 from tests.support.virtual import InlineWorker, Wire
 
 Batches = Sequence[tuple[Tensor, Tensor]]
@@ -152,7 +153,7 @@ class LinkedSession:
         self._heard = Heard()
         self.events: dict[str, Ends] = {}
         """By worker."""
-        self.plan = plan = StepPlan(placement, told_facts(next(iter(self.chains.values())), told))
+        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values())), told))
         self._told, self._how = told, method(backward)
         self._threads = {
             worker: Threads(InlineWorker(seconds) if computing is None else computing(worker), InlineWorker(seconds))

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.in_process_session import InProcessSession, Turn
 from shared.execution.model_facts import facts_of
-from shared.execution.step_scheduler import Outgoing, StepScheduler
+from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
-from shared.placement import ModelFacts, Placement, StepPlan, Tile, Window, held_blocks
+from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import Precision, Precisions
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -103,16 +104,6 @@ def in_process(
     return InProcessSession(chains, placement, told, method(backward, told.loss), CPU)
 
 
-def told_facts(chain: Chain, told: Recipe) -> ModelFacts:
-    """The facts of a chain that is trained by a recipe."""
-    return facts_of(
-        chain,
-        clipped_together=told.model_clip_norm is not None,
-        scaled=told.is_scaled,
-        label_tensors=told.label_tensors,
-    )
-
-
 def state_of(chains: dict[str, Chain], placement: Placement) -> dict[str, Tensor]:
     """The state of every block where its owner has it."""
     state: dict[str, Tensor] = {}
@@ -193,7 +184,7 @@ class LooseSession:
         self.most_unanswered = 0
         """Most steps that had begun at a worker and whose tensors it still needed."""
         self._placement, self._dice = placement, dice
-        self.plan = plan = StepPlan(placement, told_facts(next(iter(self.chains.values())), told))
+        self.plan = plan = StepPlan(placement, facts_of(next(iter(self.chains.values())), told))
         self.blocks = {
             worker: WatchedBlocks(
                 HeldBlocks(self.chains[worker], told, CPU, held_blocks(placement, worker), told.precision_of(worker)),

@@ -74,14 +74,7 @@ class PlacementJudge:
     @cached_property
     def model(self) -> ModelFacts:
         """Return the facts of the model that a placement needs."""
-        return facts_of(
-            self.chain,
-            clipped_together=self.recipe.model_clip_norm is not None,
-            scaled=self.recipe.is_scaled,
-            precisions=self.recipe.precisions,
-            merged=self.merged,
-            label_tensors=self.recipe.label_tensors,
-        )
+        return facts_of(self.chain, self.recipe, merged=self.merged)
 
     def read(self, wanted: pb.Placement) -> ActivePlacement:
         """Read and judge a placement. Computes. Raises ConfigError, ProtocolError or StatusError."""

@@ -14,7 +14,7 @@ from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads

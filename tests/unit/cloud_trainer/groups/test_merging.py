@@ -12,7 +12,7 @@ from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.merging import Merging
 from shared.concurrency.shared_worker import SharedWorker
 from shared.execution.shared_blocks import weights_of
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo, Crossing, Rows
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared.execution.step_scheduler import Outgoing
+from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo, Crossing, Rows
 from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
 from shared.runtime.resend_buffer import ResendBuffer

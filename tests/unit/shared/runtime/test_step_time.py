@@ -12,6 +12,7 @@ from torch import nn
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from benchmarks.planning.step_cost import step_cost
 from shared.concurrency.threads import WorkerThread
+from shared.execution.model_facts import facts_of
 from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.planning import (
     BlockCosts,
@@ -26,7 +27,7 @@ from shared.planning import (
 from shared.training.recipe import Recipe
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced
-from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe, told_facts
+from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
 from tests.support.virtual import Wire, run_virtually
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,7 +69,7 @@ class Timed:
 
     @property
     def model(self) -> ModelFacts:
-        return told_facts(chain_of(self.module), self.told)
+        return facts_of(chain_of(self.module), self.told)
 
     def _carried(self, link: Link) -> float:
         return self.carry.get(link) or self.carry.get(Link(link.listener, link.dialer), 1e-4)

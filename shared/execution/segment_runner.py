@@ -1,0 +1,240 @@
+"""The computation of one worker's segments: it takes what has come, runs the operations, and makes what is sent.
+
+Called from the compute thread, segment by segment, in the order that `StepScheduler` sees to.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from shared.execution.blocks import PlacedBlocks
+from shared.execution.crossing_types import CrossingTypes
+from shared.execution.pieces import Piece, gathered, rows_within
+from shared.execution.planned_segments import Learning, PlannedSegment, Updates
+from shared.execution.shared_blocks import WeightedPart
+from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
+from shared.model.features import Features, Gradients, Slots, features_of
+from shared.placement import (
+    Backward,
+    Cargo,
+    Clip,
+    Crossing,
+    Forward,
+    Loss,
+    Norms,
+    Route,
+    Rows,
+    StepPlan,
+    Sum,
+    Tile,
+)
+from shared.registry import is_lossy
+from shared.training.clipping import SKIP
+from shared.training.held_blocks import BlockGradients
+from shared.training.loss_scale import LossScale
+
+
+class SegmentRunner:
+    """The operations of one worker under one placement. Belongs to one thread."""
+
+    def __init__(self, plan: StepPlan, blocks: PlacedBlocks, own_scale: LossScale | None) -> None:
+        """own_scale: of the loss, where this worker tells it to the others."""
+        self._plan = plan
+        self._blocks = blocks
+        self._own_scale = own_scale
+        chain, recipe = blocks.held.chain, blocks.held.recipe
+        self._types = CrossingTypes(chain, recipe, plan.placement)
+        self._types_may_differ = bool(chain.types) or recipe.base_precision != "fp32"
+        """True if a tensor may have another type than it crosses in."""
+
+    def add_samples(self, state: StepInFlight, source: Rows, inputs: Slots, labels: Features) -> None:
+        """Begin a step with the samples of this worker's own. source: their rows in a whole batch."""
+        rows = self._scaled(source, state.samples)
+        state.tensors.add_feature(0, rows, inputs)
+        state.labels.append(tuple(Piece(rows, one) for one in labels))
+
+    def run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
+        """Run one segment of a step, for which all is there. Returns its sends."""
+        for crossing in segment.receives:
+            self._take(state, crossing, state.arrived.pop(crossing))
+        for operation in segment.computed:
+            match operation:
+                case Updates(blocks, at_once):
+                    taken = {} if at_once else {block: state.block_gradients.pop(block, {}) for block in blocks}
+                    self._blocks.update(state.step, blocks, taken, state.coefficient)
+                case Norms(blocks):
+                    self._measure(state, blocks)
+                case Clip():
+                    self._clip(state)
+                case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
+                    self._learn(state, stage, rows)
+                    if not updates_follow:
+                        _keep(state, self._blocks.take_gradients(stage))
+                case Forward(stage) if rows := self._rows(stage.rows, state):
+                    outputs = self._forward(state.step, operation, state.tensors.inputs(stage, rows))
+                    state.tensors.add_outputs(stage, rows, outputs)
+                case Loss(whole) if rows := self._rows(whole, state):
+                    self._compute_loss(state, rows)
+                case Backward(stage, _) if rows := self._rows(stage.rows, state):
+                    gradients = state.tensors.at_outputs(stage, rows)
+                    at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
+                    self._answer(state, stage, rows, at_inputs)
+                    _keep(state, of_blocks)
+                case Sum(block, parts):
+                    weighted = list(self._weighted(state, block, parts))
+                    state.block_gradients[block] = self._blocks.sum(block, weighted)
+        return self.sent(state, segment.sends)
+
+    def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
+        if isinstance(load, dict):
+            if crossing.cargo is Cargo.WEIGHTS:
+                self._blocks.take_weights(crossing.index, load)
+            else:
+                state.parts[crossing] = load
+            return
+        rows = self._scaled(crossing.rows, state.samples)
+        match crossing.cargo:
+            case Cargo.FEATURE:
+                state.tensors.add_feature(crossing.index, rows, load)
+            case Cargo.ERROR_GRADIENT:
+                for slot in crossing.slots:
+                    state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
+            case Cargo.LABEL:
+                state.labels.append(tuple(Piece(rows, one) for one in load))
+            case Cargo.NORMS if load[0] is not None:
+                state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
+            case Cargo.COEFFICIENT:
+                state.coefficient = load[0]
+            case Cargo.SCALE if load[0] is not None:
+                state.scale = float(load[0])
+
+    def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
+        taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
+        is_known = state.scale is not None
+        assert is_known or not self._blocks.held.recipe.is_scaled, "the scale comes before the norms"
+        gradients, norms = self._blocks.measure(state.step, taken, state.scale)
+        state.block_gradients |= gradients
+        state.norms |= norms
+
+    def _clip(self, state: StepInFlight) -> None:
+        state.coefficient = self._blocks.clipping.coefficient(state.norms)
+        if self._own_scale is not None and self._blocks.held.recipe.updates_after(state.step):
+            assert state.scale is not None, "it is known since the step has begun"
+            self._own_scale.note(state.step, state.scale, overflowed=float(state.coefficient) == SKIP)
+
+    def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
+        for slot, _, at, whole in self._plan.answers[stage]:
+            if part := self._rows(whole, state):
+                piece = rows_within(Piece(rows, at_inputs[slot]), part)
+                state.tensors.add_answer(stage.first, at, slot, piece)
+
+    def _forward(self, step: int, operation: Forward, inputs: Slots) -> Slots:
+        if not self._plan.training:
+            return self._blocks.evaluate(operation.stage, inputs)
+        return self._blocks.forward(step, operation.stage, inputs)
+
+    def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
+        inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
+        share = rows.count / state.samples
+        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
+        self._answer(state, stage, rows, at_inputs)
+
+    def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
+        outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
+        if not self._plan.training:
+            state.loss = self._blocks.evaluate_loss(outputs, labels)
+            return
+        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
+        last = self._plan.placement.blocks
+        state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
+
+    def _labels(self, state: StepInFlight, rows: Rows) -> Features:
+        return features_of(tuple(gathered(pieces, rows) for pieces in zip(*state.labels, strict=True)))
+
+    def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
+        for part in parts:
+            whole = part if isinstance(part, Rows) else part.rows
+            if rows := self._rows(whole, state):
+                of_part = (
+                    self._blocks.part(block, state.block_gradients.pop(block, {}))
+                    if isinstance(part, Rows)
+                    else state.parts.pop(part)
+                )
+                yield WeightedPart(of_part, rows.count)
+
+    def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Outgoing]:
+        """Make what a step sends."""
+        return [
+            Outgoing(state.step, state.samples, crossing, self._load(state, crossing), state.scale)
+            for crossing in sends
+        ]
+
+    def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
+        rows = self._scaled(crossing.rows, state.samples)
+        match crossing.cargo:
+            case Cargo.FEATURE if rows.count:
+                return self._typed(state.tensors.sent_feature(crossing, rows), crossing)
+            case Cargo.FEATURE:
+                # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
+                kinds = enumerate(self._types.specs(crossing.index))
+                return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in kinds)
+            case Cargo.LABEL:
+                # Of a part without samples, empty tensors of the kinds that they have.
+                return self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
+            case Cargo.ERROR_GRADIENT:
+                if not rows.count:
+                    return (None,) * len(self._types.specs(crossing.index))
+                return self._sent_gradient(state, crossing, rows)
+            case Cargo.WEIGHT_GRADIENT:
+                gradient = state.block_gradients.pop(crossing.index, {})
+                return self._blocks.part(crossing.index, gradient) if rows.count else {}
+            case Cargo.WEIGHTS:
+                return self._blocks.weights(crossing.index)
+            case Cargo.NORMS:
+                return (torch.cat([state.norms[block] for block in crossing.slots]),)
+            case Cargo.COEFFICIENT:
+                return (state.coefficient,)
+            case Cargo.SCALE:
+                return (torch.tensor([state.scale], dtype=torch.float64),)
+
+    def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
+        gradients = self._typed(state.tensors.sent_gradient(crossing, rows), crossing)
+        if state.scale is None:
+            return gradients
+        codec = self._plan.placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
+        if not is_lossy(codec):
+            return gradients
+        # A lossy codec makes an infinity finite, and what overflows would be hidden; of NaN it tells.
+        return tuple(
+            gradient if gradient is None else gradient.masked_fill(gradient.isinf(), math.nan) for gradient in gradients
+        )
+
+    def _typed(self, tensors: Slots, crossing: Crossing) -> Slots:
+        """The tensors in the types in which they cross."""
+        if not self._types_may_differ:
+            return tensors
+        return tuple(
+            tensor if tensor is None or tensor.dtype is spec.dtype else tensor.to(spec.dtype)
+            for tensor, spec in zip(tensors, self._types.specs(crossing.index), strict=True)
+        )
+
+    def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
+        """The rows of this batch; None where a short one leaves none."""
+        scaled = self._scaled(rows, state.samples)
+        return scaled if scaled.count else None
+
+    def _scaled(self, rows: Rows, samples: int) -> Rows:
+        return rows.scaled(samples, self._plan.placement.batch_size)
+
+
+def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:
+    """Keep gradients of blocks for their update. Two stages may have one of the same parameter, the later one first."""
+    for block, gradients in of_blocks.items():
+        kept = state.block_gradients.setdefault(block, {})
+        for name, gradient in gradients.items():
+            kept[name] = kept[name] + gradient if name in kept else gradient
+
+
+def _tensors(pieces: tuple[Piece, ...]) -> Features:
+    return features_of(tuple(piece.tensor for piece in pieces))
