@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
-from tests.chaos.run import Outcome, disturbed_run, expected_states
+from tests.chaos.run import Outcome, disturbed_run
+from tests.chaos.varieties import expected_states
 from tests.support import forked
 from tests.support.running import ROOT
 

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from benchmarks.net.relay import Fault as LinkFault
 from benchmarks.net.relay import Relay
@@ -24,13 +22,12 @@ from shared.training.step_log import check_steps
 from tests.chaos import sides
 from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BATCH_SIZE, BLOCKS, Document, draw, draw_changes, with_a_stateless
+from tests.chaos.placements import BLOCKS, Document, draw, draw_changes, with_a_stateless
+from tests.chaos.varieties import EXPERIMENT, STEPS, VARIETIES, Expected
 from tests.support.forked import Forked
-from tests.support.plain import plain_state
-from tests.support.plain_tiles import plain_tiles_state
-from tests.support.running import ALLOWED, edge_config, held_port
+from tests.support.running import ALLOWED, held_port
 
-STEPS, CHANGES_AT = 80, (7, 20, 33, 46, 60)
+CHANGES_AT = (7, 20, 33, 46, 60)
 STATELESS, STATELESS_EVERY = "far", 5
 """The trainer that alone is killed in every run whose seed is a multiple of this."""
 CANDIDATES_AT = 3
@@ -46,51 +43,11 @@ CHECKPOINT_STEPS = 8
 """Between two checkpoints, which drain the pipeline: more than K + 1, or it would never be full."""
 RUN_SECONDS = 300.0
 """A run that takes longer hangs, however busy the machine is."""
+TELLING_SECONDS = 10.0
 DELAY_SECONDS = 0.004
 """The delay of each direction, always: it makes a run long enough to be disturbed."""
 STALL_SECONDS, LEAST_CORRUPTED_BYTES = 0.6, 1500
 """Less than a feature, and more than a call that no checksum protects without TLS: a placement, above all."""
-EXPERIMENT = [
-    'data.train={factory="tests.support.samples:FlatDigits"}',
-    'data.test={factory="tests.support.samples:FlatDigits"}',
-    f"training.max_steps={STEPS}",
-    f"data.batch_size={BATCH_SIZE}",
-    "compute.threads=1",
-    'compute.device="cpu"',
-]
-PERCEPTRON = ('model.factory="shared.model.zoo:mlp"', "model.kwargs={depth=4, hidden=128}")
-SKIPPING = ('model.factory="tests.support.models.several:SkippingPerceptron"',)
-OVERFLOWING = (
-    'model.factory="tests.support.models.overflowing:overflowing"',
-    "model.kwargs={block=1, forwards=[11, 37, 38, 62]}",
-)
-BY_BLOCK = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'
-TOGETHER = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
-OF_TWO_BATCHES, BIASES = "training.accumulate_batches=2", 'model.learns=["*bias"]'
-
-
-class Variety(NamedTuple):
-    """A model, and the way of its updates."""
-
-    flags: tuple[str, ...]
-    may_be_divided: bool = True
-    """False where one process cannot yet run what workers share."""
-    has_stateless: bool = True
-    """False where every trainer has a state."""
-
-
-VARIETIES = (
-    Variety((*PERCEPTRON, BY_BLOCK)),
-    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES)),
-    Variety((*PERCEPTRON, BY_BLOCK, BIASES)),
-    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES, BIASES)),
-    Variety((*SKIPPING, BY_BLOCK), may_be_divided=False),
-    Variety((*OVERFLOWING, BY_BLOCK, 'training.precision="fp16"'), has_stateless=False),
-    Variety((*SKIPPING, TOGETHER, OF_TWO_BATCHES), may_be_divided=False),
-)
-"""Varieties of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all
-parameters, and of few beside a base that stays as it is, as with adapters; with several tensors between blocks; and in float16,
-where some gradients overflow."""
 
 
 @dataclass
@@ -115,30 +72,6 @@ class Outcome:
     worst: Worst = field(default_factory=Worst)
     loss: str = ""
     """Description of the loss; empty when nothing was lost."""
-
-
-class Expected(NamedTuple):
-    """The weights of an undisturbed run with K = 0; with more only the order of events decides them."""
-
-    whole: dict[str, Tensor]
-    divided: dict[str, Tensor]
-    """Weights where workers share blocks."""
-
-
-def expected_states(folder: Path) -> tuple[Expected, ...]:
-    """By one process each, for each of `VARIETIES`."""
-    torch.set_num_threads(1)
-    file = folder / "divided.json"
-    file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
-    trainers = 'trainers=[{name="near", address="127.0.0.1:1"}]'
-    placed = [f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]']
-    return tuple(
-        Expected(
-            plain_state(edge_config(*EXPERIMENT, *variety.flags)),
-            plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed)) if variety.may_be_divided else {},
-        )
-        for variety in VARIETIES
-    )
 
 
 class _Side:
@@ -184,6 +117,12 @@ class _Side:
     def stepped_at(self) -> float:
         """Return the time at which it last wrote a step down; 0 before the first."""
         return max((log.stat().st_mtime for log in (self._folder / "steps" / self._name).glob("*.steps")), default=0.0)
+
+    @property
+    def logged_bytes(self) -> int:
+        """The length of its log."""
+        log = self._folder / f"{self._name}.log"
+        return log.stat().st_size if log.exists() else 0
 
     def tell_threads(self) -> None:
         """Have the process write to its log what each of its threads does."""
@@ -284,9 +223,7 @@ async def _disturbed_run(
                 agent.start()
     except TimeoutError:
         outcome.loss = f"the run hangs ({folder})"
-        for side in (agent, *trainers):
-            side.tell_threads()
-        await asyncio.sleep(1.0)
+        await _tell_threads((agent, *trainers))
     finally:
         for task in tasks:
             task.cancel()
@@ -382,6 +319,17 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
     except StepLogError as wrong:
         return f"has not applied each step once: {wrong}"
     return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
+
+
+async def _tell_threads(sides: Sequence[_Side]) -> None:
+    """Have all write what their threads do, and wait until their logs have grown."""
+    before = {side: side.logged_bytes for side in sides}
+    for side in sides:
+        side.tell_threads()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TELLING_SECONDS):
+            while any(side.logged_bytes == length for side, length in before.items()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def _keep_up(trainer: _Side) -> None:

@@ -5,7 +5,8 @@ import pytest
 from tests.chaos.__main__ import STALENESS, chaos, table
 from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.run import CANDIDATES_AT, STEPS, wrong_steps
+from tests.chaos.run import CANDIDATES_AT, wrong_steps
+from tests.chaos.varieties import STEPS
 
 FEW_FAULTS, FAULTS, SEED = 20, 200, 1
 

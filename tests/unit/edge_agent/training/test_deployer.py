@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from edge_agent.control.pins import check_stands
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.pause import StepBoundary
 from shared.errors import StoppedError
 from shared.placement import at_cuts, hand_over, two_workers
+from shared.transport.rpc.status import StatusError
 
 START = two_workers("edge", "trainer", 1, 4, 8)
 
@@ -63,6 +65,13 @@ async def test_of_two_operators_the_later_counts_and_the_earlier_is_told(deploye
     assert deployer.placement.tiles == elsewhere(3).tiles
     with pytest.raises(StoppedError, match="another placement was asked for"):
         first.send(None)
+
+
+def test_an_operator_is_told_that_a_trainer_that_stops_is_left_first(deployer):
+    check_stands(deployer.want(elsewhere(2), Chooser.DRAIN))
+    with pytest.raises(StatusError, match="a trainer is about to stop, and its blocks go to another one first"):
+        check_stands(deployer.want(elsewhere(3), Chooser.OPERATOR))
+    assert deployer.placement.tiles == elsewhere(2).tiles
 
 
 def test_a_schedule_sets_its_part_of_whatever_is_wanted(deployer):

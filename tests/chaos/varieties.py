@@ -1,0 +1,81 @@
+"""The models and recipes of disturbed runs, and the weights with which each ends where nothing disturbs it."""
+
+import json
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tests.chaos.placements import BATCH_SIZE, draw
+from tests.support.plain import plain_state
+from tests.support.plain_tiles import plain_tiles_state
+from tests.support.running import edge_config
+
+STEPS = 80
+EXPERIMENT = [
+    'data.train={factory="tests.support.samples:FlatDigits"}',
+    'data.test={factory="tests.support.samples:FlatDigits"}',
+    f"training.max_steps={STEPS}",
+    f"data.batch_size={BATCH_SIZE}",
+    "compute.threads=1",
+    'compute.device="cpu"',
+]
+PERCEPTRON = ('model.factory="shared.model.zoo:mlp"', "model.kwargs={depth=4, hidden=128}")
+SKIPPING = ('model.factory="tests.support.models.several:SkippingPerceptron"',)
+OVERFLOWING = (
+    'model.factory="tests.support.models.overflowing:overflowing"',
+    "model.kwargs={block=1, forwards=[11, 37, 38, 62]}",
+)
+BY_BLOCK = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'
+TOGETHER = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
+OF_TWO_BATCHES, BIASES = "training.accumulate_batches=2", 'model.learns=["*bias"]'
+
+
+class Variety(NamedTuple):
+    """A model, and the way of its updates."""
+
+    flags: tuple[str, ...]
+    may_be_divided: bool = True
+    """False where one process cannot yet run what workers share."""
+    has_stateless: bool = True
+    """False where every trainer has a state."""
+
+
+VARIETIES = (
+    Variety((*PERCEPTRON, BY_BLOCK)),
+    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES)),
+    Variety((*PERCEPTRON, BY_BLOCK, BIASES)),
+    Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES, BIASES)),
+    Variety((*SKIPPING, BY_BLOCK), may_be_divided=False),
+    Variety((*OVERFLOWING, BY_BLOCK, 'training.precision="fp16"'), has_stateless=False),
+    Variety((*SKIPPING, TOGETHER, OF_TWO_BATCHES), may_be_divided=False),
+)
+"""Varieties of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all
+parameters, and of few beside a base that stays as it is, as with adapters; with several tensors between blocks; and in float16,
+where some gradients overflow."""
+
+
+class Expected(NamedTuple):
+    """The weights of an undisturbed run with K = 0; with more only the order of events decides them."""
+
+    whole: dict[str, Tensor]
+    divided: dict[str, Tensor]
+    """Weights where workers share blocks."""
+
+
+def expected_states(folder: Path) -> tuple[Expected, ...]:
+    """By one process each, for each of `VARIETIES`."""
+    torch.set_num_threads(1)
+    file = folder / "divided.json"
+    file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
+    trainers = 'trainers=[{name="near", address="127.0.0.1:1"}]'
+    placed = [f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]']
+    return tuple(
+        Expected(
+            plain_state(edge_config(*EXPERIMENT, *variety.flags)),
+            plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed)) if variety.may_be_divided else {},
+        )
+        for variety in VARIETIES
+    )
