@@ -79,6 +79,7 @@ class Deployer:
             self.placement, self.wish = placement, None
         else:
             self.wish, self.give_up_seconds = placement, give_up_seconds
+        return True
 
     def move_if_requested(self, *, done=True):
         if done:

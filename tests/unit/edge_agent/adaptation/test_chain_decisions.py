@@ -45,6 +45,7 @@ class Deployer:
     def want(self, placement, by, _give_up_seconds=None):
         assert by is Chooser.ENGINE
         self.wanted.append(placement)
+        return True
 
     @property
     def cuts(self):

@@ -146,3 +146,4 @@ class ChainDeployer(Deployer):
 
     def want(self, placement, by, _give_up_seconds=None):
         self.placement, self.chosen_by = placement, by
+        return True
