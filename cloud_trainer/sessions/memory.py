@@ -31,6 +31,11 @@ class Batches(NamedTuple):
     """Number of batches."""
     each_bytes: int
     """Bytes of each batch at its worst, all its copies included, its labels excluded."""
+    labels_ahead: int = 0
+    """Number of batches of which labels have come before they are in flight."""
+    ahead_bytes: int = 0
+    """Bytes of the samples that have come before, and of what is kept for steps that are computed before; all their copies
+    included, labels excluded."""
 
 
 class Uses(NamedTuple):
@@ -70,10 +75,10 @@ class SessionMemory:
         self._limits.check_staleness(staleness, codecs)
         self.check(uses)
 
-    def max_staleness(self, each_bytes: int) -> int:
-        """Return the largest K for which memory holds batches of so many bytes. The limit of all sessions bounds it."""
-        each = self._of_each(each_bytes)
-        room = self._limits.session_bytes - self._total(Batches(1, each_bytes))
+    def max_staleness(self, batches: Batches) -> int:
+        """Return the largest K for which memory holds such batches. The limit of all sessions bounds it."""
+        each = self._of_each(batches.each_bytes)
+        room = self._limits.session_bytes - self._total(batches._replace(in_flight=1))
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
     def take_labels(self, count: int, uses: Uses) -> None:
@@ -137,7 +142,8 @@ class SessionMemory:
     def _total(self, batches: Batches) -> int:
         moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
         beyond = max(moving_bytes - self._state_bytes, 0)
-        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + beyond
+        ahead = batches.ahead_bytes + batches.labels_ahead * COPIES * self._label_bytes
+        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + ahead + beyond
 
     def _of_each(self, each_bytes: int) -> int:
         return each_bytes + COPIES * self._label_bytes

@@ -62,7 +62,7 @@ class Session:
     @property
     def max_staleness(self) -> int:
         """Return the largest K that the session may have under the placement in force."""
-        return self.memory.max_staleness(self.worker.uses.trained.each_bytes)
+        return self.memory.max_staleness(self.worker.uses.trained)
 
     def run_of(self, evaluation: int) -> PlacementExecutor:
         """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""

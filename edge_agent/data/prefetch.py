@@ -72,6 +72,11 @@ class Prefetcher:
         return len(self._ready)
 
     @property
+    def holds_one(self) -> bool:
+        """See `BatchSource`."""
+        return bool(self._ready)
+
+    @property
     def is_ready(self) -> bool:
         """See `BatchSource`."""
         return bool(self._ready) or self._reads_now

@@ -64,6 +64,7 @@ class Workload:
             accumulate_batches=training.accumulate_batches,
             checkpoint_activations=training.checkpoint_activations,
             label_tensors=len(label_tensors(first.labels)),
+            samples_ahead=data.ahead,
             output=config.model.output,
             frozen=config.model.frozen,
             learns=config.model.learns,

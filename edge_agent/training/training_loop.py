@@ -212,10 +212,10 @@ class TrainingLoop:
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
-        async with self.step_runner.batches_from(self._worker.run.window.begun, steps) as batches:
+        async with self.step_runner.batches_from(self._worker.run.window.fed, steps) as batches:
             # Finish the batches that a lost link has left.
-            begun = self._worker.run.window.begun
-            await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(begun))
+            taken = self._worker.run.window.fed
+            await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:

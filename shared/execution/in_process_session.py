@@ -81,6 +81,7 @@ class InProcessSession:
     def _place(self, placement: Placement) -> None:
         self._placement, method = placement, self._method
         plans = PlacementPlan.of(placement, self._model)
+        self._samples_ahead = plans.training.samples_ahead
         blocks = {name: PlacedBlocks(self._held[name], plans.training, name, method) for name in placement.workers}
         self._windows = {name: Window(plans.training, name) for name in placement.workers}
         self._steps = {name: StepScheduler(window, blocks[name]) for name, window in self._windows.items()}
@@ -119,7 +120,8 @@ class InProcessSession:
         for step in range(first_step, stop_step):
             if len(under_way) > self._placement.staleness:
                 yield from self._ending(under_way.popleft())
-            self._begin(step, next(batches))
+            self._feed(step, next(batches))
+            self._begin(step)
             under_way.append(step)
             self._pump(self._may_end(None))
         while under_way:
@@ -165,7 +167,8 @@ class InProcessSession:
         for turn in turns:
             if turn.step not in begun:
                 begun.add(turn.step)
-                self._begin(turn.step, next(batches))
+                self._feed(turn.step, next(batches))
+                self._begin(turn.step)
             work = self._work(turn.worker, turn.step, turn.segment)
             assert work is not None, f"{turn} comes before what it needs"
             self._do(self._steps[turn.worker], work)
@@ -188,14 +191,17 @@ class InProcessSession:
         left = {worker: deque(order) for worker, order in orders.items()}
         next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
         _move(self._windows, first_step)
-        begun, went_on = first_step, True
+        fed, begun, went_on = first_step, first_step, True
         while went_on:
             went_on = False
             for worker, order in left.items():
                 while order and order[0] < len(next_steps[worker]):
                     step = next_steps[worker][order[0]]
-                    while begun <= step and self._may_begin(begun) and (batch := next(batches, None)) is not None:
-                        self._begin(begun, batch)
+                    while fed <= step and self._may_feed(fed) and (batch := next(batches, None)) is not None:
+                        self._feed(fed, batch)
+                        fed += 1
+                    while begun <= step and begun < fed and self._may_begin(begun):
+                        self._begin(begun)
                         begun += 1
                     if (work := self._work(worker, step, order[0])) is None:
                         break
@@ -211,7 +217,9 @@ class InProcessSession:
     def evaluate(self, inputs: Inputs, labels: BatchLabels) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
         _move(self._judging, 0)
-        under_way = deque(self._enter(self._judges, 0, inputs, labels))
+        under_way = deque(self._fed(self._judges, 0, inputs, labels))
+        for worker in self._sources:
+            under_way += self._judges[worker].begin(0)
         losses: list[BatchLoss] = []
         while True:
             for steps in self._judges.values():
@@ -238,12 +246,21 @@ class InProcessSession:
         """Tell whether a batch could begin: what is known then, as the scale of its loss, may follow from earlier steps."""
         return all(step - self._windows[name].cleared <= self._windows[name].ahead for name in self._sources)
 
-    def _begin(self, step: int, batch: Batch) -> None:
+    def _may_feed(self, step: int) -> bool:
+        """Tell whether the samples of a batch could leave: a worker that has them may have gone on before the batch began."""
+        return self._may_begin(step - self._samples_ahead)
+
+    def _feed(self, step: int, batch: Batch) -> None:
         self._losses[step] = []
-        for one in self._enter(self._steps, step, *batch):
+        for one in self._fed(self._steps, step, *batch):
             self._deliver(one)
 
-    def _enter(
+    def _begin(self, step: int) -> None:
+        for worker in self._sources:
+            for one in self._steps[worker].begin(step):
+                self._deliver(one)
+
+    def _fed(
         self, steps: Mapping[str, StepScheduler], step: int, inputs: Inputs, labels: BatchLabels
     ) -> list[Outgoing]:
         outgoing: list[Outgoing] = []
@@ -252,7 +269,7 @@ class InProcessSession:
         for worker, whole in self._sources.items():
             rows = whole.scaled(samples, self._placement.batch_size)
             own, own_labels = (tuple(rows_of(one, rows) for one in each) for each in (features, told))
-            outgoing += steps[worker].begin(step, samples, own, own_labels)
+            outgoing += steps[worker].feed(step, samples, own, own_labels)
         return outgoing
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:

@@ -31,6 +31,7 @@ def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False
         scaled=recipe.is_scaled,
         precisions=recipe.precisions,
         label_tensors=recipe.label_tensors,
+        samples_ahead=recipe.samples_ahead,
     )
 
 

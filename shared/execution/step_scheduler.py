@@ -60,7 +60,9 @@ class StepScheduler:
         self.receives = frozenset(one.crossing for one in operations if isinstance(one, Receive))
         """Crossings that come to this worker in every step."""
         sent_first, rest = segments(operations)
-        self._sent_first = tuple(one.crossing for one in sent_first if isinstance(one, Send))
+        sends = [one.crossing for one in sent_first if isinstance(one, Send)]
+        self._sent_ahead = tuple(one for one in sends if one in plan.sent_ahead)
+        self._sent_first = tuple(one for one in sends if one not in plan.sent_ahead)
         self._segments = planned(rest, plan.model)
         self._first_segments = [number for number, segment in enumerate(self._segments) if not segment.after]
         self._next_segments = _followers(self._segments)
@@ -107,8 +109,8 @@ class StepScheduler:
         """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
-    def begin(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Outgoing]:
-        """Begin a batch with this worker's samples. Returns the sends that need no computation.
+    def feed(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Outgoing]:
+        """Take this worker's samples of a batch, which begins later. Returns the sends that may go before it begins.
 
         samples: of the whole batch. inputs, labels: the rows of this worker's source. Raises DataError for labels of another
         number of tensors than in the first batch.
@@ -119,13 +121,19 @@ class StepScheduler:
                 f"the labels of a batch are {len(labels)} tensors, and those of the first batch of data.train {expected}; all "
                 "batches must be alike"
             )
-        self._window.begin(step)
+        self._window.feed(step)
         state = self._state(step, samples)
+        self._runner.add_samples(state, self._source, inputs, labels)
+        return self._runner.sent(state, self._sent_ahead)
+
+    def begin(self, step: int) -> list[Outgoing]:
+        """Begin a batch whose samples are here. Returns the other sends that need no computation."""
+        self._window.begin(step)
+        state = self._steps[step]
         state.has_begun = True
         if (loss_scale := self._own_scale) is not None:
             first = self._blocks.held.recipe.first_of_update(step)
             state.scale = loss_scale.before(max(first - self._window.ahead, self._window.first))
-        self._runner.add_samples(state, self._source, inputs, labels)
         outgoing = self._runner.sent(state, self._sent_first)
         if not self._segments:  # it has samples and nothing to compute
             self._end(step)
@@ -134,6 +142,8 @@ class StepScheduler:
     def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
         """Something has come, decoded."""
         self._state(step, samples).arrived[crossing] = load
+        if crossing not in self._window.plan.sent_ahead:
+            self._note_begun(step)
 
     def next_work(self) -> Work | None:
         """Choose the next work, if there is any: first what the exchange of shared blocks waits for; then work that receives
@@ -163,7 +173,11 @@ class StepScheduler:
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
         ends_step = state.step >= self._first and len(state.done) + 1 == len(self._segments)
-        return Work(state.step, number, segment.name, ends_step, lambda: self._runner.run(state, segment))
+        return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
+
+    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
+        self._note_begun(state.step)
+        return self._runner.run(state, segment)
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -203,9 +217,12 @@ class StepScheduler:
             state = self._steps[step] = StepInFlight(
                 step, samples, self._source is None, list(self._first_segments), StepTensors(self._window.plan.model)
             )
-            if state.has_begun:
-                self._window.begin(step)
         return state
+
+    def _note_begun(self, step: int) -> None:
+        """Count a step as begun where no samples enter: something of it is there or was computed, beside samples ahead."""
+        if self._source is None and step >= self._window.begun:
+            self._window.begin(step)
 
     def _may_run(self, state: StepInFlight, number: int) -> bool:
         if not state.has_begun:

@@ -40,11 +40,13 @@ class ArrivalWindow:
         next_step = self._next_steps[crossing]
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
-        latest = self.window.latest
+        latest = self.window.latest_of(crossing)
         if step > latest:
+            plan = self.window.plan
+            before = f", samples come {plan.samples_ahead} steps before," if crossing in plan.sent_ahead else ""
             raise ProtocolError(
-                f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness} and step "
-                f"{latest - self.window.ahead} is not answered, so step {latest} is the latest that may come"
+                f"{cargo} {index} of step {step} came from {sender!r}; K is {self._placement.staleness}{before} and step "
+                f"{self.window.answered} is not answered, so step {latest} is the latest that may come"
             )
         expected = self._samples.get(step)
         if not 1 <= samples <= self._placement.batch_size or samples != (expected or samples):

@@ -64,6 +64,8 @@ class ModelFacts:
     """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
     label_tensors: int = 1
     """Number of tensors that the labels of a batch are."""
+    samples_ahead: int = 0
+    """Steps whose samples and labels may leave before K lets them begin."""
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -197,6 +197,15 @@ class Waiting:
                 return ends
         return None
 
+    def is_bounded(self, worker: str, segment: int) -> bool:
+        """Tell whether a segment that goes forward in step t waits for an answer of every other worker in step t - K - 1.
+
+        Then it needs no leave to begin: it is nowhere more than K steps ahead.
+        """
+        reached = set[tuple[str, int]]()
+        self._reach(reached, worker, self._orders[worker].behind[segment])
+        return {(name, last) for name, last in self._answers.items() if name != worker} <= reached
+
     def _reach(self, reached: set[tuple[str, int]], worker: str, of_worker: Iterable[int]) -> None:
         to_visit = [(worker, segment) for segment in of_worker]
         while to_visit:

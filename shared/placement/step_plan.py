@@ -1,12 +1,13 @@
 """All that follows from a placement of a model for one step, worked out once, in time and memory that grow with its parts."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from shared.placement.derived import Crossing, answers, first_worker, flow_of, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
 from shared.placement.norms import norm_crossings, scale_crossings, scaling_worker
-from shared.placement.programs import Program, programs_of
+from shared.placement.programs import Program, Receive, Send, programs_of
 from shared.placement.reports import report_parents, reports_heard
 from shared.placement.segments import Waiting, segments
 from shared.placement.stateless import stateless_workers
@@ -44,7 +45,8 @@ class StepPlan:
         self.ahead = steps_ahead(placement, flow, training=training, merged=model.merged)
         """Number of steps that may have begun beyond the oldest that some worker is still computing; see `steps_ahead`."""
         self._programs = programs_of(placement, model, flow, training=training)
-        waiting = Waiting({name: segments(whole)[1] for name, whole in self._programs.items()})
+        of_workers = {name: segments(whole) for name, whole in self._programs.items()}
+        waiting = Waiting({name: rest for name, (_, rest) in of_workers.items()})
         self.waited = {source.worker: waiting.for_all(source.worker) for source in placement.sources}
         """By each worker that begins steps, the segments after which it has waited for all others; see `Waiting.for_all`."""
         self.unaware = frozenset(name for name, waited in self.waited.items() if waited is None)
@@ -53,6 +55,16 @@ class StepPlan:
         self.most_under_way = self.ahead + 1 + bool(come_late or (training and model.merged))
         """The most steps that any worker has under way: one more, where new weights, or the coefficient of an update, come
         while the next step is computed."""
+        self.sent_ahead = (
+            _sent_ahead(of_workers, waiting) if training and model.samples_ahead else frozenset[Crossing]()
+        )
+        """Samples and labels that may leave before K lets their step begin: nothing has to be computed for them."""
+        most_ahead = max(placement.staleness + model.samples_ahead - self.ahead, 0)
+        self.samples_ahead = most_ahead if self.sent_ahead else 0
+        """Number of steps that they may leave before."""
+        self.runs_ahead = self.samples_ahead * any(one.cargo is Cargo.FEATURE for one in self.sent_ahead)
+        """Number of steps that workers with such samples may compute before these steps have begun where samples enter: they
+        wait for all others by themselves."""
         self._parents = report_parents(first_worker(placement), self.links)
         exchanging = {worker for one in (*flow.norms, *flow.scales) for worker in (one.sender, one.receiver)}
         stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
@@ -84,6 +96,22 @@ class StepPlan:
     def reports_heard(self, worker: str) -> dict[str, frozenset[str]]:
         """By peer, the workers whose reports of steps that are done a worker hears from there; see `reports_heard`."""
         return self._heard[worker]
+
+
+def _sent_ahead(of_workers: Mapping[str, tuple[Program, tuple[Program, ...]]], waiting: Waiting) -> frozenset[Crossing]:
+    """All labels that go with nothing computed, and samples where they begin no step too early; see `Waiting.is_bounded`."""
+    found: set[Crossing] = set()
+    for sent_first, _ in of_workers.values():
+        for one in sent_first:
+            match one:
+                case Send(Crossing(cargo=Cargo.LABEL) as crossing):
+                    found.add(crossing)
+                case Send(Crossing(cargo=Cargo.FEATURE, receiver=receiver) as crossing):
+                    _, rest = of_workers[receiver]
+                    used = next(number for number, segment in enumerate(rest) if Receive(crossing) in segment)
+                    if waiting.is_bounded(receiver, used):
+                        found.add(crossing)
+    return frozenset(found)
 
 
 class PlacementPlan(NamedTuple):

@@ -34,7 +34,9 @@ class Window:
         self.ahead = plan.ahead
         """Number of steps that may have begun beyond the oldest under way: K, wherever anything can be stale."""
         self.begun = first_step
-        """Step that begins next here; where no samples enter, the first for which nothing has come."""
+        """Step that begins next here; where no samples enter, the first for which nothing has come but samples ahead."""
+        self.fed = first_step
+        """Step whose samples are taken next here, where samples enter: they may be taken before the step begins."""
         self.answered = first_step
         """First step for which others may wait for this worker."""
         self.cleared = first_step
@@ -53,7 +55,7 @@ class Window:
         self._stateless = tuple(name for name in self._others if name in plan.stateless)
         """Others that may begin again; see `may_begin`."""
         sources = {source.worker for source in plan.placement.sources}
-        self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1
+        self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1 + plan.runs_ahead
         """Number of steps that another worker may have done and that have not begun here; None where none begins here."""
 
     # Admission.
@@ -66,6 +68,10 @@ class Window:
         may_be_repeated = all(step - self._others[name] < most for name in self._stateless)
         return is_followed and may_be_repeated and step - self._oldest <= self.ahead and step - self.done < most
 
+    def may_feed(self, step: int) -> bool:
+        """Tell whether the samples of `step`, which are the next, may be taken now where samples enter."""
+        return self.may_begin(step - self.plan.samples_ahead)
+
     @property
     def repeated(self) -> int:
         """Return the oldest step that a worker without a state may not have done. Where samples enter."""
@@ -73,15 +79,19 @@ class Window:
 
     @property
     def latest(self) -> int:
-        """Return the latest step of which anything may come to this worker."""
+        """Return the latest step of which anything may come to this worker, beside samples and labels ahead."""
         latest = self.answered + self.ahead
         if self.life:  # others may be as far ahead of one that has lost all as `repeated` says
-            latest = max(latest, max(self.done, self.first) + self.plan.most_under_way - 1)
+            latest = max(latest, max(self.done, self.first) + self.plan.most_under_way + self.plan.runs_ahead - 1)
         return latest
+
+    def latest_of(self, crossing: Crossing) -> int:
+        """Return the latest step of which a crossing may come to this worker."""
+        return self.latest + (self.plan.samples_ahead if crossing in self.plan.sent_ahead else 0)
 
     def may_be_done_elsewhere(self, step: int) -> bool:
         """Tell whether another worker can have done `step`, as far as this one knows by its own samples."""
-        return self._lead is None or step < self.begun + self._lead
+        return self._lead is None or step < (self.fed if self.plan.runs_ahead else self.begun) + self._lead
 
     def next_of(self, worker: str) -> int:
         """Return the first step that a worker whose reports come here has not reported as done."""
@@ -127,6 +137,11 @@ class Window:
 
     # Progress.
 
+    def feed(self, step: int) -> None:
+        """Count the samples of a step as taken."""
+        assert step == self.fed, f"the samples of step {self.fed} are next"
+        self.fed = step + 1
+
     def begin(self, step: int) -> None:
         """Count a step as begun."""
         assert step == self.begun, f"step {self.begun} begins next"
@@ -168,4 +183,4 @@ class Window:
     def move_to(self, step: int) -> None:
         """Go on with `step`, with nothing under way: the others have done all before it without this worker."""
         assert not self.under_way, "nothing is under way"
-        self.first = self.done = self.cleared = self.answered = self.begun = self.told = step
+        self.first = self.done = self.cleared = self.answered = self.begun = self.fed = self.told = step

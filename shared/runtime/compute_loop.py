@@ -18,6 +18,7 @@ from shared.execution.failures import translate_failures
 from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.features import Features
+from shared.placement import Cargo
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.step_record import StepRecord
 from shared.training.device import synchronise
@@ -43,6 +44,10 @@ class BatchSource(Protocol):
     """The source of a worker's samples, batch after batch."""
 
     @property
+    def holds_one(self) -> bool:
+        """Tell whether a batch is read. Asked on the compute thread."""
+
+    @property
     def is_ready(self) -> bool:
         """Tell whether `make_ready` would find a batch, or read one. Asked on the event loop and on the compute thread."""
 
@@ -58,7 +63,7 @@ class BatchSource(Protocol):
 
 
 class Begun(NamedTuple):
-    """A batch has begun."""
+    """A batch has begun, or its samples leave before."""
 
     step: int
     outgoing: list[Outgoing]
@@ -121,28 +126,29 @@ class ComputeLoop:
         self._cleared_at: dict[int, int] = {}
         """Staleness of each step that is cleared and not done. The compute thread's own."""
         self._feeding = threading.Lock()
-        """Lock held while a batch begins, so that the end of feeding knows the batches that have begun."""
+        """Lock held while a batch is taken, so that the end of feeding knows the batches that are taken."""
         self._source: BatchSource | None = None
-        self._stop_step = window.begun
+        self._stop_step = window.fed
         self._is_computing = False
 
     def feed(self, source: BatchSource, stop_step: int) -> None:
         """Begin batches of a source, the steps before `stop_step`, as soon as each is ready and the window lets it.
 
-        A batch that waits for that begins the moment that it may, before this worker turns to anything else.
+        A batch that waits for that begins the moment that it may, before this worker turns to anything else. Its samples leave
+        before, where they may.
         """
         with self._feeding:
             self._source, self._stop_step = source, stop_step
         self._changed.set()
 
     def feed_until(self, stop_step: Callable[[int], int]) -> int:
-        """Begin no batch from a step on, until the next `feed`; returns the step.
+        """Take no batch from a step on, until the next `feed`; returns the step. Batches that are taken begin all the same.
 
-        stop_step: this step, given that which would begin next.
+        stop_step: this step, given that which would be taken next.
         """
         with self._feeding:
-            self._stop_step = stop_step(self._window.begun)
-            if self._stop_step == self._window.begun:
+            self._stop_step = stop_step(self._window.fed)
+            if self._stop_step == self._window.fed:
                 self._source = None
             return self._stop_step
 
@@ -189,8 +195,8 @@ class ComputeLoop:
         raise self._results.failure
 
     def _may_begin_now(self) -> bool:
-        source = self._source_to_begin()
-        return source is not None and source.is_ready
+        source = self._source_to_take()
+        return self._has_begin_due() or (source is not None and source.is_ready)
 
     # The rest runs on the compute thread.
 
@@ -210,8 +216,9 @@ class ComputeLoop:
                 return self._steps.next_work() is not None
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
+        self._take_ahead(reads=True)  # while nothing else can be computed
         if (source := self._source) is not None:
-            self._make_ready(source)  # while nothing else can be computed
+            self._make_ready(source)
         return False
 
     @property
@@ -246,21 +253,53 @@ class ComputeLoop:
             self._steps.deliver(*arrived)
             self._record.note_load(arrived.step, arrived.crossing, arrived.load)
 
-    def _source_to_begin(self) -> BatchSource | None:
-        """The source of which a batch may begin; None where none may. Also on the event loop."""
-        may_begin = self._window.begun < self._stop_step and self._window.may_begin(self._window.begun)
-        return self._source if may_begin else None
+    def _has_begin_due(self) -> bool:
+        """Tell whether a batch may begin whose samples are taken. Also on the event loop."""
+        return self._window.begun < self._window.fed and self._window.may_begin(self._window.begun)
+
+    def _source_to_take(self) -> BatchSource | None:
+        """The source of which a batch may be taken; None where none may. Also on the event loop."""
+        may_take = self._window.fed < self._stop_step and self._window.may_feed(self._window.fed)
+        return self._source if may_take else None
 
     def _begin_batches(self) -> bool:
-        """Begin all that may begin and are ready; returns whether any has begun."""
-        first = self._window.begun
+        """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
+        first, window = self._window.begun, self._window
+        while not self._results.is_full:
+            if window.begun == window.fed and window.may_begin(window.begun):
+                self._take()
+            if not self._has_begin_due():
+                break
+            self._begin(window.begun)
+        self._take_ahead(reads=False)
+        return window.begun > first
+
+    def _take_ahead(self, *, reads: bool) -> None:
+        """Take batches whose samples may leave before they begin. reads: also those that are not read."""
         while (
-            (source := self._source_to_begin()) is not None and not self._results.is_full and self._make_ready(source)
+            self._window.plan.samples_ahead
+            and (source := self._source_to_take()) is not None
+            and (reads or source.holds_one)
+            and not self._results.is_full
+            and self._take()
         ):
-            with self._feeding:
-                if self._source_to_begin() is source:  # else the feeding ended while the batch was read; it stays ready
-                    self._begin(self._window.begun, source.take())
-        return self._window.begun > first
+            pass
+
+    def _take(self) -> bool:
+        """Take the next batch, if it may be taken and is ready; returns whether it was."""
+        if (source := self._source_to_take()) is None or not self._make_ready(source):
+            return False
+        with self._feeding:
+            if self._source_to_take() is not source:  # the feeding ended while the batch was read; it stays ready
+                return False
+            step, batch = self._window.fed, source.take()
+            outgoing = self._steps.feed(step, batch.whole, batch.inputs, batch.labels)
+        self._record.note(step, "samples", (*batch.inputs, *batch.labels))
+        if outgoing:
+            self._results.put(Begun(step, outgoing, ends_step=False))
+        if any(one.crossing.cargo is Cargo.FEATURE for one in outgoing):
+            self._tell_at_once()  # before this worker computes: samples take a link longer than anything else
+        return True
 
     def _make_ready(self, source: BatchSource) -> bool:
         """Prepare as `BatchSource` says. Awaited results are reported before a long read."""
@@ -268,9 +307,8 @@ class ComputeLoop:
             self._tell_at_once()
         return source.make_ready()
 
-    def _begin(self, step: int, batch: Samples) -> None:
-        outgoing = self._steps.begin(step, batch.whole, batch.inputs, batch.labels)
-        self._record.note(step, "samples", (*batch.inputs, *batch.labels))
+    def _begin(self, step: int) -> None:
+        outgoing = self._steps.begin(step)
         ends_step = self._window.done > step
         if ends_step:
             self._record.write(step)

@@ -55,9 +55,10 @@ class LinkEnd:
         self._emit = emit
         plan, worker = window.plan, window.worker
         leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
-        most_ahead = plan.most_under_way if window.life else 0
+        most_repeated = plan.most_under_way + plan.runs_ahead
+        most_ahead = most_repeated if window.life else 0
         self._outbox = Outbox(leaving, window.first, _own_feature(plan.program(worker), peer), most_ahead)
-        self._kept_steps = plan.most_under_way if peer in plan.stateless else 0
+        self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
@@ -221,7 +222,9 @@ class LinkEnd:
         else:
             self._announced.pop(crossing, None)
         # A peer at this step has long had the tensors of the workers that are furthest behind.
-        self._outbox.forget_before(step + 1 - self._window.plan.most_under_way)
+        plan = self._window.plan
+        at = step - plan.samples_ahead if crossing in plan.sent_ahead else step
+        self._outbox.forget_before(at + 1 - (self._kept_steps or plan.most_under_way))
 
     def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
         """Agree to a tensor, at once if it looks as the one before it."""
@@ -249,7 +252,7 @@ class LinkEnd:
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
-            if items := self._outbox.next():
+            if items := self._outbox.next(self._window.begun):
                 await self._send(stream, items)
             elif self.reports.are_due:
                 await stream.write(self.reports.take())

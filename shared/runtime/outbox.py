@@ -1,6 +1,7 @@
 """The items that one end of a link has to send, in their order, each kept until the peer needs it no more."""
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shared.codec import Encoded
@@ -77,11 +78,12 @@ class Outbox:
         self._items[outgoing.crossing].keep(outgoing.step, item)
         self._look_at(outgoing.crossing)
 
-    def next(self) -> tuple[Item, ...]:
-        """Return the items to send next, together: of those that wait, the most urgent; labels with their feature."""
-        for _, crossing in self._ready:
-            if (item := self._items[crossing].first_unsent()) is None:
-                continue  # The peer again waits for a tensor that it had, and that is forgotten.
+    def next(self, begun: int) -> tuple[Item, ...]:
+        """Return the items to send next, together: of those that wait, the most urgent; labels with their feature.
+
+        begun: step that begins next here. Samples and labels from this step on wait for everything else.
+        """
+        for item in self._waiting(begun):
             if not item.waits or self._labelled is None:
                 return (item,)
             feature = self._items[self._labelled].first_unsent()
@@ -90,6 +92,18 @@ class Outbox:
             if self._items[self._labelled].sent_step > item.step:  # A lost stream has brought the feature alone.
                 return (item,)
         return ()
+
+    def _waiting(self, begun: int) -> Iterator[Item]:
+        """The first item of each crossing of which something waits, in their order."""
+        ahead: list[Item] = []
+        for _, crossing in self._ready:
+            if (item := self._items[crossing].first_unsent()) is None:
+                continue  # The peer again waits for a tensor that it had, and that is forgotten.
+            if item.step < begun:
+                yield item
+            else:
+                ahead.append(item)
+        yield from ahead
 
     def _look_at(self, crossing: Crossing) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""

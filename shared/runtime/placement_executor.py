@@ -196,12 +196,12 @@ class PlacementExecutor:
         self._compute_loop.feed(source, stop_step)
 
     def feed_to_boundary(self) -> int:
-        """Begin no batch beyond the next boundary, until the next `feed`; returns its step, see `Recipe.boundary_from`."""
+        """Take no batch beyond the next boundary, until the next `feed`; returns its step, see `Recipe.boundary_from`."""
         return self._compute_loop.feed_until(self._blocks.held.recipe.boundary_from)
 
     def feed_no_more(self) -> None:
-        """Begin no batch any more, until the next `feed`."""
-        self._compute_loop.feed_until(lambda begun: begun)
+        """Take no batch any more, until the next `feed`."""
+        self._compute_loop.feed_until(lambda taken: taken)
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from shared.bounds import MOST_LABEL_TENSORS
+from shared.bounds import MOST_LABEL_TENSORS, MOST_SAMPLES_AHEAD
 from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import Learning
@@ -69,6 +69,8 @@ class Recipe(Section):
     """A backward computes the forward of each block again, in place of keeping what it has computed."""
     label_tensors: Annotated[int, Field(ge=1, le=MOST_LABEL_TENSORS)] = 1
     """Number of tensors that the labels of a batch are."""
+    samples_ahead: Annotated[int, Field(ge=0, le=MOST_SAMPLES_AHEAD)] = 0
+    """Steps whose samples and labels may leave before they begin."""
     output: str | None = None
     """Entry of the model's output that the loss takes, where that is a dictionary."""
     frozen: tuple[str, ...] = ()

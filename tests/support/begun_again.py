@@ -174,7 +174,10 @@ class Replay:
 
     def _begin(self, step: int, inputs: torch.Tensor, labels: torch.Tensor) -> None:
         for source in self._session.placement.sources:
-            for one in self._steps[source.worker].begin(step, len(labels), (inputs.clone(),), (labels.clone(),)):
+            steps = self._steps[source.worker]
+            for one in steps.feed(step, len(labels), (inputs.clone(),), (labels.clone(),)):
+                self._send(one)
+            for one in steps.begin(step):
                 self._send(one)
 
     def _send(self, one: Outgoing) -> None:

@@ -81,6 +81,11 @@ class Given:
         ]
 
     @property
+    def holds_one(self) -> bool:
+        """See `BatchSource`."""
+        return self.is_ready
+
+    @property
     def is_ready(self) -> bool:
         """See `BatchSource`."""
         return bool(self._left)

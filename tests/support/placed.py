@@ -75,6 +75,7 @@ def recipe(
     checkpoint_activations: bool = False,
     accumulate_batches: int = 1,
     clip: str = "block",
+    samples_ahead: int = 0,
 ) -> Recipe:
     return Recipe(
         optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, clip=clip, groups=GROUPS),
@@ -84,6 +85,7 @@ def recipe(
         precision=precision,
         checkpoint_activations=checkpoint_activations,
         accumulate_batches=accumulate_batches,
+        samples_ahead=samples_ahead,
         steps_per_epoch=10,
         total_steps=30,
     )
@@ -202,15 +204,21 @@ class LooseSession:
         """All batches, to the end."""
         begun = {source.worker: 0 for source in self._placement.sources}
         while True:
+            fed = {worker: self._windows[worker].fed for worker in begun}
             moves = [("begin", worker) for worker in begun if self._may_begin(worker, begun, len(batches))]
+            moves += [("feed", worker) for worker in begun if self._may_feed(worker, begun, len(batches))]
             moves += [("work", worker) for worker, steps in self._steps.items() if steps.next_work() is not None]
             moves += [("mail", link) for link, waiting in self._mail.items() if waiting]
             if not moves:
                 break
             what, which = self._dice.choice(moves)
+            if what == "feed" or (what == "begin" and fed[which] == begun[which]):
+                self._feed(which, fed[which], *batches[fed[which]])
             if what == "begin":
-                self._begin(which, begun[which], *batches[begun[which]])
+                self._post(self._steps[which].begin(begun[which]))
                 begun[which] += 1
+            elif what == "feed":
+                pass
             elif what == "work":
                 self._work(which)
             else:
@@ -241,13 +249,20 @@ class LooseSession:
         oldest = min(under_way)
         return begun[worker] - oldest <= self._placement.staleness
 
-    def _begin(self, worker: str, step: int, inputs: Inputs, labels: BatchLabels) -> None:
+    def _may_feed(self, worker: str, begun: dict[str, int], steps: int) -> bool:
+        """Tell whether samples may leave before their step begins."""
+        fed, ahead = self._windows[worker].fed, self.plan.samples_ahead
+        if not ahead or fed >= steps:
+            return False
+        return fed < begun[worker] + ahead + self._may_begin(worker, begun, steps)
+
+    def _feed(self, worker: str, step: int, inputs: Inputs, labels: BatchLabels) -> None:
         whole = next(source.rows for source in self._placement.sources if source.worker == worker)
         told = label_tensors(labels)
         rows = whole.scaled(len(told[0]), self._placement.batch_size)
         mine = slice(rows.begin, rows.end)
         own, labelled = (tuple(one[mine].clone() for one in each) for each in (features_of_inputs(inputs), told))
-        self._post(self._steps[worker].begin(step, len(told[0]), own, labelled))
+        self._post(self._steps[worker].feed(step, len(told[0]), own, labelled))
 
     def _work(self, worker: str) -> None:
         steps = self._steps[worker]

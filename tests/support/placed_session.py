@@ -51,7 +51,7 @@ class PlacedSession:
         """Turns that were computed since the last change, in their order."""
         self._linking = Linking(seconds, losses)
         self.heard = {worker: _Noting(worker, self.turns) for worker in placement.workers}
-        self._model = facts_of(next(iter(self.chains.values())), merged=give is not None)
+        self._model = facts_of(next(iter(self.chains.values())), told, merged=give is not None)
         self._plan = PlacementPlan.of(placement, self._model)
         self._held = {
             worker: HeldBlocks(chain, told, CPU, held_blocks(placement, worker))

@@ -105,13 +105,18 @@ class PlacementJudge:
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
         wire = CrossingWire(plan.placement, self.chain, lambda _labels: None, self.recipe)
-        mine = (one for one in plan.crossings if self.worker in (one.sender, one.receiver))
+        mine = [one for one in plan.crossings if self.worker in (one.sender, one.receiver)]
         each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:
             each += self._waiting_bytes(plan.placement) + self._clipped_bytes(plan)
         # To a worker that has lost all comes at once what its peers have kept for it.
-        in_flight = plan.most_under_way if self.worker in plan.stateless else plan.ahead + 1
-        return Batches(in_flight, each)
+        in_flight = plan.most_under_way + plan.runs_ahead if self.worker in plan.stateless else plan.ahead + 1
+        ahead = [one for one in mine if one in plan.sent_ahead]
+        before = plan.samples_ahead * sum(self._crossing_bytes(wire, one, kept=False) for one in ahead)
+        repeated = (one for one in mine if one.cargo is Cargo.WEIGHTS and one.receiver in plan.stateless)
+        before += plan.runs_ahead * sum(self._crossing_bytes(wire, one, kept=False) for one in repeated)
+        labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
+        return Batches(in_flight, each, labels, before)
 
     def check_replica(self, block: int) -> None:
         """Refuse to keep replicas of a block whose weights could tell raw samples in the course of time. Raises ConfigError."""

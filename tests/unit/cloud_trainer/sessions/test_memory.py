@@ -23,8 +23,8 @@ def memory():
 
 
 def test_k_is_the_number_of_batches_that_fit_beside_the_model(memory):
-    assert memory.max_staleness(SMALL) == ROOM // 20 - 1
-    assert memory.max_staleness(LARGE) == ROOM // 100 - 1
+    assert memory.max_staleness(Batches(1, SMALL)) == ROOM // 20 - 1
+    assert memory.max_staleness(Batches(1, LARGE)) == ROOM // 100 - 1
     memory.check(uses(4, LARGE))
     with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
         memory.check(uses(5, LARGE))
@@ -34,10 +34,10 @@ def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
     now = uses(10, SMALL)
     memory.take_labels(10, now)
     memory.take_labels(3, now)
-    assert memory.max_staleness(SMALL) == ROOM // 40 - 1, "any batch may have as many labels as one had"
+    assert memory.max_staleness(Batches(1, SMALL)) == ROOM // 40 - 1, "any batch may have as many labels as one had"
     with pytest.raises(StatusError):
         memory.take_labels(11, now)
-    assert memory.max_staleness(SMALL) == ROOM // 40 - 1, "what was refused is not held"
+    assert memory.max_staleness(Batches(1, SMALL)) == ROOM // 40 - 1, "what was refused is not held"
 
 
 def test_a_change_to_larger_batches_counts_with_these(memory):
@@ -92,3 +92,14 @@ def test_a_session_that_cannot_evaluate_may_not_train_and_the_other_way_round(me
     memory.take_labels(1, Uses(Batches(1, SMALL), Batches(3, LARGE)))
     with pytest.raises(StatusError, match="to evaluate"):
         memory.take_labels(LARGE, Uses(Batches(1, SMALL), Batches(3, LARGE)))
+
+
+def test_samples_that_come_before_their_step_count_with_their_labels(memory):
+    label, copies = 4, 2
+    room = ROOM - 2 * (SMALL + copies * label) - 3 * copies * label
+    fits = Batches(2, SMALL, labels_ahead=3, ahead_bytes=room)
+    memory.take_labels(label, Uses(fits, Batches(0, 0)))
+    with pytest.raises(StatusError):
+        memory.check(Uses(fits._replace(ahead_bytes=room + 1), Batches(0, 0)))
+    with pytest.raises(StatusError):
+        memory.take_labels(label + 1, Uses(fits, Batches(0, 0)))

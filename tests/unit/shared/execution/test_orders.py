@@ -20,8 +20,8 @@ STEPS = 6
 
 ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 """Chains, labels that stay, and shared blocks."""
-UPDATES = st.sampled_from([{}, {"accumulate_batches": 2}, {"clip_norm": 0.5, "clip": "model"}])
-"""Updates of every batch, of several, and with one norm for all blocks."""
+UPDATES = st.sampled_from([{}, {"accumulate_batches": 2}, {"clip_norm": 0.5, "clip": "model"}, {"samples_ahead": 2}])
+"""Updates of every batch, of several, with one norm for all blocks, and with samples ahead."""
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.placement import Placement, Rows, Source, StepPlan, Tile
+from shared.training.recipe import Recipe
 from tests.support.begun_again import LosingSession, Replay
 from tests.support.examples import examples
 from tests.support.placed import MODEL_FACTS, batch_of, built, recipe, state_of
@@ -18,7 +19,7 @@ from tests.support.virtual import run_virtually
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS, SAMPLES = 4, 6
-WHOLE = Rows(0, SAMPLES)
+WHOLE, ADAM = Rows(0, SAMPLES), recipe("adam")
 TIERS = Placement(
     version=1,
     blocks=4,
@@ -38,15 +39,18 @@ TIERS = Placement(
 
 
 def trained(
-    placement: Placement, worker: str, losses: list[int], name: str = "dropping", seed: int = 0
+    placement: Placement,
+    worker: str,
+    losses: list[int],
+    name: str = "dropping",
+    seed: int = 0,
+    told: Recipe = ADAM,
 ) -> LosingSession:
     dice = random.Random(seed)
     longest = dice.choice([0.0, 0.001, 0.05])
 
     async def main() -> LosingSession:
-        session = LosingSession(
-            built(name), placement, recipe("adam"), worker, losses, lambda: dice.uniform(0, longest)
-        )
+        session = LosingSession(built(name), placement, told, worker, losses, lambda: dice.uniform(0, longest))
         await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
         return session
 
@@ -61,11 +65,17 @@ def assert_plain(session: LosingSession, placement: Placement, name: str = "drop
     assert_same_bits(dict(module.state_dict()), state_of(session.chains, placement))
 
 
+AHEAD = st.sampled_from([0, 2])
+"""Steps whose samples leave before they begin."""
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of_one_process(stride):
+def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of_one_process(stride, ahead):
     point = lives = 1
     while lives:
-        session = trained(TIERS, "far", [point], seed=point)
+        session = trained(TIERS, "far", [point], seed=point, told=recipe("adam", samples_ahead=ahead))
+        assert session.plan.runs_ahead == ahead, "its samples come to it with nothing computed"
         assert_plain(session, TIERS)
         lives = len(session.lives) - 1
         point += stride
@@ -73,13 +83,15 @@ def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4))
-def test_at_any_placement_and_as_often_as_one_likes(data, name, losses):
+@given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
+def test_at_any_placement_and_as_often_as_one_likes(data, name, losses, ahead):
     placement = replace(data.draw(with_one_source(name)), staleness=0)
     plan = StepPlan(placement, MODEL_FACTS[name])
     assume(plan.stateless)
     worker = data.draw(st.sampled_from(sorted(plan.stateless)))
-    assert_plain(trained(placement, worker, losses, name, data.draw(st.integers(0, 1000))), placement, name)
+    told = recipe("adam", samples_ahead=ahead)
+    session = trained(placement, worker, losses, name, data.draw(st.integers(0, 1000)), told)
+    assert_plain(session, placement, name)
 
 
 @st.composite
@@ -90,13 +102,14 @@ def with_one_source(draw, name: str) -> Placement:
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4))
-def test_with_staleness_the_order_of_all_lives_decides_every_bit(data, name, losses):
+@given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
+def test_with_staleness_the_order_of_all_lives_decides_every_bit(data, name, losses, ahead):
     placement = data.draw(with_one_source(name))
     plan = StepPlan(placement, MODEL_FACTS[name])
     assume(plan.stateless)
     worker = data.draw(st.sampled_from(sorted(plan.stateless)))
-    session = trained(placement, worker, losses, name, data.draw(st.integers(0, 1000)))
-    replayed = Replay(session, built(name), recipe("adam"))
+    told = recipe("adam", samples_ahead=ahead)
+    session = trained(placement, worker, losses, name, data.draw(st.integers(0, 1000)), told)
+    replayed = Replay(session, built(name), told)
     chains = replayed.run([batch_of(step, placement.batch_size) for step in range(STEPS)])
     assert_same_bits(state_of(chains, placement), state_of(session.chains, placement))

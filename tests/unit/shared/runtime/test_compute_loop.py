@@ -192,6 +192,11 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             self.all = batches(2)
 
         @property
+        def holds_one(self):
+            """Tell as `BatchSource` does."""
+            return self.is_ready
+
+        @property
         def is_ready(self):
             """Tell as `BatchSource` does."""
             return self.ready > 0
@@ -228,6 +233,11 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
         def __init__(self) -> None:
             self.all, self.read, self.is_second = batches(2), [], False
             self.waited = threading.Event()
+
+        @property
+        def holds_one(self):
+            """Tell as `BatchSource` does."""
+            return bool(self.read)
 
         @property
         def is_ready(self):

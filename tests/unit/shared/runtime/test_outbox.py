@@ -8,7 +8,7 @@ from shared.placement import Cargo, Crossing, Rows
 from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
 from shared.runtime.resend_buffer import ResendBuffer
 
-WHOLE = Rows(0, 4)
+WHOLE, BEGUN = Rows(0, 4), 8
 LABELS, FEATURE = Crossing("edge", "gpu", Cargo.LABEL, 4, WHOLE), Crossing("edge", "gpu", Cargo.FEATURE, 1, WHOLE)
 
 
@@ -21,7 +21,7 @@ def put(box: Outbox, crossing: Crossing, step: int, size: int = 8) -> None:
 
 
 def next_of(box: Outbox) -> list[tuple[Crossing, int]]:
-    return [(item.crossing, item.step) for item in box.next()]
+    return [(item.crossing, item.step) for item in box.next(BEGUN)]
 
 
 def test_the_next_tensor_is_found_without_a_look_at_all_crossings(monkeypatch):
@@ -36,7 +36,7 @@ def test_the_next_tensor_is_found_without_a_look_at_all_crossings(monkeypatch):
     for block in (700, 300):
         put(box, several[block], 0)
     order = []
-    while items := box.next():
+    while items := box.next(BEGUN):
         order += [item.crossing.index for item in items]
         for item in items:
             box.note_sent(item)
@@ -50,7 +50,7 @@ def test_small_labels_go_with_their_feature():
     assert next_of(box) == []
     put(box, FEATURE, 0)
     assert next_of(box) == [(LABELS, 0), (FEATURE, 0)]
-    for item in box.next():
+    for item in box.next(BEGUN):
         box.note_sent(item)
     assert next_of(box) == []
 
@@ -94,7 +94,7 @@ def test_of_weights_that_wait_the_first_block_of_the_oldest_step_goes_first_and_
             put(box, crossing, step)
     put(box, FEATURE, 0)
     order = []
-    while items := box.next():
+    while items := box.next(BEGUN):
         order += [(item.crossing, item.step) for item in items]
         for item in items:
             box.note_sent(item)
@@ -108,13 +108,28 @@ def test_a_lost_stream_brings_weights_back_to_their_place():
     for step in (0, 1):
         for crossing in (first, second):
             put(box, crossing, step)
-    while items := box.next():
+    while items := box.next(BEGUN):
         for item in items:
             box.note_sent(item)
     box.resume(second, 0)
     assert next_of(box) == [(second, 0)]
     box.resume(first, 1)
     assert next_of(box) == [(second, 0)], "it is of an older step"
-    for item in box.next():
+    for item in box.next(BEGUN):
         box.note_sent(item)
     assert next_of(box) == [(first, 1)]
+
+
+def test_samples_of_a_step_that_has_not_begun_wait_for_all_else_and_small_labels_for_them():
+    samples, gradient = (Crossing("edge", "gpu", cargo, 0, WHOLE) for cargo in (Cargo.FEATURE, Cargo.WEIGHT_GRADIENT))
+    box = Outbox((samples, LABELS, gradient), 0, samples)
+    for step in (0, 1):
+        put(box, LABELS, step)
+        put(box, samples, step)
+    put(box, gradient, 0)
+    order = []
+    while items := box.next(1):
+        order.append([(item.crossing, item.step) for item in items])
+        for item in items:
+            box.note_sent(item)
+    assert order == [[(LABELS, 0), (samples, 0)], [(gradient, 0)], [(LABELS, 1), (samples, 1)]]

@@ -112,7 +112,7 @@ def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name,
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.sampled_from(["replay", "stash"]), LOSSES, SEEDS)
 def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(data, name, backward, losses, seed):
     ways = data.draw(st.lists(coded_placements_of_three(name), min_size=2, max_size=4))
-    told, module = recipe("adam"), built(name)
+    told, module = recipe("adam", samples_ahead=data.draw(st.sampled_from([0, 2]))), built(name)
 
     async def main() -> None:
         session = PlacedSession(module, ways[0], told, method(backward), delays(seed), losses)
@@ -142,7 +142,7 @@ def coded_placements_of_three(draw, name: str) -> Placement:
 def test_without_staleness_they_are_one_process_with_the_same_tiles(data, name, losses, seed):
     any_valid = valid_placements(MODEL_FACTS[name], st.just(6)).map(lambda one: replace(one, staleness=0))
     ways = data.draw(st.lists(any_valid, min_size=2, max_size=4))
-    told, module = recipe("adam"), built(name)
+    told, module = recipe("adam", samples_ahead=data.draw(st.sampled_from([0, 2]))), built(name)
 
     async def main() -> None:
         session = PlacedSession(module, ways[0], told, seconds=delays(seed), losses=losses)

@@ -34,7 +34,7 @@ ANY = st.one_of(chains(), valid_placements(MODEL_FACTS["dropping"]))
 """Chains, labels that stay, shared blocks, samples at several workers, owners without a tile."""
 
 
-UPDATES = st.sampled_from([{}, {"clip_norm": 0.5, "clip": "model"}, {"accumulate_batches": 2}])
+UPDATES = st.sampled_from([{}, {"clip_norm": 0.5, "clip": "model"}, {"accumulate_batches": 2}, {"samples_ahead": 2}])
 """Updates of every batch, with one norm for all blocks, and of several batches."""
 
 
@@ -108,12 +108,16 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
     st.sampled_from(["replay", "stash"]),
     st.lists(st.integers(0, 60), max_size=8),
     st.integers(0, 1 << 30),
+    st.sampled_from([0, 2]),
 )
-def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, staleness, backward, losses, seed):
+def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, staleness, backward, losses, seed, ahead):
     placement = replace(placement, staleness=staleness)
     seconds, batches = delays(random.Random(seed)), [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = trained(
-        lambda: LinkedSession(built("dropping"), placement, recipe("sgd"), backward, seconds, losses), batches
+        lambda: LinkedSession(
+            built("dropping"), placement, recipe("sgd", samples_ahead=ahead), backward, seconds, losses
+        ),
+        batches,
     )
     for blocks in session.blocks.values():
         assert all(0 <= late <= staleness for late in blocks.staleness)

@@ -158,7 +158,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    13: {
+    14: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
@@ -181,6 +181,7 @@ RECIPES = {
         "optimizer.weight_decay": "number",
         "output": "string or null",
         "precision": "object or string",
+        "samples_ahead": "integer",
         "schedule.every": "string",
         "schedule.floor": "number",
         "schedule.gamma": "number",

@@ -163,7 +163,7 @@ def feature_bytes(samples=BATCH):
 
 def test_a_batch_counts_all_that_crosses_here_in_either_direction_as_it_travels_and_as_it_is():
     placed = built(DOCUMENT)
-    assert placed.judge.judged(CUT).uses.trained == (1, 2 * feature_bytes()), "a feature, and its error gradient"
+    assert placed.judge.judged(CUT).uses.trained[:2] == (1, 2 * feature_bytes()), "a feature, and its error gradient"
     assert placed.judge.judged(CUT).uses.evaluated.each_bytes == feature_bytes()
     middle = Placement(
         0,
@@ -174,7 +174,7 @@ def test_a_batch_counts_all_that_crosses_here_in_either_direction_as_it_travels_
         CUT.sources,
         staleness=3,
     )
-    assert placed.judge.judged(middle).uses.trained == (4, 4 * feature_bytes()), "two of each, K + 1 times"
+    assert placed.judge.judged(middle).uses.trained[:2] == (4, 4 * feature_bytes()), "two of each, K + 1 times"
     codecs = {Route(AGENT, "gpu", Cargo.FEATURE): "fp16"}
     smaller = Placement(0, BLOCKS, BATCH, CUT.workers, CUT.tiles, CUT.sources, codecs=codecs)
     assert placed.judge.judged(smaller).uses.trained.each_bytes <= 2 * feature_bytes()
@@ -203,6 +203,26 @@ def test_the_weights_that_are_kept_for_a_worker_without_a_state_count_once_more(
     assert judge.judged(placement).uses.trained.each_bytes == 2 * feature_bytes() + shared
     near = built(document_of(placement), worker="near", limits=with_limits(accept_inputs=True)).judge
     assert near.judged(placement).uses.trained.in_flight == 2, "what was kept comes at once"
+
+
+def test_samples_that_come_before_their_step_count_and_what_is_kept_for_steps_that_are_computed_before():
+    tiles = (Tile(AGENT, 0, 2, Rows(0, 4)), Tile("near", 0, 2, Rows(4, 8)), Tile("gpu", 2, 4, WHOLE))
+    placement = Placement(
+        0, BLOCKS, BATCH, (AGENT, "near", "gpu"), tiles, (Source(AGENT, WHOLE),), owners={0: "gpu", 1: "gpu"}
+    )
+    ahead = recipe("adam", samples_ahead=2).model_dump_json()
+
+    def trained(worker, **changes):
+        document = document_of(placement)
+        judge = built(document, worker=worker, limits=with_limits(accept_inputs=True), **changes).judge
+        return judge.judged(placement).uses.trained
+
+    near, gpu = (trained(worker, recipe_json=ahead) for worker in ("near", "gpu"))
+    assert (near.labels_ahead, gpu.labels_ahead) == (0, 2)
+    assert near.in_flight == trained("near").in_flight + 2
+    sample_bytes = 2 * 4 * INPUTS * FLOAT
+    assert near.ahead_bytes >= 2 * sample_bytes
+    assert gpu.ahead_bytes > 0 == trained("gpu").ahead_bytes
 
 
 def test_weights_and_graphs_that_wait_count_with_the_policy_that_keeps_them():
@@ -236,8 +256,9 @@ def test_it_takes_no_more_memory_than_a_session_may_have():
 
     least = bisect_left(range(1 << 18), True, key=is_taken)
     judge = built(document, limits=with_limits(session_bytes=least)).judge
-    each = judge.judged(CUT).uses.trained.each_bytes
-    assert judge.memory.max_staleness(each) == 4
+    trained = judge.judged(CUT).uses.trained
+    each = trained.each_bytes
+    assert judge.memory.max_staleness(trained) == 4
     assert built(document | {"staleness": 3}, limits=with_limits(session_bytes=least - each))
 
 
