@@ -121,7 +121,7 @@ class _Trainer:
     async def check_serving(self) -> None:
         self._answer()
 
-    async def join_session(self, _session_id: str, term: int) -> pb.JoinSessionResponse:
+    async def join_session(self, _session_id: str, term: int, _others: object) -> pb.JoinSessionResponse:
         if term <= self._highest:
             raise FencedError(f"term {term} came after {self._highest}")
         if self._outage is not None and self._outage.kind == "busy":
@@ -194,9 +194,10 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         files, months, run = _CountedFiles(), Months(), _Run()
         trainer = _Trainer(months)
         record = SessionRecord.model_construct(session_id="s", shared=None, trainer_sessions={"trainer": "s"})
+        config = SimpleNamespace(checkpoints=SimpleNamespace(replicas=0))
         state = SessionState(
             StoredSession(record, files, 1),
-            cast(Experiment, SimpleNamespace(chain=SimpleNamespace(blocks=()))),
+            cast(Experiment, SimpleNamespace(chain=SimpleNamespace(blocks=()), config=config)),
             cast(AgentThreads, SimpleNamespace(disk=InlineWorker())),
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
