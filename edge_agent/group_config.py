@@ -38,10 +38,12 @@ def check_group(config: "EdgeConfig") -> None:
 
 
 def _impossible(config: "EdgeConfig") -> Iterator[str]:
-    if len(config.all_trainers) != 1:
-        yield f"{len(config.all_trainers)} trainers are configured; a member of a group has one, which has the group"
-    if config.placement.given or config.deployment.cut is not None:
-        yield "a placement or deployment.cut is given; a member of a group runs all blocks, so leave both out"
+    if not config.all_trainers:
+        yield "trainers is empty; a member of a group has one, which has the group, or several"
+    if config.placement.given:
+        yield "a placement is given; a member of a group runs all blocks, or those before deployment.cut, so leave it out"
+    if config.deployment.cut is not None and len(config.all_trainers) > 1:
+        yield f"deployment.cut is given, and {len(config.all_trainers)} trainers are configured; a cut takes one trainer"
     if config.engine.profile is not None:
         yield "engine.profile is set; a member of a group keeps its placement, so leave it out"
     if len(config.deployment.staleness_schedule.pairs) > 1:

@@ -1,12 +1,13 @@
 """The agreement of a group: what the first member brings, and every other has to have alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from shared.bounds import is_step
 from shared.errors import ConfigError, ProtocolError, StorageError
+from shared.placement import Placement
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -22,6 +23,8 @@ class Agreement(NamedTuple):
     recipe: Recipe
     staleness: int
     """K, by which a member may be ahead of the group."""
+    blocks: tuple[int, ...]
+    """Blocks that training changes and this trainer owns."""
 
     @property
     def steps(self) -> int:
@@ -29,18 +32,27 @@ class Agreement(NamedTuple):
         return self.request.group.steps
 
     @classmethod
-    def of(cls, request: pb.OpenSessionRequest, recipe: Recipe, staleness: int) -> Self:
-        """Begin an agreement with a session of a member. Raises ProtocolError for a number of steps that cannot be."""
+    def of(cls, request: pb.OpenSessionRequest, recipe: Recipe, placement: Placement, changing: Sequence[int]) -> Self:
+        """Begin an agreement with a session of a member under a placement. changing: the blocks that training changes.
+
+        Raises ConfigError for what no group can do, and ProtocolError for a number of steps that cannot be.
+        """
         if not request.group.steps or not is_step(request.group.steps):
             raise ProtocolError(f"a group cannot do {request.group.steps} steps")
-        digests, blocks = len(request.group.frozen_digests), len(request.block_names)
-        if digests != blocks:
-            raise ProtocolError(f"a member tells {digests} digests of parameters that do not learn, of {blocks} blocks")
+        digests, count = len(request.group.frozen_digests), len(request.block_names)
+        if digests != count:
+            raise ProtocolError(f"a member tells {digests} digests of parameters that do not learn, of {count} blocks")
         if recipe.accumulate_batches > 1:
             raise ConfigError(
                 "training.accumulate_batches is more than 1; a group updates after each batch of its members"
             )
-        return cls(request, recipe, staleness)
+        blocks = tuple(block for block in changing if placement.owner(block) == request.worker)
+        if recipe.model_clip_norm is not None and len(blocks) < len(changing):
+            raise ConfigError(
+                'training.optimizer.clip is "model", whose norm is that of all blocks, and a group on several trainers has '
+                'these nowhere together; use "block", or one trainer'
+            )
+        return cls(request, recipe, placement.staleness, blocks)
 
     def check(self, group: str, other: Self) -> None:
         """Refuse a member that would train something else. Raises ConfigError, which names the first difference."""
@@ -61,6 +73,7 @@ class Agreement(NamedTuple):
             "model.kwargs": model.kwargs_json,
             "deployment.staleness": self.staleness,
             "the blocks": list(self.request.block_names),
+            "the blocks at this trainer": list(self.blocks),
             **{f"training.optimizer.{key}": value for key, value in optimizer.items()},
             **{f"training.schedule.{key}": value for key, value in schedule.items()},
             **{f"training.{key}": value for key, value in recipe.items()},
@@ -76,6 +89,7 @@ class Agreement(NamedTuple):
         return {
             "request": MessageToDict(self.request),
             "staleness": self.staleness,
+            "blocks": list(self.blocks),
         }
 
     @classmethod
@@ -83,7 +97,8 @@ class Agreement(NamedTuple):
         """Read what `document` returned. Raises StorageError."""
         try:
             request = ParseDict(document["request"], pb.OpenSessionRequest())
-            return cls(request, Recipe.model_validate_json(request.recipe_json), int(document["staleness"]))
+            recipe = Recipe.model_validate_json(request.recipe_json)
+            return cls(request, recipe, int(document["staleness"]), tuple(map(int, document["blocks"])))
         except (KeyError, TypeError, ValueError, ParseError) as cause:
             raise StorageError(f"a checkpoint does not say what its group trains: {cause}") from cause
 

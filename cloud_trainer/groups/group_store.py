@@ -1,5 +1,6 @@
-"""The checkpoints of one group: the weights and the optimizer of all blocks between two steps, and what the group trains."""
+"""The checkpoints of one group at one trainer: weights and optimizer of its blocks between two steps, and what it trains."""
 
+import asyncio
 from typing import NamedTuple
 
 import structlog
@@ -13,15 +14,15 @@ from shared.training.block_state import BlockTensors
 from shared.training.held_state import states_in, to_bytes
 
 _log = structlog.get_logger(__name__)
-_KEPT = 2
-"""Checkpoints that stay, because the newest may turn out to be damaged."""
+_KEPT = 3
+"""Checkpoints that stay: the newest may be damaged, and another trainer may not have it when this one takes the next."""
 
 
 class StoredGroup(NamedTuple):
     """A group as a checkpoint has it."""
 
-    step: int
-    """The step that comes next."""
+    name: CheckpointName
+    """The life in which it was taken, and the step that comes next."""
     agreement: Agreement
     states: dict[int, BlockTensors]
 
@@ -29,41 +30,73 @@ class StoredGroup(NamedTuple):
 class GroupStore:
     """The folder of one group. Used on the event loop; a thread of its own reads and writes."""
 
-    def __init__(self, files: Files | None, disk: WorkerThread) -> None:
+    def __init__(self, group: str, files: Files | None, disk: WorkerThread) -> None:
         """files: the folder; None stores nothing."""
+        self._group = group
         self._store = None if files is None else CheckpointStore(files, _KEPT)
         self._disk = disk
+        self._saving: asyncio.Task[None] | None = None
 
-    async def save(self, step: int, agreement: Agreement, state: dict[str, Tensor]) -> None:
-        """Write a checkpoint of the group before a step. Raises StorageError."""
+    async def begin_saving(self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]) -> None:
+        """Begin to write a checkpoint, once the one before is written. A failure is logged."""
+        await self.written()
         if self._store is not None:
-            await self._disk.run(self._save, self._store, step, agreement, state)
+            self._saving = asyncio.create_task(self._write(self._store, name, agreement, state))
+
+    async def written(self) -> None:
+        """Wait until no checkpoint is being written. Writing goes on even where its waiter is cancelled."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
+
+    async def names(self) -> list[CheckpointName]:
+        """List the checkpoints that may be whole, the newest first. Raises StorageError."""
+        return [] if self._store is None else await self._disk.run(self._store.names)
+
+    async def load(self, name: CheckpointName) -> StoredGroup | None:
+        """Read a checkpoint; one that is damaged is removed, and None returned. Raises StorageError."""
+        return None if self._store is None else await self._disk.run(self._load, self._store, name)
 
     async def newest(self) -> StoredGroup | None:
         """Read the newest checkpoint that is whole; None if there is none. Raises StorageError."""
-        return None if self._store is None else await self._disk.run(self._newest, self._store)
+        for name in await self.names():
+            if (found := await self.load(name)) is not None:
+                return found
+        return None
 
-    async def forget(self) -> None:
-        """Remove all checkpoints of the group. Raises StorageError."""
+    async def go_back(self, origin: CheckpointName | None) -> None:
+        """Remove all checkpoints after one to which the group goes back; None removes all. Raises StorageError."""
+        await self.written()
         if self._store is not None:
-            await self._disk.run(self._forget, self._store)
+            await self._disk.run(self._remove_after, self._store, origin)
+
+    async def _write(
+        self, store: CheckpointStore, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]
+    ) -> None:
+        try:
+            await self._disk.run(self._save, store, name, agreement, state)
+            _log.info("checkpoint of a group", group=self._group, step=name.step)
+        except StorageError as failure:
+            _log.warning("checkpoint of a group not written", group=self._group, reason=str(failure))
+        except Exception:  # nobody reads the result of this task
+            _log.exception("checkpoint of a group not written", group=self._group)
 
     @staticmethod
-    def _save(store: CheckpointStore, step: int, agreement: Agreement, state: dict[str, Tensor]) -> None:
-        store.save(CheckpointName(0, step), agreement.document, to_bytes(state))
+    def _save(store: CheckpointStore, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]) -> None:
+        store.save(name, agreement.document, to_bytes(state))
         store.prune()
 
     @staticmethod
-    def _newest(store: CheckpointStore) -> StoredGroup | None:
-        for name in store.names():
-            try:
-                found = store.load(name)
-                return StoredGroup(name.step, Agreement.read(found.facts), states_in(found.data))
-            except StorageError as damage:
-                _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))
+    def _load(store: CheckpointStore, name: CheckpointName) -> StoredGroup | None:
+        try:
+            found = store.load(name)
+            return StoredGroup(name, Agreement.read(found.facts), states_in(found.data))
+        except StorageError as damage:
+            _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))
+            store.remove(name)
         return None
 
     @staticmethod
-    def _forget(store: CheckpointStore) -> None:
+    def _remove_after(store: CheckpointStore, origin: CheckpointName | None) -> None:
         for name in store.names():
-            store.remove(name)
+            if origin is None or name > origin:
+                store.remove(name)

@@ -1,7 +1,7 @@
 """All groups of a trainer, and who may be a member."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import grpc
 import torch
@@ -9,10 +9,9 @@ import torch
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
-from cloud_trainer.groups.trained_group import MemberSeat, TrainedGroup
+from cloud_trainer.groups.trained_group import EndSession, MemberSeat, TrainedGroup
 from cloud_trainer.sessions.building import open_model
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import Files
 from shared.concurrency.threads import WorkerThread
@@ -36,7 +35,7 @@ class Groups:
         allowed: Sequence[str],
         limits: Limits,
         device: torch.device,
-        end_session: Callable[[Session], Awaitable[None]],
+        end_session: EndSession,
     ) -> None:
         """files: the folder of their checkpoints, which `disk` writes; None stores nothing. The others: see `TrainedGroup`."""
         self._threads = threads
@@ -46,7 +45,7 @@ class Groups:
         self._groups = {
             config.name: TrainedGroup(
                 config,
-                GroupStore(None if files is None else files.folder(config.name), disk),
+                GroupStore(config.name, None if files is None else files.folder(config.name), disk),
                 threads,
                 self._build,
                 end_session,
@@ -85,10 +84,11 @@ class Groups:
     def _built(self, agreement: Agreement, members: int) -> HeldBlocks:
         """Build the blocks of a group. Computes. Raises as `open_model` does, and StatusError for too much memory."""
         chain, recipe, *_ = open_model(agreement.request, self._allowed, self._limits)
-        gradients = sum(value.nbytes for value in chain.module.parameters() if value.requires_grad)
+        parameters = [value for block in agreement.blocks for value in chain.blocks[block].named_parameters().values()]
+        gradients = sum(value.nbytes for value in parameters if value.requires_grad)
         in_flight = members * (agreement.staleness + 1)
         updates = update_memory(recipe)
         # A checkpoint that is being written, and one that waits for that.
         copies = 2 * state_copy_bytes(chain.module, updates)
         self._limits.check_memory(state_bytes(chain.module, updates) + copies + in_flight * gradients)
-        return HeldBlocks(chain, recipe, self._device, range(len(chain.blocks)))
+        return HeldBlocks(chain, recipe, self._device, agreement.blocks)

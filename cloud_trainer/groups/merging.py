@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
+from cloud_trainer.groups.lives import Life
 from shared.concurrency.shared_worker import Lane
 from shared.execution.group import Group, Merged
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Outgoing
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import changing_blocks, copy_state
+from shared.training.held_state import copy_state
 
 
 class Beginning(NamedTuple):
@@ -33,18 +33,16 @@ class Copy(NamedTuple):
 class Merging:
     """The running part of a group. Used on the event loop, one call at a time."""
 
-    def __init__(
-        self, held: HeldBlocks, agreement: Agreement, lane: Lane, config: GroupConfig, first_step: int
-    ) -> None:
-        """held: all blocks of the model, before `first_step`."""
+    def __init__(self, held: HeldBlocks, agreement: Agreement, lane: Lane, size: int, life: Life) -> None:
+        """held: the blocks of the group that are here, with which the life begins. size: members of the group."""
         self.agreement = agreement
+        self.life = life
         self._held = held
         self._lane = lane
-        self._checkpoint_steps = config.checkpoint_steps
         self._copied: Copy | None = None
         """The copy that waits to be taken."""
-        self._group = Group(held, config.size, agreement.staleness, first_step, self._stepped)
-        self.copied_step = first_step
+        self._group = Group(held, size, agreement.staleness, life.first_step, self._stepped)
+        self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
     @property
@@ -57,13 +55,13 @@ class Merging:
         """Tell whether all steps of the group are done."""
         return self.step >= self.agreement.steps
 
-    async def take_seat(self, rank: int) -> Beginning:
-        """Have a member begin, with nothing but what it gets here."""
-        return await self._lane.aside(self._take_seat, rank)
+    async def take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
+        """Have a member begin, with nothing but what it gets here: at the step of this group, or an earlier one elsewhere."""
+        return await self._lane.aside(self._take_seat, rank, step_elsewhere)
 
-    def _take_seat(self, rank: int) -> Beginning:
-        step = self._group.take_seat(rank)
-        return Beginning(step, {block: self._group.first_weights(block) for block in changing_blocks(self._held.chain)})
+    def _take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
+        step = min(self._group.take_seat(rank), step_elsewhere)
+        return Beginning(step, {block: self._group.first_weights(block, step) for block in self._group.blocks})
 
     async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
@@ -90,5 +88,5 @@ class Merging:
         return Copy(self.step, copy_state(self._held))
 
     def _stepped(self, step: int) -> None:
-        if step % self._checkpoint_steps == 0 or step == self.agreement.steps:
+        if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
             self._copied, self.copied_step = Copy(step, copy_state(self._held)), step

@@ -1,7 +1,7 @@
 """One group: its members' sessions by rank, and the gradients that they give, taken one after the other."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context
 
 import grpc
@@ -9,11 +9,14 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
-from cloud_trainer.groups.group_store import GroupStore
+from cloud_trainer.groups.group_store import GroupStore, StoredGroup
+from cloud_trainer.groups.lives import Life, Position, common_checkpoints, next_number, read_positions
 from cloud_trainer.groups.merging import Copy, Merging
+from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
+from shared.checkpoint import CheckpointName
+from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
 from shared.training.held_blocks import HeldBlocks
@@ -23,7 +26,9 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 BuildHeld = Callable[[Agreement, int], Awaitable[HeldBlocks]]
-"""Builder of all blocks of the model of an agreement, for so many members, which need not fit the first weights."""
+"""Builder of the blocks of an agreement, for so many members, which need not fit the first weights."""
+EndSession = Callable[[Session], Coroutine[None, None, None]]
+"""Ends a session whose member has come back in another one, or has to."""
 
 
 class MemberSeat:
@@ -45,9 +50,13 @@ class MemberSeat:
         """Belong to a session that was built for it; see `TrainedGroup.occupy`."""
         return await self._group.occupy(self, session)
 
-    async def take(self) -> None:
+    async def take(self, wanted: pb.GroupBeginning, step: int) -> Begun:
         """Begin as `Seat` says."""
-        await self._group.begin(self)
+        return await self._group.begin(self, wanted, step)
+
+    async def position(self) -> pb.GroupPosition:
+        """Tell as `Seat` says."""
+        return (await self._group.position()).message
 
     def vacate(self) -> None:
         """End as `Seat` says."""
@@ -63,9 +72,8 @@ class TrainedGroup:
         store: GroupStore,
         threads: TrainerThreads,
         build: BuildHeld,
-        end_session: Callable[[Session], Awaitable[None]],
+        end_session: EndSession,
     ) -> None:
-        """end_session: ends a session whose member has come back in another one."""
         self.config = config
         self._store = store
         self._threads = threads
@@ -82,9 +90,10 @@ class TrainedGroup:
         self._alone = asyncio.Lock()
         self._given: asyncio.Queue[tuple[MemberSeat, Outgoing]] = asyncio.Queue()
         """Gradients in the order in which they came: as many as the windows of the members let begin."""
+        self._merger: asyncio.Task[None] | None = None
+        """The task that merges, from the first member on."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """The task that merges, from the first member on, and those that remove checkpoints."""
-        self._saving: asyncio.Task[None] | None = None
+        """Tasks that remove checkpoints and end sessions."""
 
     @property
     def step(self) -> int:
@@ -117,39 +126,57 @@ class TrainedGroup:
             await self._forget_ended()
             if self._agreement is None and (stored := await self._store.newest()) is not None:
                 self._agreement = stored.agreement
-            if not self._tasks:
-                self._do(self._merge_all())
-            theirs = Agreement.of(session.request, session.judge.recipe, session.worker.placement.staleness)
+            if self._merger is None:
+                # The log of a group names no session, not even that of the member whose call begins this.
+                self._merger = asyncio.create_task(self._merge_all(), context=Context())
+            changing, placement = changing_blocks(session.judge.chain), session.worker.placement
+            theirs = Agreement.of(session.request, session.judge.recipe, placement, changing)
             agreement = self._agreement or theirs
             agreement.check(self.config.name, theirs)
             self._agreement = agreement
             before = self._seats.get(seat.rank)
             seat.session, self._seats[seat.rank] = session, seat
             if before is not None and before.session is not None:
-                await self._end_session(before.session)
+                self._do(self._end_session(before.session))
             return agreement.steps
 
-    async def begin(self, seat: MemberSeat) -> None:
-        """Have the session of a seat begin, once. Raises IsthmusError."""
+    async def position(self) -> Position:
+        """Tell where the group is here. Raises StorageError."""
+        names = await self._store.names()
+        merging = self._merging
+        return Position(0 if merging is None else merging.life.number, self.step, tuple(names))
+
+    async def begin(self, seat: MemberSeat, wanted: pb.GroupBeginning, step: int) -> Begun:
+        """Have the session of a seat begin. Repeating it has the member begin again. Raises IsthmusError.
+
+        Where this trainer decides, it says at which step; elsewhere `step` is that one.
+        """
         async with self._alone:
             session = self._seated(seat)
-            if seat.is_taken:
-                return
-            if self._merging is None:
-                self._merging = await self._begun(session)
-                self._agreement = self._merging.agreement
-                self._seated(seat)  # a session may end meanwhile
-            step, weights = await self._merging.take_seat(seat.rank)
-            await session.worker.begin_in_group(step, weights)
+            if wanted.HasField("life") == _decides(session):
+                raise ProtocolError(
+                    "a member first asks the trainer of the first block that training changes, and tells the others its answer"
+                )
+            seat.is_taken = False
+            if wanted.HasField("life"):
+                merging = await self._following(Life.read(wanted.life), seat)
+                self._check_step(merging, step)
+            else:
+                others = read_positions(wanted.others)
+                merging = await self._deciding(others, seat, session)
+                step = min((other.step_in(merging.life) for other in others), default=merging.step)
+            beginning = await merging.take_seat(seat.rank, step)
+            await session.worker.begin_in_group(*beginning)
             if self._session_of(seat) is None:
                 await session.worker.stop()
                 self._seated(seat)
             seat.is_taken = True
             self._finished.discard(seat.rank)
-            if self._merging.is_done:
+            if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
-                _log.info("a member begins", group=self.config.name, rank=seat.rank, step=step)
+                _log.info("a member begins", group=self.config.name, rank=seat.rank, step=beginning.step)
+            return Begun(merging.life.message, beginning.step)
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
         """Take the gradient of a block that the session of a seat has."""
@@ -169,13 +196,14 @@ class TrainedGroup:
 
     async def close(self) -> None:
         """Take no more gradients, and write a last checkpoint, if the group is between two steps."""
-        for task in self._tasks:
-            task.cancel()
+        if self._merger is not None:
+            self._merger.cancel()
+            await asyncio.wait({self._merger})
         await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._alone:
             if self._merging is not None and (copied := await self._merging.copy_now()) is not None:
                 await self._save(self._merging, copied)
-            await self._written()
+            await self._store.written()
 
     def _check_free(self, rank: int) -> None:
         if (seat := self._seats.get(rank)) is not None and _is_attached(seat):
@@ -197,32 +225,81 @@ class TrainedGroup:
             )
         return session
 
-    async def _begun(self, session: Session) -> Merging:
-        """Begin the group with the weights of its checkpoint, or else with those of a session, which are the first."""
+    async def _deciding(self, others: Sequence[Position], seat: MemberSeat, session: Session) -> Merging:
+        """Return the group in the life that goes on at all trainers; it is another one where any of them has lost its state."""
+        merging = self._merging
+        if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
+            return merging
+        here = await self.position()
+        number, steps = next_number(here, others), self.config.checkpoint_steps
+        for name in common_checkpoints(here, others):
+            if (stored := await self._store.load(name)) is not None:
+                return await self._live(Life(number, name, seat.rank, steps), stored, session, seat)
+        return await self._live(Life(number, None, seat.rank, steps), None, session, seat)
+
+    async def _following(self, life: Life, seat: MemberSeat) -> Merging:
+        """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
+        now = 0 if self._merging is None else self._merging.life.number
+        if self._merging is not None and now == life.number:
+            return self._merging
+        if life.number < now:
+            raise self._other_life(f"life {life.number} has ended")
+        if life.origin is not None:
+            if (stored := await self._store.load(life.origin)) is None:
+                raise self._other_life(f"checkpoint {life.origin} is not here")
+            return await self._live(life, stored, None, seat)
+        first = self._seats.get(life.first_rank)
+        if first is None or first.session is None or first.is_taken:
+            raise self._other_life(f"it begins with the weights of rank {life.first_rank}, which is not here")
+        return await self._live(life, None, first.session, seat)
+
+    async def _live(self, life: Life, stored: StoredGroup | None, first: Session | None, seat: MemberSeat) -> Merging:
+        """Begin a life with a checkpoint, or else with the weights of a session, which are the first.
+
+        The sessions of other members in the life before end, because these have to begin again.
+        """
         assert self._agreement is not None, "a session has a seat only under an agreement"
-        config, agreement = self.config, self._agreement
-        stored, held = await self._store.newest(), await self._build(agreement, config.size)
+        name, agreement = self.config.name, self._agreement if stored is None else stored.agreement
+        held = await self._build(agreement, self.config.size)
         if stored is not None:
             await self._lane.aside(put_back, held, held.indices, stored.states)
-            first = stored.step
         else:
-            blocks = session.blocks.held.chain.blocks
-            changing = changing_blocks(held.chain)
-            weights = await self._threads.compute_lane(session.id).aside(
-                lambda: {block: weights_of(blocks[block]) for block in changing}
+            assert first is not None, "the first weights are those of a session"
+            blocks = first.blocks.held.chain.blocks
+            weights = await self._threads.compute_lane(first.id).aside(
+                lambda: {block: weights_of(blocks[block]) for block in agreement.blocks}
             )
             for block, tensors in weights.items():
                 await self._lane.aside(held.take_weights, block, tensors)
-            first = 0
-        _log.info("a group begins", group=config.name, step=first, size=config.size, steps=agreement.steps)
-        return Merging(held, agreement, self._lane, config, first)
+        await self._store.go_back(life.origin)
+        for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
+            del self._seats[other.rank]
+            assert other.session is not None, "a seat is taken by a session"
+            self._do(self._end_session(other.session))
+        self._seated(seat)  # a session may end meanwhile
+        self._finished.clear()
+        self._agreement, self._merging = agreement, Merging(held, agreement, self._lane, self.config.size, life)
+        step, steps = life.first_step, agreement.steps
+        _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
+        return self._merging
+
+    def _check_step(self, merging: Merging, step: int) -> None:
+        """Refuse a step at which a member cannot begin here any more. Raises StatusError."""
+        if not merging.life.first_step <= step <= merging.step or step < merging.step - merging.agreement.staleness - 1:
+            raise self._other_life(f"it is at step {merging.step}, and no member can begin at step {step}")
+
+    def _other_life(self, why: str) -> StatusError:
+        """Build the refusal for a member that has to ask again where the group goes on."""
+        return StatusError(
+            grpc.StatusCode.UNAVAILABLE, f"group {self.config.name!r} is elsewhere at this trainer: {why}"
+        )
 
     async def _merge_all(self) -> None:
         while True:
             seat, one = await self._given.get()
             async with self._alone:
                 session = self._session_of(seat)
-                if session is None or self._merging is None:
+                if session is None or self._merging is None or not seat.is_taken:
                     continue  # its member has come back in another session, or the group has failed
                 try:
                     await self._merge(self._merging, seat, one)
@@ -237,7 +314,7 @@ class TrainedGroup:
         if (copied := merging.take_copy()) is not None:
             await self._save(merging, copied)
             if merging.is_done:
-                await self._written()  # a member that is done goes, and could not do these steps again
+                await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
             receiver = self._seats.get(each.rank)
             if receiver is not None and receiver.session is not None and receiver.is_taken:
@@ -252,23 +329,9 @@ class TrainedGroup:
                 seat.session.worker.run.fail(failure)
 
     async def _save(self, merging: Merging, copied: Copy) -> None:
-        """Begin to write a copy, once the one before is written."""
-        await self._written()
-        self._saving = asyncio.create_task(self._write(merging, copied))
-
-    async def _written(self) -> None:
-        """Wait until no checkpoint is being written. Writing goes on even where its waiter is cancelled."""
-        if self._saving is not None:
-            await asyncio.wait({self._saving})
-
-    async def _write(self, merging: Merging, copied: Copy) -> None:
-        try:
-            await self._store.save(copied.step, merging.agreement, copied.state)
-            _log.info("checkpoint of a group", group=self.config.name, step=copied.step)
-        except StorageError as failure:
-            _log.warning("checkpoint of a group not written", group=self.config.name, reason=str(failure))
-        except Exception:  # nobody reads the result of this task
-            _log.exception("checkpoint of a group not written", group=self.config.name)
+        await self._store.begin_saving(
+            CheckpointName(merging.life.number, copied.step), merging.agreement, copied.state
+        )
 
     def _end_training(self) -> None:
         """Forget all of a training that every member has the result of."""
@@ -279,7 +342,6 @@ class TrainedGroup:
         self._do(self._forget())
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
-        # The log of a group names no session, not even that of the member whose call begins this.
         self._tasks.add(task := asyncio.create_task(work, context=Context()))
         task.add_done_callback(self._tasks.discard)
 
@@ -293,8 +355,14 @@ class TrainedGroup:
     async def _forget_ended(self) -> None:
         """Remove the checkpoints of a training that has ended, so that no other begins with them. Raises StorageError."""
         if self._has_ended:
-            await self._store.forget()
+            await self._store.go_back(None)
             self._has_ended = False
+
+
+def _decides(session: Session) -> bool:
+    """Tell whether this trainer decides when a life of the session's group begins: it owns the first block that changes."""
+    worker = session.worker
+    return worker.placement.owner(changing_blocks(session.judge.chain)[0]) == worker.name
 
 
 def _is_attached(seat: MemberSeat) -> bool:

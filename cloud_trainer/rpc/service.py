@@ -278,6 +278,7 @@ class TrainerService:
         """Report the progress of a session."""
         with self.sessions.using(request.session_id) as session:
             return pb.GetSessionResponse(
+                group=None if session.seat is None else await session.seat.position(),
                 next_step=session.worker.next_step,
                 attached=session.attachment.attached,
                 received_bytes=session.statistics.received_bytes,
@@ -323,12 +324,12 @@ class TrainerService:
                 await self._store.forget(session_id)
 
     async def _end_replaced(self, session: Session) -> None:
-        """End the session of a group's member that has come back in another one."""
+        """End the session of a group's member that has come back in another one, or has to."""
         self.sessions.remove(session)
-        session.forgotten = True
+        session.forgotten = session.is_replaced = True
         await session.end()
         await self._store.forget(session.id)
-        _log.info("session closed: its member has come back", session=session.id)
+        _log.info("session closed: its member goes on in another one", session=session.id)
 
     async def _is_attached_elsewhere(self, session: Session | None) -> bool:
         """Tell whether another trainer on the same store has taken the session since."""

@@ -17,7 +17,7 @@ from shared.errors import ProtocolError, one_line
 from shared.runtime import StallWatch
 from shared.runtime.link_end import LinkEnd
 from shared.transport.rpc.refusing import Context
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler
 from shared.transport.stream.packets import Damaged, Packet, PacketChannel, undamaged
@@ -101,6 +101,9 @@ def _refusal_of_ended(session: Session, term: int, sessions: SessionRegistry) ->
             grpc.StatusCode.ABORTED,
             f"session {session.id} was attached with term {session.attachment.term}; this stream is of another",
         )
+    if session.is_replaced:
+        sentence = f"session {session.id} has ended, because its group has gone back, or its member has opened another one"
+        return StatusError(grpc.StatusCode.FAILED_PRECONDITION, sentence, kind=Kind.LOST)
     if sessions.find(session.id) is not session:
         code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED
         return StatusError(code, f"session {session.id} was closed while it trained")

@@ -13,6 +13,7 @@ import structlog
 from cloud_trainer.sessions.claims import check_others, check_term, checked_beginning, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.seat import Seat
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_record import Record
@@ -62,8 +63,6 @@ class Joining:
                     await self._fencing.take(session_id, record, term)
                     session = found or await self._build_again(session_id, record, uses)
                 await session.join(term)
-                if session.seat is not None:
-                    await session.seat.take()
             _log.info("session joined", session=session_id, term=term, in_memory=found is not None)
             await self._fencing.check_kept(session)
             return pb.JoinSessionResponse(
@@ -95,6 +94,8 @@ class Joining:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
                 _check_term(session_id, request.fence, record)
+                if found is not None and found.seat is not None and beginning is not None:
+                    return await self._begin_in_group(found, found.seat, request.fence, beginning)
                 with self._place(session_id) if found is None else nullcontext():
                     session = found or await self._build_again(session_id, record, uses)
                 session.check_placement_may_change()
@@ -118,6 +119,16 @@ class Joining:
             source = f"step {beginning.step}, with nothing" if beginning is not None else str(name)
             _log.info("session restored", session=session_id, checkpoint=source, term=session.attachment.term)
             return pb.RestoreWorkerResponse(frozen_digests=digests, tickets=session.issue_tickets())
+
+    async def _begin_in_group(
+        self, session: Session, seat: Seat, fence: pb.Fence, beginning: pb.Beginning
+    ) -> pb.RestoreWorkerResponse:
+        async with session.changing(fence):
+            begun = await session.begin_in_group(seat, beginning)
+        digests = await self._threads.compute_lane(session.id).aside(session.blocks.frozen_digests)
+        return pb.RestoreWorkerResponse(
+            frozen_digests=digests, tickets=session.issue_tickets(), life=begun.life, step=begun.step
+        )
 
     async def _states(
         self, session: Session, name: CheckpointName, judged: ActivePlacement

@@ -1,8 +1,17 @@
 """A session's seat in a group of devices, as the session knows it."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shared.execution.step_in_flight import Outgoing
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+class Begun(NamedTuple):
+    """The point at which a member begins."""
+
+    life: pb.GroupLife
+    """The life of its group."""
+    step: int
 
 
 class Seat(Protocol):
@@ -11,11 +20,14 @@ class Seat(Protocol):
     def give(self, one: Outgoing) -> None:
         """Give the gradient of a block, which the session's worker has from its device."""
 
-    async def take(self) -> None:
-        """Begin with the weights and at the step that the group says. A seat that is taken stays as it is.
+    async def take(self, wanted: pb.GroupBeginning, step: int) -> Begun:
+        """Begin with the weights and at the step that the group says; `step` is that one, where another trainer has said it.
 
-        Raises IsthmusError if this member may not begin.
+        No link is up. Raises IsthmusError if this member may not begin.
         """
+
+    async def position(self) -> pb.GroupPosition:
+        """Tell where the group is here. Raises StorageError."""
 
     def vacate(self) -> None:
         """Note that the session has ended."""

@@ -10,7 +10,7 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
-from cloud_trainer.sessions.seat import Seat
+from cloud_trainer.sessions.seat import Begun, Seat
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.figures import SessionStatistics
@@ -54,6 +54,8 @@ class Session:
         self.tickets = self.links.tickets
         self.forgotten = False
         """True if it is closed for good. Nothing is stored from which it could be resumed."""
+        self.is_replaced = False
+        """True if its agent, a group's member, has to go on in another session."""
         self.evaluations = Evaluations(worker, self.links)
         self._changing = asyncio.Lock()
         self.ended = asyncio.Event()
@@ -130,7 +132,7 @@ class Session:
             self.evaluations.begin_again()
 
     def check_placement_may_change(self) -> None:
-        """Refuse another placement, or to go back, in the session of a group's member. Raises StatusError."""
+        """Refuse another placement, or a checkpoint, in the session of a group's member. Raises StatusError."""
         if self.seat is not None:
             raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -158,6 +160,11 @@ class Session:
         """Begin again with nothing under a judged placement. See `SessionWorker.begin_again`. Called inside `changing`."""
         await self._end_links()
         await self.worker.begin_again(step, judged, lineage, self.attachment.term)
+
+    async def begin_in_group(self, seat: Seat, beginning: pb.Beginning) -> Begun:
+        """Begin in the group of this session's seat. Called inside `changing`. Raises IsthmusError as `Seat.take` does."""
+        await self._end_links()
+        return await seat.take(beginning.group, beginning.step)
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).

@@ -7,12 +7,12 @@ from shared.planning import load_profile
 
 
 def has_candidates(config: EdgeConfig) -> bool:
-    """Tell whether several trainers are candidates for one cut: neither a placement nor a profile says which blocks each has.
+    """Tell whether several trainers are candidates for one cut: no placement, profile or group says which blocks each has.
 
     A profile of two workers is of the device and any of them. Where it is still to be measured, nobody knows of how many it
     will be, and there are none. Raises PlanError for a profile with an error.
     """
-    if len(config.all_trainers) < 2 or config.placement.given:
+    if len(config.all_trainers) < 2 or config.placement.given or config.member is not None:
         return False
     path = config.engine.profile
     return path is None or (path.is_file() and len(load_profile(path).workers) == 2)

@@ -31,9 +31,11 @@ from shared.placement import (
     gradient_crossings,
     load_placement,
     parse_range,
+    spread,
     two_workers,
 )
 from shared.registry import LOSSES
+from shared.training.held_state import changing_blocks
 
 
 def placement_of(workload: Workload) -> Placement:
@@ -158,18 +160,34 @@ def _alone(workload: Workload) -> Placement:
 
 
 def _of_member(workload: Workload) -> Placement:
-    """All blocks on this device, as copies of those that the trainer owns for the group."""
-    trainer, whole = workload.config.only_trainer.name, Rows(0, workload.batch_size)
-    changing = (block for block, facts in enumerate(workload.facts.blocks) if facts.changes)
+    """All blocks on this device, or those before a cut, as copies of those that trainers own for the group.
+
+    Raises ConfigError for a group that cannot be, and ModelError for an impossible `deployment.cut`.
+    """
+    config, chain, whole = workload.config, workload.chain, Rows(0, workload.batch_size)
+    trainers, blocks = tuple(trainer.name for trainer in config.all_trainers), len(chain.blocks)
+    cut = config.deployment.cut or blocks
+    check_cut(cut, chain)
+    if len(trainers) > 1 and workload.recipe.model_clip_norm is not None:
+        raise ConfigError(
+            'training.optimizer.clip is "model", whose norm is that of all blocks, and several trainers have them nowhere '
+            'together; use "block", or one trainer'
+        )
+    block_bytes = {
+        block: sum(value.nbytes for value in chain.blocks[block].named_parameters().values())
+        for block in changing_blocks(chain)
+    }
     return Placement(
         version=0,
-        blocks=len(workload.chain.blocks),
+        blocks=blocks,
         batch_size=workload.batch_size,
-        workers=(AGENT, trainer),
-        tiles=(Tile(AGENT, 0, len(workload.chain.blocks), whole),),
+        workers=(AGENT, *trainers),
+        tiles=tuple(
+            tile for tile in (Tile(AGENT, 0, cut, whole), Tile(trainers[0], cut, blocks, whole)) if tile.blocks
+        ),
         sources=(Source(AGENT, whole),),
-        owners=dict.fromkeys(changing, trainer),
-        staleness=workload.config.deployment.first_staleness,
+        owners=spread(block_bytes, chain.together, trainers),
+        staleness=config.deployment.first_staleness,
     )
 
 

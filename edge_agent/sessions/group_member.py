@@ -3,15 +3,22 @@
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from shared.bounds import is_step
+from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
+from shared.placement import Placement
 from shared.runtime.placed_worker import PlacedWorker
+from shared.training.held_state import changing_blocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
+def deciding_trainer(experiment: Experiment, placement: Placement) -> str:
+    """Name the trainer that decides for all trainers of the group: it owns the first block that training changes."""
+    return placement.owner(changing_blocks(experiment.chain)[0])
+
+
 def adopt_length(experiment: Experiment, worker: str, opened: pb.OpenSessionResponse) -> None:
-    """Do as many steps as the group does, where the experiment is in one. Raises ProtocolError for a trainer without groups."""
-    if experiment.config.member is None:
-        return
+    """Do as many steps as the group does. Raises ProtocolError for a trainer without groups."""
+    assert experiment.config.member is not None, "a member asks"
     if not opened.group_steps or not is_step(opened.group_steps):
         raise ProtocolError(
             f"trainer {worker!r} did not say how many steps group {experiment.config.member.name!r} does; it may be of a "
@@ -25,8 +32,19 @@ async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
 
     A member has no state of its own, so one that comes back begins in the same way. Raises IsthmusError.
     """
-    (trainer,) = session.members.values()
-    step = (await session.retry.run(trainer.remind)).next_step
+    step = await session.retry.run(lambda: _begun_at_all(session))
     await session.collect()
     await device.go_back(session.state.plan, step)
     return step
+
+
+async def _begun_at_all(session: OpenSession) -> int:
+    """Carry to the deciding trainer where the group is at the others, and to them what it decides."""
+    decider = session.members[deciding_trainer(session.experiment, session.placement)]
+    others = [trainer for trainer in session.members.holders(session.placement) if trainer is not decider]
+    reminded = await gathered(*(trainer.remind() for trainer in others))
+    positions = [answer.group for answer in reminded]
+    decided = await decider.begin_in_group(pb.Beginning(group=pb.GroupBeginning(others=positions)))
+    carried = pb.Beginning(step=decided.step, group=pb.GroupBeginning(life=decided.life))
+    await gathered(*(trainer.begin_in_group(carried) for trainer in others))
+    return decided.step

@@ -103,13 +103,14 @@ class OpenSession:
         await self._end(resumable=False)
 
     async def abandon(self) -> None:
-        """End the session after a failure. If all workers have a checkpoint, the trainers keep theirs.
+        """End the session after a failure. If all workers have a checkpoint, the trainers keep theirs; a group goes on.
 
         An error of this call is dropped, because the first failure matters.
         """
+        is_member = self.experiment.config.member is not None
         with suppress(IsthmusError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._end(resumable=self.stored.shared is not None)
+                await self._end(resumable=is_member or self.stored.shared is not None)
 
     async def _end(self, *, resumable: bool) -> None:
         """Tell all trainers. Then raises the IsthmusError of one with blocks; the others forget the session by

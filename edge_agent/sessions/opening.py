@@ -8,7 +8,7 @@ import structlog
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.group_member import adopt_length
+from edge_agent.sessions.group_member import adopt_length, deciding_trainer
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request
 from edge_agent.sessions.open_session import OpenSession
@@ -56,9 +56,12 @@ async def open_session(
             away[worker] = str(failure)
 
     try:
-        await gathered(*(open_at(worker, clients[worker]) for worker in experiment.trainers))
-        for worker, response in opened.items():
-            adopt_length(experiment, worker, response)
+        if experiment.config.member is not None:  # the others hear how many steps that one has told
+            decider = deciding_trainer(experiment, placement)
+            await open_at(decider, clients[decider])
+            adopt_length(experiment, decider, opened[decider])
+        left = [worker for worker in experiment.trainers if worker not in opened]
+        await gathered(*(open_at(worker, clients[worker]) for worker in left))
         ids = {worker: opened[worker].session_id if worker in opened else "" for worker in experiment.trainers}
         record = SessionRecord.begun_now(experiment.run_id, experiment, ids)
         files = folder.folder(experiment.run_id) if folder is not None else None

@@ -118,6 +118,11 @@ class TrainerWorker:
         await self.take_frozen(held_blocks(plan.placement, self.name))
         return answer.tickets
 
+    async def begin_in_group(self, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:
+        """Have the session begin in the group of this device, as `TrainerService.RestoreWorker` says."""
+        request = pb.RestoreWorkerRequest(session_id=self.session_id, fence=self._state.fence, beginning=beginning)
+        return await self.client.restore_worker(request)
+
     def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
         """Begin a checkpoint as `WorkerCalls` says."""
         shared = self._state.stored.shared

@@ -185,7 +185,7 @@ class TrainerClient:
     async def restore_worker(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
         """See `TrainerService.RestoreWorker`."""
         answer = await self._connection.call("RestoreWorker", request, pb.RestoreWorkerResponse)
-        return self._judge.with_tickets("RestoreWorker", answer)
+        return self._judge.restored(answer)
 
     async def commit_placement(self, request: pb.CommitPlacementRequest) -> pb.CommitPlacementResponse:
         """See `TrainerService.CommitPlacement`."""

@@ -2,7 +2,8 @@
 
 Each member has a rank, runs the whole model on samples of its own, and gives the gradient of each block once a step. A block is
 updated once all ranks that take part in the step have given theirs; gradients are averaged in the order of ranks, so the order
-of arrival decides nothing. Knows nothing of sessions, threads and links.
+of arrival decides nothing. Several trainers have each a `Group` of its own, of other blocks. Knows nothing of sessions, threads
+and links.
 """
 
 from collections import defaultdict
@@ -58,8 +59,9 @@ class Group:
         first_step: int = 0,
         stepped: Callable[[int], object] = lambda _step: None,
     ) -> None:
-        """held: all blocks of the model, before `first_step`. staleness: K, by which a member may be ahead of the group.
+        """held: all blocks of the model, or those of one trainer, before `first_step`.
 
+        staleness: K, by which a member may be ahead of the group.
         stepped: called with each step once all blocks of the one before are updated, before anybody has their weights.
         Raises ConfigError for a group without members.
         """
@@ -71,7 +73,8 @@ class Group:
         self._held = held
         self._staleness = staleness
         self._stepped = stepped
-        self._changing = changing_blocks(held.chain)
+        self.blocks = tuple(block for block in changing_blocks(held.chain) if block in held.indices)
+        """The blocks of which it has the weights, and that training changes."""
         self._seats = {rank: _Seat(first_step) for rank in range(size)}
         self._parts: dict[tuple[int, int], dict[int, WeightedPart]] = defaultdict(dict)
         """By step and block, the parts of the update to come, by rank."""
@@ -81,6 +84,8 @@ class Group:
         """By block that this step has updated, the weights after that."""
         self._before: dict[int, BlockPart] = {}
         """By the same blocks, the weights with which the step began."""
+        self._last: dict[int, BlockPart] = {}
+        """By block, the weights with which the step before began, until this one updates any."""
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -94,10 +99,10 @@ class Group:
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""
-        return [rank for rank in self._seats if any(self._lacks(rank, block) for block in self._changing)]
+        return [rank for rank in self._seats if any(self._lacks(rank, block) for block in self.blocks)]
 
     def take_seat(self, rank: int) -> int:
-        """Have a rank go on, with nothing but what it gets here; returns the step at which it begins.
+        """Have a rank go on, with nothing but what it gets here; returns the step at which it can begin.
 
         One that has never left begins again at the present step: what it has given of that counts already, and is dropped when
         it comes again. One that had left takes part from the first step on of which no block is updated. Its weights are to be
@@ -113,9 +118,14 @@ class Group:
         seat.first, seat.stop = max(begun, seat.stop), None
         return seat.first
 
-    def first_weights(self, block: int) -> BlockPart:
-        """Return a block's weights with which the present step begins, though it may be updated already."""
-        return self._before.get(block) or weights_of(self._held.chain.blocks[block])
+    def first_weights(self, block: int, step: int) -> BlockPart:
+        """Return a block's weights with which a step begins: the present one, of which it may be updated already, or the last.
+
+        With K = 0 and several groups, a member that begins again may have to do that one for another group; nobody can have
+        gone further without it. With K > 0 it may be an older one, and the oldest weights are returned that are here.
+        """
+        of_last = self._last.get(block) if step < self.step else None
+        return of_last or self._before.get(block) or weights_of(self._held.chain.blocks[block])
 
     def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on; it has given all before.
@@ -148,7 +158,7 @@ class Group:
     def _check(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> None:
         where = _AT_A_STEP.format(rank=rank, block=block, step=step, now=self.step)
         seat = self._seats[rank]
-        if block not in self._changing:
+        if block not in self.blocks:
             raise ProtocolError(f"{where}, and training does not change that block")
         if not seat.takes_part(step):
             raise ProtocolError(f"{where}, and the rank takes no part in that")
@@ -171,12 +181,12 @@ class Group:
         """Update all blocks of which all gradients are there, step after step."""
         merged: list[Merged] = []
         while True:
-            ready = [block for block in reversed(self._changing) if self._is_ready(block)]
+            ready = [block for block in reversed(self.blocks) if self._is_ready(block)]
             if not ready:
                 return merged
             for block in ready:
                 merged += self._update(block)
-            if len(self._updated) == len(self._changing):
+            if len(self._updated) == len(self.blocks):
                 self._end_step()
 
     def _is_ready(self, block: int) -> bool:
@@ -184,20 +194,21 @@ class Group:
         return not waits and not any(self._lacks(rank, block) for rank in self._seats)
 
     def _update(self, block: int) -> list[Merged]:
+        self._last = {}  # all members have the weights of this step, so that none does the last one again
         parts = self._parts.pop((self.step, block))
         ranked = [parts[rank] for rank in sorted(parts)]
         module_block = self._held.chain.blocks[block]
         self._before[block] = weights_of(module_block)
         with torch.no_grad():
             self._gradients[block] = averaged(module_block, ranked)
-        if self._held.clipping is not None and len(self._gradients) < len(self._changing):
+        if self._held.clipping is not None and len(self._gradients) < len(self.blocks):
             return []
         gradients, self._gradients = self._gradients, {}
         self._held.put_back(gradients)
         self._held.update(gradients, self.step)
         for updated in gradients:
             self._updated[updated] = weights_of(self._held.chain.blocks[updated])
-        if len(self._updated) == len(self._changing):
+        if len(self._updated) == len(self.blocks):
             self._stepped(self.step + 1)
         return [
             self._merged(rank, self.step, updated)
@@ -207,7 +218,7 @@ class Group:
         ]
 
     def _end_step(self) -> None:
-        self._updated, self._before = {}, {}
+        self._last, self._updated, self._before = self._before, {}, {}
         self.step += 1
 
     def _merged(self, rank: int, step: int, block: int) -> Merged:

@@ -1,4 +1,4 @@
-"""A group of devices in one process: the sessions of its members, and the group that they share, without a network."""
+"""A group of devices in one process: the sessions of its members, and what each trainer has of the group, without a network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,15 +14,15 @@ Give = Callable[[Outgoing], object]
 class InProcessGroup:
     """The members of a group, each with a session of its own, that train side by side."""
 
-    def __init__(self, group: Group, member: Callable[[int, Give], InProcessSession]) -> None:
-        """member: makes the session of a rank, which gives its gradients as it is told."""
-        self._group = group
+    def __init__(self, groups: Mapping[str, Group], member: Callable[[int, Give], InProcessSession]) -> None:
+        """groups: by trainer. member: makes the session of a rank, which gives its gradients as it is told."""
+        self._groups = groups
         self._member = member
-        self._members = {rank: self._joined(rank) for rank in range(group.size)}
+        self._members = {rank: self._joined(rank) for rank in range(next(iter(groups.values())).size)}
 
     def train(self, stop_step: int, batches: Mapping[int, Iterator[Batch]]) -> dict[int, list[BatchLoss]]:
         """Do the steps up to one, which every rank with batches is part of. Returns the losses by rank."""
-        first = self._group.step
+        first = min(group.step for group in self._groups.values())
         running = {rank: self._members[rank].training(first, stop_step, each) for rank, each in batches.items()}
         self.run(list(running.values()))
         return {rank: self._members[rank].taken_losses() for rank in running}
@@ -40,9 +40,10 @@ class InProcessGroup:
 
     def begin_again(self, rank: int) -> int:
         """Replace a member by one that has nothing but the group's weights. Returns the step at which it begins."""
-        step = self._group.take_seat(rank)
+        step = min(group.take_seat(rank) for group in self._groups.values())
         self._members[rank] = member = self._joined(rank)
-        member.take_weights({block: self._group.first_weights(block) for block in member.changing_blocks})
+        for group in self._groups.values():
+            member.take_weights({block: group.first_weights(block, step) for block in group.blocks})
         return step
 
     def _joined(self, rank: int) -> InProcessSession:
@@ -50,5 +51,6 @@ class InProcessGroup:
 
     def _merge(self, rank: int, one: Outgoing) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
-        for merged in self._group.merge(rank, one.step, one.crossing.index, one.load, one.samples):
+        group = self._groups[one.crossing.sender]
+        for merged in group.merge(rank, one.step, one.crossing.index, one.load, one.samples):
             self._members[merged.rank].take_merged(merged.step, merged.block, merged.weights)

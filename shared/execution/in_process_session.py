@@ -34,7 +34,6 @@ from shared.placement import (
 )
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import changing_blocks
 from shared.training.loss_scale import LossScale
 from shared.training.losses import BatchLabels, BatchLoss, label_tensors, whole_loss
 from shared.training.recipe import Recipe
@@ -137,11 +136,6 @@ class InProcessSession:
     def loss_scale(self) -> LossScale | None:
         """The scale of the loss; None where it is not scaled."""
         return self._held[scaling_worker(self._placement)].loss_scale
-
-    @property
-    def changing_blocks(self) -> list[int]:
-        """List the blocks that training changes."""
-        return changing_blocks(self._chain)
 
     def weights(self, worker: str, block: int) -> BlockPart:
         """Return the weights and buffers of a block as a worker has them, not copied."""

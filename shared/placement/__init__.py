@@ -41,6 +41,7 @@ from shared.placement.ranges import BlockRange, parse_range, ranges_of
 from shared.placement.replacing import hand_over, reassign_worker, with_worker
 from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
+from shared.placement.spreading import spread
 from shared.placement.step_plan import PlacementPlan, StepPlan
 from shared.placement.tiles import AGENT, GROUP, Cargo, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.urgency import urgency
@@ -112,6 +113,7 @@ __all__ = [
     "replica_keepers",
     "scaling_worker",
     "segments",
+    "spread",
     "stages",
     "tells_inputs",
     "to_group",

@@ -159,7 +159,7 @@ def _precisions(placement: Placement, model: ModelFacts) -> Iterator[str]:
 
 
 def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    """In a group, one trainer owns all that training changes."""
+    """In a group, trainers own all that training changes."""
     if not model.merged:
         return
     if model.scaled:
@@ -171,8 +171,12 @@ def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
                 f"block {block} ({model.blocks[block].name}) is owned by {AGENT!r}; in a group a trainer owns every block that "
                 "training changes"
             )
-    if len(several := sorted(set(owners.values()))) > 1:
-        yield f"{' and '.join(map(repr, several))} own blocks that training changes; in a group one trainer owns all of them"
+    for first, *others in model.together:
+        if other := next((block for block in others if owners.get(block) != owners.get(first)), None):
+            yield (
+                f"block {first} ({model.blocks[first].name}) and block {other} ({model.blocks[other].name}) use one weight; in "
+                "a group one trainer owns both"
+            )
 
 
 def _labels(placement: Placement, _model: ModelFacts) -> Iterator[str]:

@@ -21,12 +21,17 @@ SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
 
 
-def copies(blocks: int, staleness: int = 0) -> Placement:
-    """Return a member's placement: the device runs all, and the trainer owns all."""
+def copies(blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",)) -> Placement:
+    """Return a member's placement: the device runs all, and the trainers own all, in turns."""
     whole = Rows(0, SAMPLES)
-    owners = dict.fromkeys(range(blocks), "near")
+    owners = {block: trainers[block % len(trainers)] for block in range(blocks)}
     tiles = (Tile("edge", 0, blocks, whole),)
-    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
+    return Placement(0, blocks, SAMPLES, ("edge", *trainers), tiles, (Source("edge", whole),), owners, None, staleness)
+
+
+def owned_by(trainer: str, placement: Placement) -> list[int]:
+    """List the blocks that a trainer owns."""
+    return [block for block, owner in placement.owners.items() if owner == trainer]
 
 
 def with_a_cut(blocks: int, staleness: int = 0) -> Placement:

@@ -1,4 +1,4 @@
-"""Groups of real processes of which some are killed: a member, and the trainer; they end as if nothing had happened."""
+"""Groups of real processes of which some are killed: members and trainers; they end as if nothing had happened."""
 
 import signal
 import subprocess
@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
-from tests.integration.training.test_groups import SHARD, group_of, member_flags
+from tests.integration.training.test_groups import SHARD, group_of, member_flags, trainers_at
 from tests.support.forked import Forked
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
@@ -21,17 +21,18 @@ SIZE = 2
 
 
 class Running:
-    """A trainer with a group, and its members, each a process."""
+    """Trainers with a group, and its members, each a process."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, trainers=("near",)):
         self.stack = ExitStack()
         self.folder = folder
-        self.port = self.stack.enter_context(held_port())
+        self.ports = {name: self.stack.enter_context(held_port()) for name in trainers}
         self.configs = [edge_config(*self._flags(rank)) for rank in range(SIZE)]
 
     def _flags(self, rank):
         more = [SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
-        return [*member_flags(rank, size=SIZE, more=more), f"trainer.address=127.0.0.1:{self.port}"]
+        addresses = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
+        return [*member_flags(rank, size=SIZE, more=more), *trainers_at(**addresses)]
 
     def __enter__(self):
         return self
@@ -39,22 +40,22 @@ class Running:
     def __exit__(self, *error):
         self.stack.__exit__(*error)
 
-    def trainer(self):
+    def trainer(self, name="near"):
         """Start a trainer."""
-        process, _, said = self.stack.enter_context(heard_trainer_process(*self._trainer_flags()))
+        process, _, said = self.stack.enter_context(heard_trainer_process(*self._trainer_flags(name)))
         return process, said
 
     def trainer_killed_at(self, point):
         """Start a trainer that is killed when it comes to a function, and return its process."""
         planned = [Planned("trainer", Fault.KILL_TRAINER, point, 1)]
-        flags = [*self._trainer_flags(), f"models.allowed={ALLOWED}"]
+        flags = [*self._trainer_flags("near"), f"models.allowed={ALLOWED}"]
         process = Forked(sides.trainer, flags, "trainer", planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
         return process
 
-    def _trainer_flags(self):
-        location = f"checkpoints.location={self.folder / 'trainer'}"
-        listen = f"server.listen=127.0.0.1:{self.port}"
+    def _trainer_flags(self, name):
+        location = f"checkpoints.location={self.folder / name}"
+        listen = f"server.listen=127.0.0.1:{self.ports[name]}"
         return [*group_of(SIZE), "compute.threads=1", listen, location, control_off()]
 
     def member(self, rank):
@@ -128,4 +129,44 @@ def test_members_wait_for_a_trainer_that_is_killed_while_they_open_their_session
         members = [running.member(rank) for rank in range(SIZE)]
         assert trainer.wait(60) == -signal.SIGKILL
         running.trainer()
+        running.assert_whole(members)
+
+
+@pytest.mark.parametrize("killed", ["near", "far"])
+def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_both(killed, tmp_path):
+    with Running(tmp_path, ("near", "far")) as running:
+        trainers = {name: running.trainer(name) for name in running.ports}
+        members = [running.member(rank) for rank in range(SIZE)]
+        trainers[killed][1].first_event("checkpoint of a group", 4)
+        trainers[killed][0].send_signal(signal.SIGKILL)
+        trainers[killed][0].wait()
+        running.trainer(killed)
+        running.assert_whole(members)
+
+
+@pytest.mark.parametrize("rank", range(SIZE))
+def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank, tmp_path):
+    with Running(tmp_path, ("near", "far")) as running:
+        said = [running.trainer(name)[1] for name in running.ports]
+        members = [running.member(rank) for rank in range(SIZE)]
+        said[0].first_event("checkpoint of a group", 4)
+        members[rank][0].send_signal(signal.SIGKILL)
+        members[rank][0].wait()
+        members[rank] = running.member(rank)
+        running.assert_whole(members)
+        for each in said:
+            each.first_event("a group has ended")
+            assert [event["life"] for event in each.heard if event["event"] == "a group begins"] == [1]
+
+
+def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
+    with Running(tmp_path, ("near", "far")) as running:
+        trainers = {name: running.trainer(name) for name in running.ports}
+        members = [running.member(rank) for rank in range(SIZE)]
+        trainers["near"][1].first_event("checkpoint of a group", 6)
+        for process, _ in trainers.values():
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        said = [running.trainer(name)[1] for name in running.ports]
+        assert len({each.first_event("a group begins")["step"] for each in said}) == 1
         running.assert_whole(members)

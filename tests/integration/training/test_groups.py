@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent import run_training
+from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
 from shared.errors import ConfigError, ExitCode, RefusedError
 from tests.support.experiments import flags
@@ -37,6 +38,18 @@ def member(rank, server, **chosen):
     return edge_config(*member_flags(rank, **chosen), f"trainer.address={server.address}")
 
 
+def trainers_at(**addresses):
+    """Return a member's flags for trainers, by name."""
+    named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
+    names = ", ".join(f'"{name}"' for name in addresses)
+    return [f"trainers=[{named}]", f"privacy.gradients_to=[{names}]"]
+
+
+def member_of_two(rank, near, far, **chosen):
+    """Return the configuration of a member with two trainers."""
+    return edge_config(*member_flags(rank, **chosen), *trainers_at(near=near.address, far=far.address))
+
+
 async def trained(configs):
     """Train all members at once, and return the state of each."""
     results = await asyncio.gather(*(run_training(config) for config in configs))
@@ -58,6 +71,57 @@ async def test_one_member_equals_the_plain_loop():
     async with running_trainer(*group_of(1)) as server:
         (state,) = await trained([member(0, server, model="cnn")])
     assert_same_bits(plain_state(edge_config(*flags("cnn", "adamw"), f"training.max_steps={STEPS}")), state)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+async def test_blocks_at_two_trainers_end_with_the_weights_of_one_loop(optimizer):
+    async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
+        configs = [member_of_two(rank, near, far, optimizer=optimizer, size=2, more=[SHARD]) for rank in range(2)]
+        states = await trained(configs)
+        for server in (near, far):
+            assert not server.service.sessions.built
+            assert server.service.groups.all[0].step == 0, "the group has ended everywhere"
+    expected = group_state(configs)
+    for state in states:
+        assert_same_bits(expected, state)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+async def test_members_with_a_cut_end_with_the_weights_of_one_loop(staleness):
+    more = [SHARD, "deployment.cut=2", f"deployment.staleness={staleness}", 'deployment.codec="raw"']
+    async with running_trainer(*group_of(2)) as server:
+        configs = [member(rank, server, size=2, more=more) for rank in range(2)]
+        states = await trained(configs)
+    assert_same_bits(*states)
+    if staleness == 0:
+        assert_same_bits(group_state(configs), states[0])
+
+
+async def test_members_of_two_trainers_divide_the_blocks_alike():
+    async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
+        first = asyncio.create_task(run_training(member_of_two(0, near, far)))
+        while not far.service.groups.all[0].attached:
+            await asyncio.wait({first}, timeout=0.01)
+        with pytest.raises(
+            RefusedError, match=r"trains with the blocks at this trainer \[.*\], and this member has \["
+        ):
+            await run_training(member_of_two(1, far, near))
+        await asyncio.gather(first, run_training(member_of_two(1, near, far)))
+
+
+def test_one_norm_of_all_blocks_needs_one_trainer():
+    clipped = ['training.optimizer.clip="model"', "training.optimizer.clip_norm=1.0"]
+    flags = [*member_flags(0, more=clipped), *trainers_at(near="127.0.0.1:1", far="127.0.0.1:2")]
+    with pytest.raises(
+        ConfigError, match="whose norm is that of all blocks, and several trainers have them nowhere together"
+    ):
+        Experiment(edge_config(*flags))
+
+
+def test_each_trainer_has_a_block():
+    many = {f"t{number}": f"127.0.0.1:{number + 1}" for number in range(5)}
+    with pytest.raises(ConfigError, match="5 trainers are configured, and the group's model has"):
+        Experiment(edge_config(*member_flags(0), *trainers_at(**many)))
 
 
 @asynccontextmanager

@@ -537,23 +537,127 @@ class Beginning(_message.Message):
 
     STEP_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The first step that it may not have done. Weights and buffers of that step come from the owners, by links."""
     lineage: _builtins.int
     """The lineage of the state that the others have."""
+    @_builtins.property
+    def group(self) -> Global___GroupBeginning:
+        """In the session of a group's member, and nowhere else."""
+
     def __init__(
         self,
         *,
         step: _builtins.int = ...,
         lineage: _builtins.int = ...,
+        group: Global___GroupBeginning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lineage", b"lineage", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "lineage", b"lineage", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Beginning: _TypeAlias = Beginning  # noqa: Y015
+
+@_typing.final
+class GroupBeginning(_message.Message):
+    """How a member begins in a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OTHERS_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupPosition]:
+        """To the trainer that decides: where the group is at the others."""
+
+    @_builtins.property
+    def life(self) -> Global___GroupLife:
+        """To the others: what that one has decided. The step of `Beginning` is the one that it has told."""
+
+    def __init__(
+        self,
+        *,
+        others: _abc.Iterable[Global___GroupPosition] | None = ...,
+        life: Global___GroupLife | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["life", b"life"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["life", b"life", "others", b"others"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupBeginning: _TypeAlias = GroupBeginning  # noqa: Y015
+
+@_typing.final
+class GroupPosition(_message.Message):
+    """Where a group is at one trainer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIFE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    life: _builtins.int
+    """The number of its life; 0 where it has not begun since the trainer has."""
+    step: _builtins.int
+    """The oldest step that is not done."""
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointName]:
+        """The checkpoints on this trainer's disk, the newest first, at most 64. Their lineage is the life in which they were taken."""
+
+    def __init__(
+        self,
+        *,
+        life: _builtins.int = ...,
+        step: _builtins.int = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointName] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "life", b"life", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupPosition: _TypeAlias = GroupPosition  # noqa: Y015
+
+@_typing.final
+class GroupLife(_message.Message):
+    """A group's life: its steps from one return to a checkpoint to the next, at all its trainers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    FIRST_RANK_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Rises with each."""
+    first_rank: _builtins.int
+    """The rank of the member whose first weights these were."""
+    checkpoint_steps: _builtins.int
+    """The steps between checkpoints, at all trainers."""
+    @_builtins.property
+    def origin(self) -> Global___CheckpointName:
+        """The checkpoint with which it has begun. Left out, it began at step 0 with first weights."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        origin: Global___CheckpointName | None = ...,
+        first_rank: _builtins.int = ...,
+        checkpoint_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "first_rank", b"first_rank", "number", b"number", "origin", b"origin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupLife: _TypeAlias = GroupLife  # noqa: Y015
 
 @_typing.final
 class RestoreWorkerResponse(_message.Message):
@@ -563,6 +667,10 @@ class RestoreWorkerResponse(_message.Message):
 
     FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
     TICKETS_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """The step at which a group's member begins."""
     @_builtins.property
     def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Digests of the parameters that do not learn, of all blocks, so that the agent uploads those that differ; no checkpoint holds
@@ -573,15 +681,21 @@ class RestoreWorkerResponse(_message.Message):
     def tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ticket]:
         """For the links on which others dial this trainer."""
 
+    @_builtins.property
+    def life(self) -> Global___GroupLife:
+        """Of a group, its life."""
+
     def __init__(
         self,
         *,
         frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
         tickets: _abc.Iterable[Global___Ticket] | None = ...,
+        life: Global___GroupLife | None = ...,
+        step: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["life", b"life"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "tickets", b"tickets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "life", b"life", "step", b"step", "tickets", b"tickets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1664,6 +1778,7 @@ class GetSessionResponse(_message.Message):
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     next_step: _builtins.int
     """The step that the trainer waits for."""
     attached: _builtins.bool
@@ -1674,6 +1789,10 @@ class GetSessionResponse(_message.Message):
     """Payload bytes sent since the session began."""
     max_staleness: _builtins.int
     """The largest staleness (K) that the session may have under the placement in force."""
+    @_builtins.property
+    def group(self) -> Global___GroupPosition:
+        """Of a group's member: where the group is here."""
+
     def __init__(
         self,
         *,
@@ -1682,10 +1801,11 @@ class GetSessionResponse(_message.Message):
         received_bytes: _builtins.int = ...,
         sent_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
+        group: Global___GroupPosition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "group", b"group", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

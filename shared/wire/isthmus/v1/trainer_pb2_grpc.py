@@ -199,8 +199,7 @@ class TrainerServiceServicer:
     def JoinSession(self, request, context):
         """Makes the caller the only agent of a session, and says what this worker could go on with. A session that is not in memory
         is built again, without the state of its blocks. All links of an agent before it end.
-        A member of a group takes its seat with the first join: next_step is then the step at which it begins, and DownloadBlock gives
-        the weights of that step.
+        A member of a group then begins in that, by RestoreWorker.
         NOT_FOUND: no such session. ABORTED: it was joined with this term or a higher one. FAILED_PRECONDITION: another protocol
         version. RESOURCE_EXHAUSTED, UNAVAILABLE: not now; the term was not taken.
         """
@@ -214,8 +213,13 @@ class TrainerServiceServicer:
         that it keeps.
         With a beginning in place of a checkpoint it goes back to nothing: a worker that owns no block which changes begins again in
         mid-step, and its peers send again what it lacks.
+        In the session of a group's member it has the member begin in the group, at the step that it has not done; DownloadBlock then
+        gives the weights of that step. The placement stays. First the trainer is asked that owns the first block which training
+        changes: it hears where the group is at all others, and decides from which state the group goes on. The others hear that, and
+        go back to it where they are not there. Where a group goes back, its other members' sessions end.
         NOT_FOUND: a block of that checkpoint is not here, or is damaged. ABORTED: another agent has joined since. FAILED_PRECONDITION: a
-        beginning for a worker that owns a block which changes. Otherwise as OpenSession.
+        beginning for a worker that owns a block which changes. UNAVAILABLE: the group cannot go on from that state here yet. Otherwise as
+        OpenSession.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,7 +17,16 @@ from shared.model.chain import build_chain
 from shared.model.random_state import random_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
-from tests.support.group_members import SAMPLES, STEPS, assert_equal, batches, copies, micro_batches, with_a_cut
+from tests.support.group_members import (
+    SAMPLES,
+    STEPS,
+    assert_equal,
+    batches,
+    copies,
+    micro_batches,
+    owned_by,
+    with_a_cut,
+)
 from tests.support.placed import CPU, INPUTS, built, chain_of, recipe
 from tests.support.plain import plain_loop
 
@@ -26,16 +35,19 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
 
 
 def grouped(module, told, size, placement, *, staleness=0):
-    """Make a group of so many members, all in this process, and return both."""
+    """Make a group of so many members, all in this process; return what each trainer has of it, the members, and the chain."""
     chain = chain_of(copy.deepcopy(module))
-    group = Group(HeldBlocks(chain, told, CPU, range(len(chain.blocks))), size, staleness)
+    groups = {
+        trainer: Group(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), size, staleness)
+        for trainer in dict.fromkeys(placement.owners.values())
+    }
 
     def member(rank, give):
         chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         how = Method(LossHead(told.loss, None), first_sample=rank * SAMPLES)
         return InProcessSession(chains, placement, told, how, CPU, give)
 
-    return group, InProcessGroup(group, member), chain
+    return groups, InProcessGroup(groups, member), chain
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -100,7 +112,7 @@ def test_a_group_is_one_batch_of_all_members_in_float64():
 
     told, steps, example = recipe("sgd"), 30, torch.zeros(8, INPUTS, dtype=torch.float64)
     chain = build_chain(wide(), example)
-    group = Group(HeldBlocks(chain, told, CPU, range(3)), 3)
+    groups = {"near": Group(HeldBlocks(chain, told, CPU, range(3)), 3)}
 
     def member(_rank, give):
         chains = {worker: build_chain(wide(), example) for worker in ("edge", "near")}
@@ -109,7 +121,7 @@ def test_a_group_is_one_batch_of_all_members_in_float64():
     def doubled(rank):
         return ((inputs.double(), labels) for inputs, labels in batches(rank, steps))
 
-    InProcessGroup(group, member).train(steps, {rank: doubled(rank) for rank in range(3)})
+    InProcessGroup(groups, member).train(steps, {rank: doubled(rank) for rank in range(3)})
     of_all = [list(doubled(rank)) for rank in range(3)]
     joined = [(step, *map(torch.cat, zip(*parts, strict=True))) for step, parts in enumerate(zip(*of_all, strict=True))]
     expected = plain_loop(build_chain(wide(), example), told, joined)
@@ -120,9 +132,9 @@ def test_a_group_is_one_batch_of_all_members_in_float64():
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_everybody_ends_with_the_same_weights(staleness):
     module, told = built("dropping"), recipe("sgd")
-    group, members, chain = grouped(module, told, 2, copies(4, staleness), staleness=staleness)
+    groups, members, chain = grouped(module, told, 2, copies(4, staleness), staleness=staleness)
     members.train(STEPS, {rank: batches(rank) for rank in range(2)})
-    assert (group.step, group.missing()) == (STEPS, [0, 1])
+    assert (groups["near"].step, groups["near"].missing()) == (STEPS, [0, 1])
     for block in range(4):
         for name, value in chain.blocks[block].named_parameters().items():
             for rank in range(2):
@@ -162,17 +174,18 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
 
 
 @pytest.mark.parametrize("lost_after", range(12))
-def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after):
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
+def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after, trainers):
     module, told, steps = built("dropping"), recipe("adam", 0.1), 3
-    group, members, chain = grouped(module, told, 2, copies(4))
+    groups, members, chain = grouped(module, told, 2, copies(4, trainers=trainers))
     of_rank_0 = members.member(0).training(0, steps, batches(0, steps))
-    limited = _Limited(group, 1, lost_after)
+    limited = _Limited(groups.values(), 1, lost_after)
     of_rank_1 = members.member(1).training(0, steps, batches(1, steps))
     with pytest.raises(_LostError):
         members.run([of_rank_0, of_rank_1])
     limited.stop()
     first = members.begin_again(1)
-    assert first == group.step == lost_after // 4
+    assert first == min(group.step for group in groups.values()) == lost_after // 4
     members.run([of_rank_0, members.member(1).training(first, steps, batches(1, steps, first))])
     assert_equal(chain.module.state_dict(), micro_batches(module, told, 2, steps=steps))
 
@@ -182,21 +195,47 @@ class _LostError(Exception):
 
 
 class _Limited:
-    """Loses a rank once the group has taken so many gradients of it."""
+    """Loses a rank once its groups have taken so many gradients of it."""
 
-    def __init__(self, group, rank, count):
-        self._group, self._merge, self._left = group, group.merge, count
-        group.merge = partial(self.merge, rank)
+    def __init__(self, groups, rank, count):
+        self._groups, self._left = list(groups), count
+        for group in self._groups:
+            group.merge = partial(self.merge, group.merge, rank)
 
-    def merge(self, lost, rank, *given):
+    def merge(self, merge, lost, rank, *given):
         if rank == lost:
             if self._left == 0:
                 raise _LostError
             self._left -= 1
-        return self._merge(rank, *given)
+        return merge(rank, *given)
 
     def stop(self):
-        del self._group.merge
+        for group in self._groups:
+            del group.merge
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", ["dropping", "normed"])
+def test_blocks_spread_over_trainers_end_as_at_one(name, size):
+    module, told = built(name), recipe("adamw", 0.5)
+    blocks = len(chain_of(module).blocks)
+    _, at_one, one = grouped(module, told, size, copies(blocks))
+    _, at_two, two = grouped(module, told, size, copies(blocks, trainers=("near", "far")))
+    for members in (at_one, at_two):
+        members.train(STEPS, {rank: batches(rank) for rank in range(size)})
+    assert_equal(two.module.state_dict(), one.module.state_dict())
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_members_of_several_trainers_that_are_ahead_end_with_the_same_weights(staleness):
+    module, told = built("dropping"), recipe("sgd")
+    placement = copies(4, staleness, ("near", "far"))
+    _, members, chain = grouped(module, told, 2, placement, staleness=staleness)
+    members.train(STEPS, {rank: batches(rank) for rank in range(2)})
+    for block in range(4):
+        for name, value in chain.blocks[block].named_parameters().items():
+            for rank in range(2):
+                assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
 
 
 def alone(size=2, **how):
@@ -233,8 +272,19 @@ def test_the_first_weights_of_a_step_are_kept_until_it_ends():
     group, chain = alone(1)
     before = chain.module.state_dict()["3.weight"].clone()
     group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    assert torch.equal(group.first_weights(3)["parameter/3.weight"], before)
+    assert torch.equal(group.first_weights(3, 0)["parameter/3.weight"], before)
     assert not torch.equal(chain.module.state_dict()["3.weight"], before)
+
+
+def test_the_first_weights_of_the_last_step_are_kept_until_this_one_updates():
+    group, chain = alone(1)
+    before = group.first_weights(0, 0)
+    give_step(group, chain, 0, 0)
+    after = group.first_weights(0, 1)
+    assert not all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert_equal(group.first_weights(0, 0), before)
+    group.merge(0, 1, 3, part_of(chain, 3, 1.0), 2)
+    assert_equal(group.first_weights(0, 0), after)
 
 
 def test_a_step_is_told_before_anybody_has_its_last_weights():

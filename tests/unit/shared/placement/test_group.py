@@ -80,14 +80,20 @@ def test_weights_come_while_the_next_step_is_computed(staleness, most):
     assert plan.unaware == frozenset(), "the weights tell the device how far the trainer is"
 
 
-def test_one_trainer_owns_all_that_changes():
+def test_trainers_own_all_that_changes():
     check(COPIES, MODEL, EVERYTHING)
+    both = Permissions(inputs_to=frozenset({"near", "far"}), gradients_to=frozenset({"near", "far"}))
+    spread = member({0: "near", 1: "near", 2: "far"})
+    check(spread, MODEL, both)
+    assert StepPlan(spread, MODEL).links == (("edge", "near"), ("edge", "far"))
     with pytest.raises(ConfigError, match=r"block 0 \(a\) is owned by 'edge'; in a group a trainer owns every block"):
         check(member({1: "near", 2: "near"}), MODEL, EVERYTHING)
     with pytest.raises(ConfigError, match=r"the loss is scaled .* in a group it cannot be"):
         check(COPIES, dataclasses.replace(MODEL, scaled=True), EVERYTHING)
-    with pytest.raises(ConfigError, match="'far' and 'near' own blocks that training changes"):
-        check(member({0: "near", 1: "near", 2: "far"}), MODEL, EVERYTHING)
+    with pytest.raises(
+        ConfigError, match=r"block 0 \(a\) and block 2 \(c\) use one weight; in a group one trainer owns both"
+    ):
+        check(spread, dataclasses.replace(MODEL, together=((0, 2),)), both)
 
 
 def test_gradients_go_to_the_group_only_where_that_is_permitted():

@@ -1,0 +1,121 @@
+"""A group's lives: its steps from one return to a checkpoint to the next, at all its trainers together.
+
+The trainer that owns the first block which training changes decides when a life begins, and with which checkpoint. Members
+tell it where the group is at the others, and tell the others what it has decided.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from cloud_trainer.sessions.claims import checkpoint_name
+from shared.bounds import MOST_TERMS, MOST_WORKERS, is_step, is_term
+from shared.checkpoint import MAX_NAMED, CheckpointName
+from shared.errors import ProtocolError
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+
+class Life(NamedTuple):
+    """One life of a group."""
+
+    number: int
+    """1 or more, and higher than that of any life before."""
+    origin: CheckpointName | None
+    """Checkpoint with which it has begun; None if it began at step 0 with first weights."""
+    first_rank: int
+    """Rank of the member whose first weights these were."""
+    checkpoint_steps: int
+    """Steps between checkpoints, at all trainers."""
+
+    @property
+    def first_step(self) -> int:
+        """Return the step at which it has begun."""
+        return 0 if self.origin is None else self.origin.step
+
+    @property
+    def message(self) -> pb.GroupLife:
+        """Return it as members carry it."""
+        origin = None if self.origin is None else _message(self.origin)
+        return pb.GroupLife(
+            number=self.number, origin=origin, first_rank=self.first_rank, checkpoint_steps=self.checkpoint_steps
+        )
+
+    @classmethod
+    def read(cls, said: pb.GroupLife) -> Self:
+        """Read what a member carries. Raises ProtocolError for a life that cannot be."""
+        if (
+            not said.number
+            or not is_term(said.number)
+            or not said.checkpoint_steps
+            or not is_step(said.checkpoint_steps)
+        ):
+            raise ProtocolError(
+                f"no group can be in life {said.number} with a checkpoint every {said.checkpoint_steps} steps"
+            )
+        origin = checkpoint_name(said.origin) if said.HasField("origin") else None
+        return cls(said.number, origin, said.first_rank, said.checkpoint_steps)
+
+
+class Position(NamedTuple):
+    """The state of a group at one trainer."""
+
+    life: int
+    """Number of its life; 0 if it has not begun since the trainer has."""
+    step: int
+    """Oldest step that is not done."""
+    checkpoints: tuple[CheckpointName, ...]
+    """Checkpoints on the trainer's disk; their lineage is the life in which they were taken."""
+
+    def step_in(self, life: Life) -> int:
+        """Return the step at which this trainer goes on in a life."""
+        return self.step if self.life == life.number else life.first_step
+
+    def has_lost(self, life: Life, step: int) -> bool:
+        """Tell whether this trainer cannot go on in a life that has come to this step elsewhere."""
+        is_there = life.origin is None or life.origin in self.checkpoints
+        return self.life != life.number and (step > life.first_step or not is_there)
+
+    @property
+    def message(self) -> pb.GroupPosition:
+        """Return it as members carry it."""
+        return pb.GroupPosition(
+            life=self.life, step=self.step, checkpoints=[_message(name) for name in self.checkpoints[:MAX_NAMED]]
+        )
+
+    @classmethod
+    def read(cls, said: pb.GroupPosition) -> Self:
+        """Read what a member carries. Raises ProtocolError for a position that cannot be."""
+        if not is_term(said.life) or not is_step(said.step) or len(said.checkpoints) > MAX_NAMED:
+            raise ProtocolError(
+                f"no group can be at step {said.step} of life {said.life} with {len(said.checkpoints)} checkpoints"
+            )
+        return cls(said.life, said.step, tuple(map(checkpoint_name, said.checkpoints)))
+
+
+def read_positions(said: Iterable[pb.GroupPosition]) -> list[Position]:
+    """Read the positions of a group at other trainers. Raises ProtocolError for more than there can be, or impossible ones."""
+    said = list(said)
+    if len(said) > MOST_WORKERS:
+        raise ProtocolError(f"a group is said to be at {len(said)} other trainers; {MOST_WORKERS} is the most")
+    return [Position.read(one) for one in said]
+
+
+def next_number(here: Position, others: Iterable[Position]) -> int:
+    """Return the number of the life that follows all that any trainer knows of. Raises ProtocolError if there can be none."""
+    known = [
+        number
+        for position in (here, *others)
+        for number in (position.life, *(name.lineage for name in position.checkpoints))
+    ]
+    if (number := max(known) + 1) > MOST_TERMS:
+        raise ProtocolError(f"a group is said to be in life {max(known)}, which is the last that there can be")
+    return number
+
+
+def common_checkpoints(here: Position, others: Iterable[Position]) -> list[CheckpointName]:
+    """List the checkpoints that all trainers have, the newest first."""
+    common = set(here.checkpoints).intersection(*(position.checkpoints for position in others))
+    return sorted(common, reverse=True)
+
+
+def _message(name: CheckpointName) -> pb.CheckpointName:
+    return pb.CheckpointName(lineage=name.lineage, step=name.step)
