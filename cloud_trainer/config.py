@@ -192,6 +192,9 @@ class GroupConfig(Section):
     caller that may train may be one."""
     size: PositiveInt
     """Members of the group: ranks 0 to size - 1. Each step waits for all of them."""
+    leave_out_seconds: PositiveFloat | None = None
+    """Time after the first gradient of a block in a step for which the block waits for those of other members. Then it is
+    updated without them. Left out, it waits for all."""
     checkpoint_steps: PositiveInt = 100
     """Steps between checkpoints of the group's weights and optimizer, which lie here alone."""
 
@@ -236,8 +239,9 @@ class TrainerConfig(Config):
     """Networks that may be run here."""
     groups: tuple[GroupConfig, ...] = Field(default=(), examples=[[{"name": "line", "size": 4}]])
     """Groups of devices that train one model here, each a table `[[groups]]`: `name`, and `size`, its members, for all of
-    which each step waits; if wanted `subjects` (of auth.tokens), which alone may be members, and `checkpoint_steps`, the
-    steps between checkpoints, 100 if left out. Each member changes the weights of all, so name the subjects."""
+    which each step waits; if wanted `subjects` (of auth.tokens), which alone may be members, `checkpoint_steps`, the steps
+    between checkpoints, 100 if left out, and `leave_out_seconds`, after which a block goes on without the gradients of late
+    members. Each member changes the weights of all, so name the subjects."""
     calibration: CalibrationConfig = Field(default_factory=CalibrationConfig)
     """Samples on which edges may have copies of their models trained here."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

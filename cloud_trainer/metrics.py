@@ -128,9 +128,18 @@ class _GroupSeries(Collector):
         linked = GaugeMetricFamily(
             "isthmus_group_linked", "1 while the member of a rank is linked.", labels=["group", "rank"]
         )
+        left_out = CounterMetricFamily(
+            "isthmus_group_left_out", "Updates of blocks without the gradient of a rank.", labels=["group", "rank"]
+        )
+        late = CounterMetricFamily(
+            "isthmus_group_late", "Gradients of blocks that came too late to count.", labels=["group", "rank"]
+        )
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
             attached = group.attached
             for rank in range(group.config.size):
-                linked.add_metric([group.config.name, str(rank)], rank in attached)
-        return step, linked
+                of_rank = [group.config.name, str(rank)]
+                linked.add_metric(of_rank, rank in attached)
+                left_out.add_metric(of_rank, group.figures.left_out[rank])
+                late.add_metric(of_rank, group.figures.late[rank])
+        return step, linked, left_out, late

@@ -46,6 +46,8 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         yield f"deployment.cut is given, and {len(config.all_trainers)} trainers are configured; a cut takes one trainer"
     if config.engine.profile is not None:
         yield "engine.profile is set; a member of a group keeps its placement, so leave it out"
+    if config.choice.policy is not None:
+        yield "choice.policy is set; a member of a group has all of its trainers at once, so leave it out"
     if len(config.deployment.staleness_schedule.pairs) > 1:
         yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
     if config.training.accumulate_batches > 1:

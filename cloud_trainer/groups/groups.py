@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 import torch
@@ -36,6 +37,7 @@ class Groups:
         limits: Limits,
         device: torch.device,
         end_session: EndSession,
+        step_logs: Path | None,
     ) -> None:
         """files: the folder of their checkpoints, which `disk` writes; None stores nothing. The others: see `TrainedGroup`."""
         self._threads = threads
@@ -49,6 +51,7 @@ class Groups:
                 threads,
                 self._build,
                 end_session,
+                step_logs,
             )
             for config in configured
         }

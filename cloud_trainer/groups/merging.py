@@ -1,18 +1,22 @@
 """The weights and the optimizer of a group, from its first step on: they are read, updated and copied on the compute thread."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
+from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from shared.concurrency.shared_worker import Lane
-from shared.execution.group import Group, Merged
+from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Outgoing
+from shared.training.block_state import element_bytes
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state
+from shared.training.step_log import StepLog
 
 
 class Beginning(NamedTuple):
@@ -30,18 +34,40 @@ class Copy(NamedTuple):
     state: dict[str, Tensor]
 
 
-class Merging:
+class GroupFigures:
+    """Counts of a group at this trainer, by rank, since the trainer has begun."""
+
+    def __init__(self) -> None:
+        self.left_out = Counter[int]()
+        """Updates of blocks without the rank."""
+        self.late = Counter[int]()
+        """Gradients of the rank that came too late to count."""
+
+
+class Merging(GroupListener):
     """The running part of a group. Used on the event loop, one call at a time."""
 
-    def __init__(self, held: HeldBlocks, agreement: Agreement, lane: Lane, size: int, life: Life) -> None:
-        """held: the blocks of the group that are here, with which the life begins. size: members of the group."""
+    def __init__(
+        self,
+        held: HeldBlocks,
+        agreement: Agreement,
+        lane: Lane,
+        config: GroupConfig,
+        life: Life,
+        figures: GroupFigures,
+        step_log: StepLog | None = None,
+    ) -> None:
+        """held: the blocks of the group that are here, with which the life begins. step_log: gets every update."""
         self.agreement = agreement
+        self._figures = figures
+        self._step_log = step_log
         self.life = life
         self._held = held
         self._lane = lane
         self._copied: Copy | None = None
         """The copy that waits to be taken."""
-        self._group = Group(held, size, agreement.staleness, life.first_step, self._stepped)
+        leaves_out = config.leave_out_seconds is not None
+        self._group = Group(held, config.size, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
         self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
@@ -68,6 +94,14 @@ class Merging:
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
         return await self._lane.run(self._group.merge, rank, one.step, one.crossing.index, dict(one.load), one.samples)
 
+    def held_up(self) -> list[int]:
+        """List the blocks of the present step of which some ranks have given the gradient and others are waited for."""
+        return self._group.held_up()
+
+    async def leave_out(self, step: int, block: int) -> list[Merged]:
+        """Update a block without those that have not given its gradient; returns the weights that the others wait for."""
+        return await self._lane.run(self._group.leave_out, step, block)
+
     def take_copy(self) -> Copy | None:
         """Return the copy that was made since the last call, if there is one."""
         copied, self._copied = self._copied, None
@@ -87,6 +121,17 @@ class Merging:
         self.copied_step = self.step
         return Copy(self.step, copy_state(self._held))
 
-    def _stepped(self, step: int) -> None:
+    def stepped(self, step: int) -> None:
+        """Copy the state before a step, if a checkpoint is due."""
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
             self._copied, self.copied_step = Copy(step, copy_state(self._held)), step
+
+    def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
+        """Count the ranks that were left out, and log the update."""
+        self._figures.left_out.update(left_out)
+        if self._step_log is not None:
+            self._step_log.merged(step, block, ranks, *(element_bytes(weights[name]) for name in sorted(weights)))
+
+    def dropped(self, rank: int) -> None:
+        """Count a gradient that came too late."""
+        self._figures.late[rank] += 1

@@ -1,8 +1,11 @@
 """One group: its members' sessions by rank, and the gradients that they give, taken one after the other."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import Context
+from pathlib import Path
 
 import grpc
 import structlog
@@ -11,16 +14,19 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, common_checkpoints, next_number, read_positions
-from cloud_trainer.groups.merging import Copy, Merging
+from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
+from cloud_trainer.groups.waits import Waits
 from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
 from shared.errors import ConfigError, IsthmusError, ProtocolError
+from shared.execution.group import MOST_BEHIND, Merged
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks, put_back
+from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -73,13 +79,18 @@ class TrainedGroup:
         threads: TrainerThreads,
         build: BuildHeld,
         end_session: EndSession,
+        step_logs: Path | None = None,
     ) -> None:
+        """step_logs: the folder for a log of every update; None for no log."""
         self.config = config
         self._store = store
         self._threads = threads
         self._lane = threads.compute_lane(f"group {config.name}")
         self._build = build
         self._end_session = end_session
+        self._step_logs = step_logs
+        self.figures = GroupFigures()
+        self._waits = Waits(config.leave_out_seconds)
         self._seats: dict[int, MemberSeat] = {}
         self._agreement: Agreement | None = None
         self._merging: Merging | None = None
@@ -273,15 +284,23 @@ class TrainedGroup:
                 await self._lane.aside(held.take_weights, block, tensors)
         await self._store.go_back(life.origin)
         for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
-            del self._seats[other.rank]
-            assert other.session is not None, "a seat is taken by a session"
-            self._do(self._end_session(other.session))
+            self._end(other)
         self._seated(seat)  # a session may end meanwhile
         self._finished.clear()
-        self._agreement, self._merging = agreement, Merging(held, agreement, self._lane, self.config.size, life)
+        step_log = None if self._step_logs is None else StepLog(self._step_logs, name, "group")
+        if step_log is not None:
+            step_log.rolled_back(life.first_step)
+        self._agreement = agreement
+        self._merging = Merging(held, agreement, self._lane, self.config, life, self.figures, step_log)
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging
+
+    def _end(self, seat: MemberSeat) -> None:
+        """End the session of a taken seat, so that its member begins again in another one."""
+        assert seat.session is not None, "a seat is taken by a session"
+        del self._seats[seat.rank]
+        self._do(self._end_session(seat.session))
 
     def _check_step(self, merging: Merging, step: int) -> None:
         """Refuse a step at which a member cannot begin here any more. Raises StatusError."""
@@ -296,21 +315,40 @@ class TrainedGroup:
 
     async def _merge_all(self) -> None:
         while True:
-            seat, one = await self._given.get()
+            given: tuple[MemberSeat, Outgoing] | None = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._waits.seconds_left(time.monotonic())):
+                    given = await self._given.get()
             async with self._alone:
-                session = self._session_of(seat)
-                if session is None or self._merging is None or not seat.is_taken:
-                    continue  # its member has come back in another session, or the group has failed
+                if (merging := self._merging) is None:
+                    continue  # the group has failed
                 try:
-                    await self._merge(self._merging, seat, one)
-                except ProtocolError as refusal:
-                    session.worker.run.fail(refusal)
+                    if given is not None:
+                        await self._merge(merging, *given)
+                    for step, block in self._waits.over(time.monotonic()):
+                        await self._hand_out(merging, await merging.leave_out(step, block))
+                    self._waits.note(merging.step, merging.held_up(), time.monotonic())
                 except Exception as failure:
                     _log.exception("a group has failed", group=self.config.name)
                     self._fail(failure)
 
     async def _merge(self, merging: Merging, seat: MemberSeat, one: Outgoing) -> None:
-        merged = await merging.merge(seat.rank, one)
+        session = self._session_of(seat)
+        if session is None or not seat.is_taken:
+            return  # its member has come back in another session
+        if self.config.leave_out_seconds is not None and one.step < merging.step - MOST_BEHIND:
+            _log.warning(
+                "a member is too late, and begins again", group=self.config.name, rank=seat.rank, step=one.step
+            )
+            self._end(seat)
+            return
+        try:
+            await self._hand_out(merging, await merging.merge(seat.rank, one))
+        except ProtocolError as refusal:
+            session.worker.run.fail(refusal)
+
+    async def _hand_out(self, merging: Merging, merged: list[Merged]) -> None:
+        """Have members take new weights, once a copy of all is written if they are the last ones."""
         if (copied := merging.take_copy()) is not None:
             await self._save(merging, copied)
             if merging.is_done:

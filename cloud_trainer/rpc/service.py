@@ -94,6 +94,7 @@ class TrainerService:
             self._limits,
             device,
             self._end_replaced,
+            checkpoints.step_log,
         )
         metrics.watch_groups(self.groups.all)
         self._fencing = Fencing(self.sessions, self._store)

@@ -88,11 +88,16 @@ def _sessions() -> Panels:
 def _groups() -> Panels:
     step = Curve(TRAINER.of("isthmus_group_step"), "{{group}}, " + INSTANCE)
     linked = Curve(TRAINER.of("isthmus_group_linked"), "{{group}}, {{rank}}, " + INSTANCE)
+    of_rank = "{{group}}, {{rank}}, " + INSTANCE
+    without = Curve(TRAINER.rate("isthmus_group_left_out_total"), of_rank)
+    late = Curve(TRAINER.rate("isthmus_group_late_total"), of_rank)
     return [
         graph("Step of a group", "", "short", 12, step, steps=True),
         graph(
             "Members linked", "1 while a rank is; the group waits for one that is not.", "short", 12, linked, steps=True
         ),
+        graph("Updates without a member", "Blocks a second that went on without a rank.", "ops", 12, without),
+        graph("Late gradients", "Blocks a second whose gradient came too late to count.", "ops", 12, late),
     ]
 
 

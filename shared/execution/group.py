@@ -7,7 +7,7 @@ and links.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +19,23 @@ from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.held_state import changing_blocks
 
 _AT_A_STEP = "rank {rank} gives the gradient of block {block} of step {step}; the group is at step {now}"
+
+
+MOST_BEHIND = 50
+"""Most steps by which a part may be late in a group that leaves out late ranks. One that is further behind begins again."""
+
+
+class GroupListener:
+    """A reader of what happens in a group, which does nothing. Called on the thread of the group."""
+
+    def stepped(self, step: int) -> None:
+        """Note the step that comes next: all blocks of the one before are updated, and nobody has their weights yet."""
+
+    def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
+        """Note the update of a block by the gradients of some ranks, without others, and the weights after it."""
+
+    def dropped(self, rank: int) -> None:
+        """Note that a gradient has come too late to count."""
 
 
 class Merged(NamedTuple):
@@ -39,6 +56,8 @@ class _Seat:
     """First step without it; None while no end is known."""
     awaited: set[tuple[int, int]] = field(default_factory=set)
     """Steps and blocks of which it has given the gradient and does not have the weights."""
+    is_late: bool = False
+    """True from when a block went on without it until anything comes of it: nobody waits for it meanwhile."""
 
     def takes_part(self, step: int) -> bool:
         """Tell whether the group waits for the rank at a step."""
@@ -57,13 +76,15 @@ class Group:
         size: int,
         staleness: int = 0,
         first_step: int = 0,
-        stepped: Callable[[int], object] = lambda _step: None,
+        listener: GroupListener | None = None,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         """held: all blocks of the model, or those of one trainer, before `first_step`.
 
         staleness: K, by which a member may be ahead of the group.
-        stepped: called with each step once all blocks of the one before are updated, before anybody has their weights.
-        Raises ConfigError for a group without members.
+        leaves_out: late ranks are left out, so that a part may come when its step is done. Raises ConfigError for a group
+        without members.
         """
         if size < 1:
             raise ConfigError(f"a group has {size} members; it must have 1 or more")
@@ -72,7 +93,9 @@ class Group:
         """The oldest step of which some block is not updated."""
         self._held = held
         self._staleness = staleness
-        self._stepped = stepped
+        self._listener = listener or GroupListener()
+        self._behind = max(staleness + 1, MOST_BEHIND if leaves_out else 0)
+        """Most steps by which a part may come after its step is done."""
         self.blocks = tuple(block for block in changing_blocks(held.chain) if block in held.indices)
         """The blocks of which it has the weights, and that training changes."""
         self._seats = {rank: _Seat(first_step) for rank in range(size)}
@@ -86,6 +109,8 @@ class Group:
         """By the same blocks, the weights with which the step began."""
         self._last: dict[int, BlockPart] = {}
         """By block, the weights with which the step before began, until this one updates any."""
+        self._counted: dict[tuple[int, int], tuple[int, ...]] = {}
+        """By step and block of the last steps, the ranks whose gradients are in the update."""
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -99,7 +124,22 @@ class Group:
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""
-        return [rank for rank in self._seats if any(self._lacks(rank, block) for block in self.blocks)]
+        return [rank for rank in self._seats if any(self._is_awaited(rank, block) for block in self.blocks)]
+
+    def held_up(self) -> list[int]:
+        """List the blocks of the present step of which some ranks have given the gradient and others are waited for."""
+        given = [block for block in self.blocks if self._parts.get((self.step, block))]
+        return [block for block in given if any(self._is_awaited(rank, block) for rank in self._seats)]
+
+    def leave_out(self, step: int, block: int) -> list[Merged]:
+        """Update a block of the present step without the ranks that have not given its gradient, if some have.
+
+        Nobody waits for these until anything comes of them. Returns the weights that the others wait for.
+        """
+        if step == self.step and block in self.held_up():
+            for rank, seat in self._seats.items():
+                seat.is_late |= self._lacks(rank, block)
+        return self._advanced()
 
     def take_seat(self, rank: int) -> int:
         """Have a rank go on, with nothing but what it gets here; returns the step at which it can begin.
@@ -111,6 +151,7 @@ class Group:
         if (seat := self._seats.get(rank)) is None:
             raise ConfigError(f"rank {rank} is none of a group of {self.size}; the ranks are 0 to {self.size - 1}")
         seat.awaited.clear()
+        seat.is_late = False
         if seat.stop is None:
             return max(self.step, seat.first)
         begun = self.step + bool(self._updated or self._gradients)
@@ -121,8 +162,8 @@ class Group:
     def first_weights(self, block: int, step: int) -> BlockPart:
         """Return a block's weights with which a step begins: the present one, of which it may be updated already, or the last.
 
-        With K = 0 and several groups, a member that begins again may have to do that one for another group; nobody can have
-        gone further without it. With K > 0 it may be an older one, and the oldest weights are returned that are here.
+        With K = 0 and several groups, a member may have to do that one for another group. Groups that have gone further have
+        done so without it, or with K > 0. Then the oldest weights are returned that are here.
         """
         of_last = self._last.get(block) if step < self.step else None
         return of_last or self._before.get(block) or weights_of(self._held.chain.blocks[block])
@@ -142,12 +183,15 @@ class Group:
     def merge(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> list[Merged]:
         """Take the gradient of a block and its buffers, of one member's batch; returns the weights that members wait for.
 
-        A gradient that counts already is dropped, known by rank, step and block. Raises ProtocolError, and changes nothing, for
-        one that may not come.
+        A gradient that counts already is dropped, known by rank, step and block, and so is one that comes too late. Raises
+        ProtocolError, and changes nothing, for one that may not come.
         """
         seat = self._seats[rank]
         self._check(rank, step, block, part, samples)
         seat.awaited.add((step, block))
+        seat.is_late = False
+        if rank not in self._counted.get((step, block), (rank,)):
+            self._listener.dropped(rank)
         if step < self.step or (block in self._updated and step == self.step):
             return [self._merged(rank, step, block)]
         if block in self._gradients and step == self.step:
@@ -162,7 +206,7 @@ class Group:
             raise ProtocolError(f"{where}, and training does not change that block")
         if not seat.takes_part(step):
             raise ProtocolError(f"{where}, and the rank takes no part in that")
-        if not self.step - self._staleness - 1 <= step <= self.step + self._staleness:
+        if not self.step - self._behind <= step <= self.step + self._staleness:
             raise ProtocolError(f"{where}, and with K = {self._staleness} nobody is so far from it")
         if (step, block) in seat.awaited:
             raise ProtocolError(f"{where}, and has given it before")
@@ -176,6 +220,9 @@ class Group:
         seat = self._seats[rank]
         is_there = block in self._updated or block in self._gradients or rank in self._parts.get((self.step, block), {})
         return seat.takes_part(self.step) and not is_there
+
+    def _is_awaited(self, rank: int, block: int) -> bool:
+        return self._lacks(rank, block) and not self._seats[rank].is_late
 
     def _advanced(self) -> list[Merged]:
         """Update all blocks of which all gradients are there, step after step."""
@@ -191,12 +238,14 @@ class Group:
 
     def _is_ready(self, block: int) -> bool:
         waits = block in self._updated or block in self._gradients or not self._parts.get((self.step, block))
-        return not waits and not any(self._lacks(rank, block) for rank in self._seats)
+        return not waits and not any(self._is_awaited(rank, block) for rank in self._seats)
 
     def _update(self, block: int) -> list[Merged]:
-        self._last = {}  # all members have the weights of this step, so that none does the last one again
+        self._last = {}  # no gradient of the last step counts any more, at any trainer
         parts = self._parts.pop((self.step, block))
-        ranked = [parts[rank] for rank in sorted(parts)]
+        ranks = sorted(parts)
+        ranked = [parts[rank] for rank in ranks]
+        self._counted[self.step, block] = tuple(ranks)
         module_block = self._held.chain.blocks[block]
         self._before[block] = weights_of(module_block)
         with torch.no_grad():
@@ -207,9 +256,14 @@ class Group:
         self._held.put_back(gradients)
         self._held.update(gradients, self.step)
         for updated in gradients:
-            self._updated[updated] = weights_of(self._held.chain.blocks[updated])
+            self._updated[updated] = weights = weights_of(self._held.chain.blocks[updated])
+            counted = self._counted[self.step, updated]
+            left_out = [
+                rank for rank, seat in self._seats.items() if seat.takes_part(self.step) and rank not in counted
+            ]
+            self._listener.updated(self.step, updated, counted, left_out, weights)
         if len(self._updated) == len(self.blocks):
-            self._stepped(self.step + 1)
+            self._listener.stepped(self.step + 1)
         return [
             self._merged(rank, self.step, updated)
             for updated in gradients
@@ -220,8 +274,10 @@ class Group:
     def _end_step(self) -> None:
         self._last, self._updated, self._before = self._before, {}, {}
         self.step += 1
+        oldest = self.step - self._behind
+        self._counted = {key: ranks for key, ranks in self._counted.items() if key[0] >= oldest}
 
     def _merged(self, rank: int, step: int, block: int) -> Merged:
         self._seats[rank].awaited.discard((step, block))
-        weights = self._updated.get(block) or weights_of(self._held.chain.blocks[block])
-        return Merged(rank, step, block, weights)
+        of_now = self._updated.get(block) if step == self.step else None
+        return Merged(rank, step, block, of_now or self.first_weights(block, step + 1))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from shared.execution.group import Group
+from shared.execution.group import Group, Merged
 from shared.execution.in_process_session import Batch, InProcessSession
 from shared.execution.step_in_flight import Outgoing
 from shared.training.losses import BatchLoss
@@ -34,6 +34,11 @@ class InProcessGroup:
         while left:
             left = [each for each in left if next(each, left) is not left]
 
+    def leave_out(self, trainer: str, block: int) -> None:
+        """Have a block go on without the ranks that have not given its gradient in the present step."""
+        group = self._groups[trainer]
+        self._hand_out(group.leave_out(group.step, block))
+
     def member(self, rank: int) -> InProcessSession:
         """Return the session of a rank."""
         return self._members[rank]
@@ -52,5 +57,8 @@ class InProcessGroup:
     def _merge(self, rank: int, one: Outgoing) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
         group = self._groups[one.crossing.sender]
-        for merged in group.merge(rank, one.step, one.crossing.index, one.load, one.samples):
+        self._hand_out(group.merge(rank, one.step, one.crossing.index, one.load, one.samples))
+
+    def _hand_out(self, merged_blocks: Sequence[Merged]) -> None:
+        for merged in merged_blocks:
             self._members[merged.rank].take_merged(merged.step, merged.block, merged.weights)

@@ -1,7 +1,7 @@
 """Members of a group of devices, and the loop over micro-batches that they are compared with, bit for bit."""
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ from tests.support.plain import plain_loss, plain_optimizer
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
+TookPart = Callable[[int, int], Sequence[int]]
+"""The ranks whose gradients are in the update of a block, by step and block."""
 
 
 def copies(blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",)) -> Placement:
@@ -53,24 +55,42 @@ def batches(
 
 
 def micro_batches(
-    module: nn.Module, told: Recipe, size: int, *, steps: int = STEPS, short: Collection[int] = ()
+    module: nn.Module,
+    told: Recipe,
+    size: int,
+    *,
+    steps: int = STEPS,
+    short: Collection[int] = (),
+    took_part: TookPart | None = None,
 ) -> dict[str, Tensor]:
     """Train a copy of a module on the batches of so many ranks; see `accumulated`."""
     members = [batches(rank, steps, short=short) for rank in range(size)]
-    return accumulated(chain_of(copy.deepcopy(module)), told, members, SAMPLES)
+    return accumulated(chain_of(copy.deepcopy(module)), told, members, SAMPLES, took_part)
 
 
 def accumulated(
-    chain: Chain, told: Recipe, members: Sequence[Iterator[tuple[Any, Tensor]]], samples: int
+    chain: Chain,
+    told: Recipe,
+    members: Sequence[Iterator[tuple[Any, Tensor]]],
+    samples: int,
+    took_part: TookPart | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
 
-    members: inputs and labels of each step, by rank. samples: of a whole batch of one member.
+    members: inputs and labels of each step, by rank. samples: of a whole batch of one member. took_part: all ranks if left out.
     """
+    blocks_of = {name: block.index for block in chain.blocks for name in block.named_parameters()}
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
     for step, whole in enumerate(zip(*members, strict=True)):
-        all_samples = sum(len(labels) for _, labels in whole)
+        ranks_of = {
+            block.index: range(len(members)) if took_part is None else took_part(step, block.index)
+            for block in chain.blocks
+        }
+        all_samples = {
+            block: sum(len(labels) for rank, (_, labels) in enumerate(whole) if rank in ranks)
+            for block, ranks in ranks_of.items()
+        }
         summed: dict[str, Tensor] = {}
         for rank, (inputs, labels) in enumerate(whole):
             value = inputs
@@ -80,10 +100,11 @@ def accumulated(
                     value = block.module(value)
             plain_loss(told.loss, value, labels).backward()
             for name, parameter in module.named_parameters():
-                if parameter.grad is not None:
-                    share = parameter.grad * (len(labels) / all_samples)
+                block = blocks_of[name]
+                if parameter.grad is not None and rank in ranks_of[block]:
+                    share = parameter.grad * (len(labels) / all_samples[block])
                     summed[name] = summed[name] + share if name in summed else share
-                    parameter.grad = None
+                parameter.grad = None
         for name, parameter in module.named_parameters():
             parameter.grad = summed.get(name)
         if (norm := told.optimizer.clip_norm) is not None:
@@ -98,14 +119,14 @@ def accumulated(
     return module.state_dict()
 
 
-def group_state(configs: Sequence[EdgeConfig]) -> dict[str, Tensor]:
-    """Return the state after all steps of a group's members, by rank, trained here and now as one loop."""
+def group_state(configs: Sequence[EdgeConfig], took_part: TookPart | None = None) -> dict[str, Tensor]:
+    """Return the state after all steps of a group's members, by rank, trained here and now as one loop; see `accumulated`."""
     first = Experiment(configs[0])
     members = []
     for config in configs:
         loader = Experiment(config).loader
         members.append((batch.inputs, batch.labels) for batch in loader.iterate(0, first.steps))
-    return accumulated(first.built_again(), first.recipe, members, first.batch_size)
+    return accumulated(first.built_again(), first.recipe, members, first.batch_size, took_part)
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

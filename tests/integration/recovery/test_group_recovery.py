@@ -2,18 +2,22 @@
 
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from shared.training.step_log import merged_ranks
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
-from tests.integration.training.test_groups import SHARD, group_of, member_flags, trainers_at
+from tests.integration.training.test_groups import ACCEPTING, SHARD, group_of, member_flags, trainers_at
 from tests.support.forked import Forked
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import ALLOWED, agent_process, edge_config, heard_trainer_process, held_port
+from tests.support.samples import FlatDigits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 40
@@ -23,14 +27,16 @@ SIZE = 2
 class Running:
     """Trainers with a group, and its members, each a process."""
 
-    def __init__(self, folder, trainers=("near",)):
+    def __init__(self, folder, trainers=("near",), more=None, group=None):
+        """more: further flags of members, by rank. group: of the trainers."""
+        self.more, self.group = more or {}, group or group_of(SIZE)
         self.stack = ExitStack()
         self.folder = folder
         self.ports = {name: self.stack.enter_context(held_port()) for name in trainers}
         self.configs = [edge_config(*self._flags(rank)) for rank in range(SIZE)]
 
     def _flags(self, rank):
-        more = [SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
+        more = [*self.more.get(rank, []), SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
         addresses = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
         return [*member_flags(rank, size=SIZE, more=more), *trainers_at(**addresses)]
 
@@ -56,7 +62,7 @@ class Running:
     def _trainer_flags(self, name):
         location = f"checkpoints.location={self.folder / name}"
         listen = f"server.listen=127.0.0.1:{self.ports[name]}"
-        return [*group_of(SIZE), "compute.threads=1", listen, location, control_off()]
+        return [*self.group, "compute.threads=1", listen, location, control_off()]
 
     def member(self, rank):
         """Start a member."""
@@ -64,11 +70,11 @@ class Running:
             agent_process(*self._flags(rank), control_off(), output=self.folder / f"member-{rank}")
         )
 
-    def assert_whole(self, members):
-        """Wait for the members, and compare their models with those of one loop."""
+    def assert_whole(self, members, took_part=None):
+        """Wait for the members, and compare their models with those of one loop; see `accumulated`."""
         for process, said in members:
             assert process.wait(120) == 0, said
-        expected = group_state(self.configs)
+        expected = group_state(self.configs, took_part)
         for rank in range(SIZE):
             assert_same_bits(expected, load_file(self.folder / f"member-{rank}" / "model.safetensors"))
 
@@ -170,3 +176,40 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
         said = [running.trainer(name)[1] for name in running.ports]
         assert len({each.first_event("a group begins")["step"] for each in said}) == 1
         running.assert_whole(members)
+
+
+class Gated:
+    """Digits, of which a few are given before a file is there."""
+
+    def __init__(self, before, file):
+        self._samples, self._left, self._file = FlatDigits(), before, Path(file)
+
+    def __len__(self):
+        return len(self._samples)
+
+    def __getitem__(self, index):
+        self._left -= 1
+        while self._left < 0 and not self._file.exists():
+            time.sleep(0.01)
+        return self._samples[index]
+
+
+def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its_log(tmp_path):
+    gate, logs = tmp_path / "gate", tmp_path / "logs"
+    slow = f'data.train={{factory="{__name__}:Gated", kwargs={{before=200, file="{gate}"}}}}'
+    leaving_out = [f'groups=[{{name="line", size={SIZE}, leave_out_seconds=3.0, checkpoint_steps=2}}]', ACCEPTING]
+    with Running(tmp_path, more={0: [slow]}, group=[*leaving_out, f"checkpoints.step_log={logs}"]) as running:
+        _, said = running.trainer()
+        members = [running.member(0)]
+        said.first_event("checkpoint of a group", 2)
+        members.append(running.member(1))
+        while said.first_event("a member begins")["rank"] != 1:
+            pass
+        gate.touch()
+        for process, last in members:
+            assert process.wait(120) == 0, last
+        ranks = merged_ranks((logs / "line-group.steps").read_text().splitlines())
+        assert {ranks[step, block] for step, block in ranks if step < 2} == {(0,)}
+        assert {step for step, _ in ranks} == set(range(STEPS))
+        assert (0, 1) in ranks.values()
+        running.assert_whole(members, lambda step, block: ranks.get((step, block), ()))

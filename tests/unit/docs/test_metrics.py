@@ -11,6 +11,7 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
 from cloud_trainer.sessions.worker.figures import SessionStatistics
 from edge_agent.observability.metrics import EdgeMetrics
@@ -72,7 +73,7 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
     if session:
         sessions.built.append(OpenSession())
     metrics.watch(sessions)
-    group = SimpleNamespace(config=SimpleNamespace(name="line", size=2), step=7, attached=[1])
+    group = SimpleNamespace(config=SimpleNamespace(name="line", size=2), step=7, attached=[1], figures=GroupFigures())
     metrics.watch_groups([group] if session else [])
     return metrics.registry
 

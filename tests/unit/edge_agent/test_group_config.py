@@ -31,6 +31,7 @@ def loaded(*flags):
         ),
         ([MEMBER, "placement.edge=0:"], "a member of a group runs all blocks"),
         ([MEMBER, "trainers=[]"], "trainers is empty"),
+        ([MEMBER, "choice.policy=best"], "has all of its trainers at once"),
         ([MEMBER, "deployment.staleness=[[0, 1], [2, 0]]"], "all members of a group have one K"),
         ([MEMBER, "training.accumulate_batches=2"], "a group updates after each batch"),
         ([MEMBER, "checkpoints.replicas=1"], "the trainer alone has the checkpoints"),

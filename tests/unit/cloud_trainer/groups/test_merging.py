@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import pytest
 
+from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
-from cloud_trainer.groups.merging import Merging
+from cloud_trainer.groups.merging import GroupFigures, Merging
 from shared.concurrency.shared_worker import SharedWorker
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
@@ -41,7 +42,14 @@ async def test_a_copy_has_an_update_that_nobody_waited_for(checkpoint_steps):
     held = Held(chain, told, CPU, range(len(chain.blocks)))
     worker = SharedWorker("compute")
     agreement = Agreement(pb.OpenSessionRequest(group=pb.GroupSeat(steps=1000)), told, 0, held.indices)
-    merging = Merging(held, agreement, worker.of("group"), 1, Life(1, None, 0, checkpoint_steps))
+    merging = Merging(
+        held,
+        agreement,
+        worker.of("group"),
+        GroupConfig(name="line", size=1),
+        Life(1, None, 0, checkpoint_steps),
+        GroupFigures(),
+    )
     await merging.take_seat(0, 0)
     blocks, whole = changing_blocks(chain), Rows(0, SAMPLES)
 

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.blocks import Method
-from shared.execution.group import Group
+from shared.execution.group import Group, GroupListener
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import build_chain
@@ -34,11 +35,35 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
 
 
-def grouped(module, told, size, placement, *, staleness=0):
+class Log(GroupListener):
+    """The ranks whose gradients are in each update, how often others were left out or too late, and steps that were told."""
+
+    def __init__(self):
+        self.ranks, self.left_out, self.late, self.steps = {}, Counter(), Counter(), []
+
+    def stepped(self, step):
+        self.steps.append(step)
+
+    def updated(self, step, block, ranks, left_out, _weights):
+        self.ranks[step, block] = ranks
+        self.left_out.update(left_out)
+
+    def dropped(self, rank):
+        self.late[rank] += 1
+
+
+def grouped(module, told, size, placement, *, staleness=0, log=None):
     """Make a group of so many members, all in this process; return what each trainer has of it, the members, and the chain."""
     chain = chain_of(copy.deepcopy(module))
     groups = {
-        trainer: Group(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), size, staleness)
+        trainer: Group(
+            HeldBlocks(chain, told, CPU, owned_by(trainer, placement)),
+            size,
+            staleness,
+            0,
+            log,
+            leaves_out=log is not None,
+        )
         for trainer in dict.fromkeys(placement.owners.values())
     }
 
@@ -238,6 +263,55 @@ def test_members_of_several_trainers_that_are_ahead_end_with_the_same_weights(st
                 assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
 
 
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize(("trainers", "clip"), [(("near",), "block"), (("near",), "model"), (("near", "far"), "block")])
+def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(seed, trainers, clip):
+    """The dice say who goes on, and which block goes on without the others."""
+    dice, log, size, steps = random.Random(seed), Log(), 3, 6
+    module, told = built("dropping"), recipe("adam", 0.1, clip=clip)
+    groups, members, chain = grouped(module, told, size, copies(4, trainers=trainers), log=log)
+    running = {rank: members.member(rank).training(0, steps, batches(rank, steps)) for rank in range(size)}
+    while running:
+        rank = dice.choice(sorted(running))
+        if next(running[rank], running) is running:
+            del running[rank]
+        trainer = dice.choice(trainers)
+        if (blocks := groups[trainer].held_up()) and dice.random() < 0.3:
+            members.leave_out(trainer, dice.choice(blocks))
+    assert log.left_out
+    assert sum(map(len, log.ranks.values())) + log.left_out.total() == size * steps * 4
+    assert log.left_out == log.late, "all that is left out comes in the end"
+    assert_equal(
+        chain.module.state_dict(), micro_batches(module, told, size, steps=steps, took_part=lambda *at: log.ranks[at])
+    )
+
+
+def test_a_rank_that_was_left_out_is_not_waited_for_until_it_comes():
+    log = Log()
+    group, chain = alone(listener=log, leaves_out=True)
+    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    assert (group.held_up(), group.missing()) == ([3], [0, 1])
+    group.leave_out(0, 3)
+    for block in (2, 1, 0):
+        group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
+    give_step(group, chain, 0, 1)
+    assert (group.step, group.missing()) == (2, [0])
+    (late,) = group.merge(1, 0, 3, part_of(chain, 3, 5.0), 2)
+    assert (log.late, log.left_out) == (Counter({1: 1}), Counter({1: 8}))
+    assert_equal(late.weights, group.first_weights(3, 1))
+    group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
+    assert group.held_up() == [3], "it is there again"
+
+
+def test_nobody_is_left_out_of_a_step_that_is_done_or_a_block_that_waits_for_all():
+    log = Log()
+    group, chain = alone(listener=log, leaves_out=True)
+    group.leave_out(0, 3)
+    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    group.leave_out(1, 3)
+    assert (group.held_up(), log.left_out) == ([3], Counter())
+
+
 def alone(size=2, **how):
     """Return a group of which tests give the gradients themselves."""
     chain = chain_of(built("dropping"))
@@ -288,14 +362,13 @@ def test_the_first_weights_of_the_last_step_are_kept_until_this_one_updates():
 
 
 def test_a_step_is_told_before_anybody_has_its_last_weights():
-    told = []
-    chain = chain_of(built("dropping"))
-    group = Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), 1, stepped=told.append)
+    log = Log()
+    group, chain = alone(1, listener=log)
     for block in (3, 2, 1):
         group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
-    assert told == []
+    assert log.steps == []
     group.merge(0, 0, 0, part_of(chain, 0, 1.0), 2)
-    assert told == [1]
+    assert log.steps == [1]
 
 
 @pytest.mark.parametrize(
