@@ -1,7 +1,8 @@
 """The section that makes this device a member of a group, and what a member's configuration cannot have."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -18,6 +19,14 @@ class GroupSection(Section):
     """Place of this device in the order of sums: 0 to size - 1, and no other member has it."""
     size: PositiveInt | None = Field(default=None, examples=[4])
     """Members of the group. `data.shard = "rank"` needs it; the trainer refuses a member that expects another size."""
+    schedule: Literal["sequential", "layerwise", "ibatch", "dynacomm", "flow"] = Field(
+        default="flow", examples=["dynacomm"]
+    )
+    """Strategy by which gradients and weights of blocks travel; `edge-agent schedule` compares them. "flow" sends each block as
+    soon as it can. With any other, segments of blocks travel together, and nothing is pulled before all is pushed."""
+    layers: Path | None = Field(default=None, examples=["layers.json"])
+    """File of layers (isthmus.layers/v1) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
+    each block."""
 
 
 def check_group(config: "EdgeConfig") -> None:
@@ -25,7 +34,7 @@ def check_group(config: "EdgeConfig") -> None:
     group = config.group
     if group.name is None:
         if group != GroupSection():
-            raise ValueError("group.rank or group.size is set and group.name is not; name the group, or leave them out")
+            raise ValueError("a key of [group] is set and group.name is not; name the group, or leave it out")
         if config.data.shard is not None:
             raise ValueError(
                 "data.shard is set and group.name is not; without a group every sample of a batch is this device's"
@@ -46,8 +55,6 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         yield f"deployment.cut is given, and {len(config.all_trainers)} trainers are configured; a cut takes one trainer"
     if config.engine.profile is not None:
         yield "engine.profile is set; a member of a group keeps its placement, so leave it out"
-    if config.choice.policy is not None:
-        yield "choice.policy is set; a member of a group has all of its trainers at once, so leave it out"
     if len(config.deployment.staleness_schedule.pairs) > 1:
         yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
     if config.training.accumulate_batches > 1:

@@ -12,6 +12,7 @@ import torch
 from edge_agent.config import EdgeConfig
 from edge_agent.deployment_config import Schedule
 from edge_agent.experiment.candidates import has_candidates
+from edge_agent.experiment.exchanging import exchange_of
 from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
@@ -188,6 +189,7 @@ def _of_member(workload: Workload) -> Placement:
         sources=(Source(AGENT, whole),),
         owners=spread(block_bytes, chain.together, trainers),
         staleness=config.deployment.first_staleness,
+        exchange=exchange_of(config.group, [block.name for block in chain.blocks]),
     )
 
 

@@ -20,6 +20,7 @@ from shared.placement.derived import (
     weight_crossings,
 )
 from shared.placement.document import document_of, load_placement, parse_placement
+from shared.placement.exchange import Bundle, bundles
 from shared.placement.facts import BlockFacts, ModelFacts, Permissions, ValueFacts, unnamed_blocks
 from shared.placement.gradients_tell import may_keep, tells_inputs, told_by_gradients
 from shared.placement.norms import scaling_worker
@@ -43,7 +44,7 @@ from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.spreading import spread
 from shared.placement.step_plan import PlacementPlan, StepPlan
-from shared.placement.tiles import AGENT, GROUP, Cargo, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.tiles import AGENT, GROUP, Cargo, Exchange, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.urgency import urgency
 from shared.placement.validity import carries_raw, check, check_size, why_raw
 from shared.placement.window import Window
@@ -57,10 +58,12 @@ __all__ = [
     "BlockFacts",
     "BlockMove",
     "BlockRange",
+    "Bundle",
     "Cargo",
     "Clip",
     "Crossing",
     "Deployment",
+    "Exchange",
     "Fetches",
     "Forward",
     "Link",
@@ -89,6 +92,7 @@ __all__ = [
     "answering_segment",
     "answers",
     "at_cuts",
+    "bundles",
     "carries_raw",
     "chain_workers",
     "check",

@@ -12,12 +12,12 @@ from typing import Any
 from shared.bounds import is_worker
 from shared.errors import ConfigError
 from shared.files.json_file import read_json
-from shared.placement.tiles import Cargo, Placement, Route, Rows, Source, Tile
+from shared.placement.tiles import Cargo, Exchange, Placement, Route, Rows, Source, Tile
 
 SCHEMA = "isthmus.placement/v1"
 _BLOCK = re.compile(r"[0-9]{1,9}")
 """Python refuses to read numbers of thousands of digits."""
-_KEYS = {"schema", "workers", "tiles", "sources", "labels", "owners", "staleness", "codecs"}
+_KEYS = {"schema", "workers", "tiles", "sources", "labels", "owners", "staleness", "codecs", "exchange"}
 
 
 def load_placement(path: Path, blocks: int, batch_size: int, staleness: int = 0) -> Placement:
@@ -47,6 +47,7 @@ def parse_placement(document: object, where: str, blocks: int, batch_size: int, 
         labels=reader.labels(top.get("labels")),
         staleness=reader.number(top.get("staleness", staleness), "staleness"),
         codecs=dict(reader.codec(item) for item in reader.items(top.get("codecs", []), "codecs")),
+        exchange=reader.exchange(top.get("exchange")),
     )
 
 
@@ -69,6 +70,12 @@ def document_of(placement: Placement) -> dict[str, Any]:
             for route, codec in placement.codecs.items()
         ],
     }
+    if (exchange := placement.exchange) is not None:
+        document["exchange"] = {
+            "push": [list(segment) for segment in exchange.push],
+            "pull": [list(segment) for segment in exchange.pull],
+            "barrier": exchange.barrier,
+        }
     return document if placement.labels is None else document | {"labels": sorted(placement.labels)}
 
 
@@ -151,6 +158,22 @@ class _Reader:
             return None
         names = value if isinstance(value, list) else [value]
         return frozenset(self.string(name, "labels") for name in names)
+
+    def exchange(self, value: object) -> Exchange | None:
+        """Segments of blocks that travel together, and whether there is a barrier."""
+        if value is None:
+            return None
+        entry = self.mapping(value, "exchange", {"push", "pull", "barrier"})
+        push, pull = (
+            tuple(
+                self.bounds(item, f"a segment of exchange.{name}")
+                for item in self.items(entry.get(name), f"exchange.{name}")
+            )
+            for name in ("push", "pull")
+        )
+        if not isinstance(barrier := entry.get("barrier", False), bool):
+            raise self.wrong("exchange.barrier", barrier, "true or false")
+        return Exchange(push, pull, barrier)
 
     def codec(self, value: object) -> tuple[Route, str]:
         """A route and its codec."""

@@ -97,6 +97,22 @@ class Route:
     cargo: Cargo
 
 
+Segment = tuple[int, int]
+"""Blocks [first, stop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The blocks whose gradients, and whose new weights, travel together on a link."""
+
+    push: tuple[Segment, ...]
+    """Gradients to the owners: the segments in the order in which they go, the last blocks first."""
+    pull: tuple[Segment, ...]
+    """Weights from the owners, the first blocks first."""
+    barrier: bool
+    """True if no weights of a step go before all blocks of their owner are updated."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """The division of a step among workers, from some step on. Frozen: another placement has another version."""
@@ -119,6 +135,8 @@ class Placement:
     """K: step t computes on weights of version t - K or newer."""
     codecs: Mapping[Route, str] = field(default_factory=dict)
     """Codec of each route. On other routes tensors travel unchanged."""
+    exchange: Exchange | None = None
+    """Exchange of shared blocks. Left out, each block travels by itself, as soon as it can."""
 
     def tiles_of(self, worker: str) -> tuple[Tile, ...]:
         """The tiles of a worker, first blocks first."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from shared.errors import ConfigError
 from shared.placement.derived import Crossing, crossings, stages, weight_crossings
+from shared.placement.exchange import wrong_segments
 from shared.placement.facts import ModelFacts, Permissions, ValueFacts
 from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.ranges import ranges_of
@@ -27,6 +28,7 @@ def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> 
         _owners,
         _precisions,
         _merged,
+        _exchange,
         _labels,
         _routes,
         _types,
@@ -177,6 +179,11 @@ def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
                 f"block {first} ({model.blocks[first].name}) and block {other} ({model.blocks[other].name}) use one weight; in "
                 "a group one trainer owns both"
             )
+
+
+def _exchange(placement: Placement, _model: ModelFacts) -> Iterator[str]:
+    if placement.exchange is not None and (wrong := wrong_segments(placement.exchange, placement.blocks)):
+        yield wrong
 
 
 def _labels(placement: Placement, _model: ModelFacts) -> Iterator[str]:

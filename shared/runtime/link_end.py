@@ -13,7 +13,7 @@ from shared.errors import ProtocolError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_in_flight import Outgoing
-from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send
+from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send, bundles
 from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.load_coder import LoadCoder, raw_bytes
@@ -57,7 +57,8 @@ class LinkEnd:
         leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
         most_repeated = plan.most_under_way + plan.runs_ahead
         most_ahead = most_repeated if window.life else 0
-        self._outbox = Outbox(leaving, window.first, _own_feature(plan.program(worker), peer), most_ahead)
+        together = bundles(plan.placement.exchange, leaving)
+        self._outbox = Outbox(leaving, window.first, _own_feature(plan.program(worker), peer), most_ahead, together)
         self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""
         self._coming = {self._role_and_block(crossing): crossing for crossing in coming}

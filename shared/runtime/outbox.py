@@ -1,13 +1,13 @@
 """The items that one end of a link has to send, in their order, each kept until the peer needs it no more."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shared.codec import Encoded
 from shared.errors import ProtocolError
 from shared.execution.step_in_flight import Load, Outgoing
-from shared.placement import Cargo, Crossing, urgency
+from shared.placement import Bundle, Cargo, Crossing, urgency
 from shared.runtime.resend_buffer import ResendBuffer
 
 MOST_WAITING_BYTES = 4096
@@ -33,12 +33,19 @@ class Outbox:
     """The items of all crossings that leave by one link."""
 
     def __init__(
-        self, crossings: tuple[Crossing, ...], first_step: int, labelled: Crossing | None = None, most_ahead: int = 0
+        self,
+        crossings: tuple[Crossing, ...],
+        first_step: int,
+        labelled: Crossing | None = None,
+        most_ahead: int = 0,
+        bundles: Mapping[Crossing, Bundle] | None = None,
     ) -> None:
         """labelled: the feature with which small labels of its step go; None where they go by themselves.
 
         most_ahead: how many steps the peer may have beyond those that this worker has made, where it begins again; else 0.
+        bundles: by crossing, those that go together with it; left out, each goes by itself.
         """
+        self._bundles = bundles or {}
         self._labelled = labelled
         self._most_ahead = most_ahead
         self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in crossings}
@@ -84,6 +91,10 @@ class Outbox:
         begun: step that begins next here. Samples and labels from this step on wait for everything else.
         """
         for item in self._waiting(begun):
+            if (bundle := self._bundles.get(item.crossing)) is not None:
+                if all(self._items[one].next_step > item.step for one in bundle.after):
+                    return self._together(bundle, item.step)
+                continue
             if not item.waits or self._labelled is None:
                 return (item,)
             feature = self._items[self._labelled].first_unsent()
@@ -104,6 +115,11 @@ class Outbox:
             else:
                 ahead.append(item)
         yield from ahead
+
+    def _together(self, bundle: Bundle, step: int) -> tuple[Item, ...]:
+        """Return the items of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
+        first = (self._items[one].first_unsent() for one in bundle.together)
+        return tuple(item for item in first if item is not None and item.step == step)
 
     def _look_at(self, crossing: Crossing) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""

@@ -19,7 +19,7 @@ def loaded(*flags):
     ("flags", "sentence"),
     [
         (["data.shard=rank"], "data.shard is set and group.name is not"),
-        (["group.rank=1"], "group.rank or group.size is set and group.name is not"),
+        (["group.rank=1"], "is set and group.name is not; name the group"),
         (['group={name="line", rank=2, size=2}'], "group.rank is 2 and group.size 2; the ranks are 0 to 1"),
         (['group={name="line", rank=-1}'], "group.rank is -1; it must be an integer of 0 or more"),
         (['group={name="a line", rank=0}'], "1 to 63 letters, digits, - and _"),
@@ -31,7 +31,6 @@ def loaded(*flags):
         ),
         ([MEMBER, "placement.edge=0:"], "a member of a group runs all blocks"),
         ([MEMBER, "trainers=[]"], "trainers is empty"),
-        ([MEMBER, "choice.policy=best"], "has all of its trainers at once"),
         ([MEMBER, "deployment.staleness=[[0, 1], [2, 0]]"], "all members of a group have one K"),
         ([MEMBER, "training.accumulate_batches=2"], "a group updates after each batch"),
         ([MEMBER, "checkpoints.replicas=1"], "the trainer alone has the checkpoints"),

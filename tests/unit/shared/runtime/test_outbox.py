@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shared.execution.step_in_flight import Outgoing
-from shared.placement import Cargo, Crossing, Rows
+from shared.placement import Cargo, Crossing, Exchange, Rows, bundles
 from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
 from shared.runtime.resend_buffer import ResendBuffer
 
@@ -133,3 +133,35 @@ def test_samples_of_a_step_that_has_not_begun_wait_for_all_else_and_small_labels
         for item in items:
             box.note_sent(item)
     assert order == [[(LABELS, 0), (samples, 0)], [(gradient, 0)], [(LABELS, 1), (samples, 1)]]
+
+
+def segment_box() -> tuple[Outbox, list[Crossing]]:
+    """Return the box of an owner whose blocks 0 and 1 go together, behind a barrier, and the crossings."""
+    weights = [Crossing("near", "edge", Cargo.WEIGHTS, block, WHOLE) for block in range(3)]
+    together = bundles(Exchange(((0, 3),), ((0, 2), (2, 3)), barrier=True), weights)
+    return Outbox(tuple(weights), 0, bundles=together), weights
+
+
+def test_weights_wait_for_all_and_leave_by_their_segments():
+    box, weights = segment_box()
+    put(box, weights[2], 0)
+    put(box, weights[1], 0)
+    assert next_of(box) == []
+    put(box, weights[0], 0)
+    order = []
+    while items := box.next(1):
+        order.append([item.crossing.index for item in items])
+        for item in items:
+            box.note_sent(item)
+    assert order == [[0, 1], [2]]
+
+
+def test_of_a_segment_that_came_in_part_the_rest_is_sent_again():
+    box, weights = segment_box()
+    for crossing in weights:
+        put(box, crossing, 0)
+    for item in box.next(1):
+        box.note_sent(item)
+    for crossing, step in zip(weights, (1, 0, 0), strict=True):
+        box.resume(crossing, step)
+    assert next_of(box) == [(weights[1], 0)]

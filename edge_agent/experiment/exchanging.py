@@ -1,0 +1,61 @@
+"""The exchange of a group's member: the segments of blocks that its schedule has travel together."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from edge_agent.group_config import GroupSection
+from shared.errors import ConfigError
+from shared.placement import Exchange
+from shared.planner_names import FLOW, LAYERWISE, SEQUENTIAL
+
+
+def exchange_of(group: GroupSection, block_names: Sequence[str]) -> Exchange | None:
+    """Return the exchange of a member by its configured schedule; None for the flow, in which each block goes by itself.
+
+    Raises ConfigError for layers that are not the model's blocks, and PlanError for a file of layers that cannot be read.
+    """
+    count = len(block_names)
+    if group.schedule == FLOW:
+        return None
+    if group.schedule == SEQUENTIAL:
+        return Exchange(((0, count),), ((0, count),), barrier=True)
+    if group.schedule == LAYERWISE:
+        each = tuple((block, block + 1) for block in range(count))
+        return Exchange(tuple(reversed(each)), each, barrier=True)
+    if group.layers is None:
+        raise ConfigError(
+            f"group.schedule is {group.schedule!r}, which follows from the seconds of each layer; name a file of layers in "
+            "group.layers"
+        )
+    return _planned(group.schedule, group.layers, block_names)
+
+
+def _planned(strategy: str, path: Path, block_names: Sequence[str]) -> Exchange:
+    from shared.planning.schedules import STRATEGIES, load_layers
+
+    layers = load_layers(path)
+    ends = _ends(layers.names, block_names, path)
+    schedule = STRATEGIES[strategy](layers)
+    assert schedule.push_segments is not None, "every strategy but the flow has segments"
+    assert schedule.pull_segments is not None, "every strategy but the flow has segments"
+    push, pull = (
+        tuple((ends[first], ends[stop]) for first, stop in segments)
+        for segments in (schedule.push_segments, schedule.pull_segments)
+    )
+    return Exchange(push, pull, barrier=True)
+
+
+def _ends(layers: Sequence[str], block_names: Sequence[str], path: Path) -> list[int]:
+    """Return the block at which each layer begins, and the end of the last. A layer is a block, or several joined by `+`.
+
+    Raises ConfigError for other layers.
+    """
+    if len(layers) == len(block_names):
+        return list(range(len(layers) + 1))
+    if "+".join(layers) == "+".join(block_names):
+        return [0, *accumulate(name.count("+") + 1 for name in layers)]
+    raise ConfigError(
+        f"group.layers: {path} has {len(layers)} layers, and the model {len(block_names)} blocks; a file has a layer for each "
+        "block, as edge-agent model lists them, or for several that its name joins by +"
+    )
