@@ -1,6 +1,7 @@
 # make demo   trains across a cut on this machine       make test   runs the checks, or FILE=tests/... alone
 # make demo-chain  trains on a chain of three workers   (profile, plan, run; one of them becomes slow)
 # make demo-engine  trains beside every deployment that is kept, while the link drops and the device becomes slow
+# make demo-move    trains on a path among three trainers, of which the run chooses one after another
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
 # make lock   pins the dependencies again               make dashboards  generates deploy/grafana/dashboards
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo demo-chain demo-engine test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
+.PHONY: setup demo demo-chain demo-engine demo-move test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -33,6 +34,9 @@ demo-chain: .venv/runtime
 
 demo-engine: .venv/runtime
 	@$(BIN)/python -m deploy.demo.demo_engine
+
+demo-move: .venv/runtime
+	@$(BIN)/python -m deploy.demo.demo_move
 
 # tests/suites.py says which suites there are and which run alone; FILE names some of them instead, which run whole.
 test: .venv/dev lint

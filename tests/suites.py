@@ -35,6 +35,7 @@ ALONE = tuple(
         "benchmarks/test_slow_device",
         "commands/test_control_latency",
         "commands/test_demo_engine",
+        "commands/test_demo_move",
         "placements/test_measured_links",
         "peers/test_large_placements",
         "peers/test_worst_claims",

@@ -2,16 +2,29 @@
 
 import subprocess
 import sys
+from typing import Protocol
 
 from benchmarks.net import probe
-from benchmarks.net.namespaces import Link
+from benchmarks.net.namespaces import Namespace
 from benchmarks.net.tools import LinkError
+
+
+class Ends(Protocol):
+    """Two machines that reach each other, as a `Link` has them."""
+
+    @property
+    def edge(self) -> Namespace:
+        """Return the one that asks."""
+
+    @property
+    def cloud(self) -> Namespace:
+        """Return the other one."""
 
 
 class Measure:
     """Runs `probe` in the cloud, and beside it in the edge for each question. Rates are of payload."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Ends) -> None:
         self._link = link
         self._server = link.cloud.popen(
             [sys.executable, probe.__file__, "serve", link.cloud.address], stdout=subprocess.PIPE, text=True

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 
-from benchmarks.net.namespaces import Namespace, join, made_namespaces
+from benchmarks.net.namespaces import Namespace, join, join_by_relay, made_namespaces
 from benchmarks.net.shaping import LinkEnd
 
 
@@ -33,15 +33,24 @@ class Mesh:
 
 
 @contextmanager
-def meshed_namespaces(name_prefix: str, names: Sequence[str]) -> Iterator[Mesh]:
+def meshed_namespaces(
+    name_prefix: str, names: Sequence[str], delays: Mapping[tuple[str, str], float] | None = None
+) -> Iterator[Mesh]:
     """Make machines of these names, short ones, and remove them with every process in them when the context ends.
 
-    No link is shaped yet. Each machine has one address for all its links. Raises LinkError as `linked_namespaces`.
+    delays: round trips in seconds of some of the links, named in this order. No link is shaped yet. Each machine has one
+    address for all its links. Raises LinkError as `linked_namespaces`.
     """
     addresses = {name: f"10.78.0.{number}" for number, name in enumerate(names, 1)}
-    with made_namespaces(name_prefix, addresses, Namespace) as (machines, _):
-        for one, other in combinations(names, 2):
-            join(machines[one], _device(other), machines[other], _device(one))
+    with made_namespaces(name_prefix, addresses, Namespace) as (machines, stack):
+        for number, (one, other) in enumerate(combinations(names, 2)):
+            if seconds := (delays or {}).get((one, other)):
+                cable = f"cable{number}"
+                join_by_relay(machines[one], machines[other], cable, seconds, stack)
+                machines[one].rename_device(cable, _device(other))
+                machines[other].rename_device(cable, _device(one))
+            else:
+                join(machines[one], _device(other), machines[other], _device(one))
             for here, there in ((one, other), (other, one)):
                 machines[here].name_device(_device(there), 32)
                 machines[here].attach(_device(there), f"{addresses[there]}/32")

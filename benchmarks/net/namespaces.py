@@ -57,6 +57,10 @@ class Namespace:
         run_tool("ip", "-n", self.name, "link", "set", device, "addrgenmode", "none")
         run_tool("ip", "-n", self.name, "address", "add", f"{self.address}/{prefix_bits}", "dev", device)
 
+    def rename_device(self, device: str, name: str) -> None:
+        """Give a device of it another name, before it is used."""
+        run_tool("ip", "-n", self.name, "link", "set", device, "name", name)
+
     def attach(self, device: str, network: str) -> None:
         """Reach a network through a device."""
         run_tool("ip", "-n", self.name, "link", "set", device, "up")
@@ -155,7 +159,7 @@ def linked_namespaces(name_prefix: str, *, delay_seconds: float = 0.0) -> Iterat
     with made_namespaces(name_prefix, make, Side) as (sides, stack):
         link = Link(sides["edge"], sides["cloud"])
         if delay_seconds > 0:
-            _join_by_relay(link, delay_seconds, stack)
+            join_by_relay(link.edge, link.cloud, _DEVICE, delay_seconds, stack)
         else:
             join(link.edge, _DEVICE, link.cloud, _DEVICE)
         link.edge.configure()
@@ -192,8 +196,12 @@ def join(one: Namespace, device: str, other: Namespace, other_device: str) -> No
     run_tool("ip", "link", "add", "name", device, "netns", one.name, *veth)
 
 
-def _join_by_relay(link: Link, delay_seconds: float, stack: ExitStack) -> None:
-    args = [sys.executable, tun_relay.__file__, link.edge.name, link.cloud.name, _DEVICE, str(delay_seconds / 2)]
+def join_by_relay(one: Namespace, other: Namespace, device: str, delay_seconds: float, stack: ExitStack) -> None:
+    """Lay a long cable between two namespaces, with devices of this name at both ends. delay_seconds: there and back.
+
+    It is there until the stack is unwound. Raises LinkError.
+    """
+    args = [sys.executable, tun_relay.__file__, one.name, other.name, device, str(delay_seconds / 2)]
     relay = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     stack.callback(stop, relay)
     assert relay.stdout is not None

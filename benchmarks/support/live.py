@@ -24,6 +24,7 @@ from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.events import Events
 from shared.placement import Cargo, Placement, Route, chain_workers, cuts_of
+from shared.telemetry.logs import configure_logs
 
 PATIENCE_SECONDS, END_SECONDS = 120.0, 20.0
 
@@ -137,6 +138,7 @@ def main() -> None:
     """Train; standard output has the steps, and whatever else prints goes to standard error."""
     with os.fdopen(os.dup(1), "w", buffering=1) as told, contextlib.redirect_stdout(sys.stderr):
         config = load_config(EdgeConfig, None, sys.argv[1:], environ={})
+        configure_logs(config.log.level, config.log.format)
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(run_training(config, _Telling(told.write).subscribe))
 

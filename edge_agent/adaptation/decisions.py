@@ -19,13 +19,13 @@ from edge_agent.adaptation.engine_inputs import EngineInputs, engine_inputs
 from edge_agent.adaptation.jobs import Jobs, Measures
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
 from edge_agent.adaptation.polling import polling
+from edge_agent.adaptation.seen_links import SeenLinks
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import MeanSince, Statistics
-from shared.client.link_measurement import LinkRates
 from shared.errors import IsthmusError, PlanError
 from shared.placement import AGENT, Placement
 from shared.planner_names import BEST, EDGEMOVE, FIXED, GREEDY
@@ -44,9 +44,6 @@ from shared.planning.profile import Hop
 from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
-
-TELLING_STEPS = 20
-"""Number of steps after which a stream that has shown no rates sends too little to show any."""
 
 
 class DecisionLoop:
@@ -80,7 +77,7 @@ class DecisionLoop:
         self.engine = Engine(inputs.profile, inputs.space, inputs.layout, inputs.config, inputs.total_steps)
         self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
         """Cuts, bits and K that an operator fixes; None if free."""
-        self._probes = probes
+        self._links = SeenLinks(self._here, statistics, probes)
         self._statistics = statistics
         self._means: dict[str, MeanSince] = {}
         self._encoding = MeanSince(statistics.encode)
@@ -99,8 +96,7 @@ class DecisionLoop:
             async with polling(partial(self.look, deployer)), self._jobs.running(deployer, measure, self.apply):
                 yield
         finally:
-            for probe in self._probes.values():
-                await probe.close()
+            await self._links.close()
             self._log_outcome()
 
     async def look(self, deployer: PlacementController, seconds: float) -> None:
@@ -114,7 +110,7 @@ class DecisionLoop:
             self._withdraws = False
             self._want(deployer, self.engine.layout)
         if self._rests_alone and not trainers_with_blocks(deployer.placement):
-            self._end_probes()
+            self._links.end()
             self.engine.note_standstill(seconds, self._statistics.steps)
             return
         if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
@@ -122,8 +118,8 @@ class DecisionLoop:
             if stood_still or not (is_known and self._statistics.is_flowing):
                 self._rest(deployer, seconds, is_known=is_known)
                 return
-        known = self._links(deployer, seconds)
-        if not known and not self._is_measured:
+        known = self._links.known(self.engine, seconds, is_moving=deployer.moving)
+        if not known and not self._links.are_measured(self.engine):
             return
         rates: dict[Hop, float | None] = dict(self._statistics.link_rates)
         trips: dict[Hop, float | None] = {}
@@ -142,55 +138,11 @@ class DecisionLoop:
     def _rest(self, deployer: PlacementController, seconds: float, *, is_known: bool) -> None:
         """Judge nothing until the next look."""
         if deployer.moving:  # as another wants it
-            self._end_probes()
+            self._links.end()
         elif not is_known and self._statistics.is_flowing:
             self.engine.note_elsewhere(seconds, self._statistics.steps)
             return
         self.engine.note_standstill(seconds, self._statistics.steps)
-
-    def _links(self, deployer: PlacementController, seconds: float) -> dict[str, LinkRates]:
-        """Return what is known of the links from here that the layout uses, or of all of them if it uses none: from the
-        training streams, or from probes where these hardly use a link. Empty until one was measured."""
-        layout = self.engine.layout
-        used, is_alone = layout.partners(self._here), len(layout.workers) == 1
-        found = {}
-        for name in used or self.engine.names[1:]:
-            streamed, probe = self._streamed(name), self._probes[name]
-            if deployer.moving:
-                probe.end()
-            elif is_alone:
-                if self._may_use_links:
-                    probe.want(seconds)
-            elif streamed.uplink is not None and streamed.downlink is not None:
-                probe.forget()
-            elif self._statistics.steps >= TELLING_STEPS:
-                probe.want(seconds)
-            link = probe.found.merged_over(streamed)
-            if link.uplink is not None and link.downlink is not None:
-                found[name] = link
-        return found
-
-    @property
-    def _may_use_links(self) -> bool:
-        """Tell whether any layout may be chosen but the first worker alone."""
-        question = self.engine.question
-        return len(question.permitted) > 1 and question.space.cuts != (self._blocks,)
-
-    def _end_probes(self) -> None:
-        for probe in self._probes.values():
-            probe.end()
-
-    @property
-    def _is_measured(self) -> bool:
-        """Tell whether the profile says what the link from here carries, and training has had the time to say it."""
-        workers = self.engine.layout.workers
-        link = self.engine.question.profile.way(*workers[:2]) if len(workers) > 1 else None
-        return link is not None and link.uplink is not None and self._statistics.steps >= TELLING_STEPS
-
-    def _streamed(self, name: str) -> LinkRates:
-        """Return what the training stream to a worker shows of its link."""
-        rates, hop = self._statistics.link_rates, (self._here, name)
-        return LinkRates(rates.get(hop), rates.get(hop[::-1]), self._statistics.link_trips.get(hop))
 
     async def believed(self) -> tuple[Profile, Conditions]:
         """Return the times of today's workers as the engine has them, and the links and factors that it believes in now."""
@@ -285,7 +237,7 @@ class DecisionLoop:
         self._proposal = decision
         moves = wanted.tiles != today.tiles
         if moves:
-            self._end_probes()
+            self._links.end()
         give_up_seconds = decision.abandon_after_seconds if moves else math.inf
         self._want(deployer, wanted, give_up_seconds if math.isfinite(give_up_seconds) else None)
 

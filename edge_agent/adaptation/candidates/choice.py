@@ -7,7 +7,6 @@ here. Operators take precedence: the choice rests while a trainer is pinned, or 
 import asyncio
 import math
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from functools import partial
 import numpy as np
 import structlog
 
+from edge_agent.adaptation.candidates.knowledge import Believed, CandidateKnowledge, RecentMean
 from edge_agent.adaptation.candidates.probes import CandidateProbes
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
@@ -25,16 +25,14 @@ from edge_agent.experiment.candidates import policy_of
 from edge_agent.observability.metrics import CandidateMetrics
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import OpenRun, PlacementController
-from edge_agent.training.statistics import Statistics, Timing
-from shared.client.link_measurement import LinkRates
+from edge_agent.training.statistics import Statistics
 from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
 from shared.placement import AGENT, Placement, held_blocks
 from shared.planner_names import EDGEMOVE, FIXED
-from shared.planning import FLOAT32_BITS, Conditions, MeasuredLink, Profile, Question, Rates, SearchSpace, layout_of
+from shared.planning import FLOAT32_BITS, Profile, Question, SearchSpace, layout_of
 from shared.planning.choice import (
     DEVICE,
     Best,
-    Candidate,
     CandidateCosts,
     ChoiceConfig,
     EdgeMove,
@@ -48,35 +46,8 @@ from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)
 
-MEASURED_LOOKS = 10
-"""Looks, a second apart, over which the seconds of a step are averaged."""
-Believed = tuple[Profile, Conditions]
-"""Times, links and factors of today's workers, as the engine has them."""
-LEAST_STEPS = 3
-"""Steps of which the time says something."""
 MEASURED_CANDIDATES = 3
 """Candidates whose links and blocks are measured: the best by what is known."""
-
-
-class RecentMean:
-    """The mean of a timing over the last looks."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque(maxlen=MEASURED_LOOKS + 1)
-        self._timing: Timing | None = None
-
-    def take(self, timing: Timing) -> float | None:
-        """Return the mean of the measurements in the last looks; None where there were too few."""
-        if timing is not self._timing:
-            self.forget()
-            self._timing = timing
-        self._looks.append((timing.total, timing.count))
-        total, count = (now - before for now, before in zip(self._looks[-1], self._looks[0], strict=True))
-        return total / count if count >= LEAST_STEPS else None
-
-    def forget(self) -> None:
-        """Begin again."""
-        self._looks.clear()
 
 
 @dataclass(frozen=True)
@@ -116,11 +87,12 @@ class TrainerChoice:
         self._policy: Policy | None = None
         self._candidate: int | None = None
         """Candidate that the policy knows of."""
-        self._step_seconds, self._work_seconds = RecentMean(), RecentMean()
+        self._step_seconds = RecentMean()
         self._going: asyncio.Task[None] | None = None
         self._expected_pause: float | None = None
         """Seconds that the blocks of the requested handover should take; None without one."""
         self.probes = CandidateProbes(experiment, profile.workers[1], self._note_bytes)
+        self._knowledge = CandidateKnowledge(self._names[1:], self._profile, statistics, self.probes.known)
         self.ranking: dict[str, float] = {}
         """Seconds of a step with each candidate that could be chosen now, the device alone among them, the fastest first."""
 
@@ -139,6 +111,10 @@ class TrainerChoice:
                     self._going.cancel()
                     await asyncio.wait({self._going})
 
+    def profile_with(self, name: str) -> Profile:
+        """Return the profile of the device and this trainer, as far as probes know it."""
+        return self._knowledge.profile_with(name)
+
     async def look(self, run: OpenRun, decisions: DecisionLoop | None, seconds: float) -> None:
         """Probe what is due, weigh all candidates, and act on the result."""
         deployer = run.deployer
@@ -152,7 +128,8 @@ class TrainerChoice:
         today = self._today(place, believed, seconds)
         if today is None:
             return
-        known = [self._known(name, place, today, believed) for name in self._names[1:]]
+        cut = int(self._prospects.costs.pairs.cuts[today.row])
+        known = self._knowledge.candidates(self._names[place.candidate], today, cut, believed)
         measured_at = np.array([seconds, *(self.probes.known[name].probed_seconds for name in self._names[1:])])
         measured_at[place.candidate] = seconds
         weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
@@ -241,72 +218,8 @@ class TrainerChoice:
             place.candidate,
             int(rows[np.argmin(away[rows])]),
             taken if self._statistics.is_flowing else None,
-            self._believed_factor(DEVICE, cut, believed),
+            self._knowledge.believed_factor(DEVICE, cut, believed),
         )
-
-    def _known(self, name: str, place: _Place, today: Today, believed: Believed | None) -> Candidate | None:
-        """Return what is known of a trainer; None where it cannot be chosen now."""
-        known = self.probes.known[name]
-        is_here = self._names[place.candidate] == name
-        rates = self._rates(name)
-        if rates is None or (known.probed is None and not (is_here and self._statistics.is_flowing)):
-            return None
-        if known.left_out_until > today.seconds and not is_here:
-            return None
-        factor = 1.0 if known.factor is None else known.factor
-        if known.probed is None:
-            return Candidate(name, rates, factor)
-        busy, sessions = known.probed.answer.busy, known.probed.answer.sessions
-        if is_here:
-            cut, worked = int(self._prospects.costs.pairs.cuts[today.row]), self._worked(name)
-            if believed is not None:
-                factor = self._believed_factor(1, cut, believed)
-            elif worked is not None:
-                factor = worked / float(self._profile.workers[1].replayed[cut, len(self._profile)])
-            own = worked / today.seconds_per_step if worked and today.seconds_per_step else 1.0
-            sessions, busy = max(0, sessions - 1), max(0.0, busy - own)
-        return Candidate(name, rates, factor, busy, sessions)
-
-    def _believed_factor(self, worker: int, cut: int, believed: Believed | None) -> float:
-        """Return the ratio of the times of the device (0) or of today's trainer (1) to the profile's, by the engine."""
-        if believed is None:
-            return 1.0
-        profile, at = believed
-        run = (0, cut) if worker == DEVICE else (cut, len(self._profile))
-        now, then = (each.workers[worker].replayed[run] for each in (profile, self._profile))
-        ratio = float(now / then) if then > 0.0 and math.isfinite(now) else 1.0
-        return ratio * float(at.factors[worker])
-
-    def _worked(self, name: str) -> float | None:
-        """Return the seconds for which a trainer has computed for a step lately."""
-        figures = self._statistics.workers.get(name)
-        return None if figures is None else self._work_seconds.take(figures.compute)
-
-    def _rates(self, name: str) -> Rates | None:
-        """Return the rates to a trainer: of its stream, of probes, or those of any other, as the device's link is one."""
-        of_all = [self.probes.known[other].rates for other in self._names[1:]]
-        of_all += [self._streamed(other) for other in self._names[1:]]
-        whole = [rates for rates in of_all if rates.uplink is not None and rates.downlink is not None]
-        fastest = max(whole, key=lambda rates: rates.uplink or 0.0, default=LinkRates())
-        known = self.probes.known[name]
-        found = self._streamed(name).merged_over(known.rates).merged_over(fastest)
-        if found.uplink is None or found.downlink is None or not known.trips:
-            return None
-        return Rates(found.uplink, found.downlink, known.round_trip_seconds)
-
-    def _streamed(self, name: str) -> LinkRates:
-        rates = self._statistics.link_rates
-        return LinkRates(rates.get((AGENT, name)), rates.get((name, AGENT)))
-
-    def profile_with(self, name: str) -> Profile:
-        """Return the profile of the device and this trainer, as far as probes know it."""
-        known, (device, trainer) = self.probes.known[name], self._profile.workers
-        factor = 1.0 if known.factor is None else known.factor
-        profile = replace(self._profile, workers=(device, trainer.slowed(factor))).named((AGENT, name))
-        rates = self._rates(name)
-        if rates is None:
-            return profile
-        return profile.with_links({(AGENT, name): MeasuredLink(rates.uplink, rates.downlink, rates.round_trip_seconds)})
 
     def _show(self, weighed: Weighed) -> None:
         seconds = weighed.seen.step_seconds
@@ -319,7 +232,7 @@ class TrainerChoice:
     def _measure_best(self, weighed: Weighed, place: _Place, today: Today) -> None:
         """Have the best of the others measured, and those of which no rates are known."""
         costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
-        shown = self._streamed(self._names[place.candidate])
+        shown = self._knowledge.streamed(self._names[place.candidate])
         known_well = (DEVICE, place.candidate) if shown.uplink and shown.downlink else (DEVICE,)
         others = [each for each in np.argsort(step_seconds).tolist() if each not in known_well]
         cut_now = int(costs.pairs.cuts[today.row])

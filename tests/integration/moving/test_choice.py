@@ -179,23 +179,37 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
         two.check_exact()
 
 
-def test_the_policy_fixed_stays(tmp_path):
+def test_the_policy_fixed_goes_by_command_alone_and_the_engine_goes_along(tmp_path):
     with (
         pair(tmp_path) as two,
-        agent_process(*two.flags('choice.policy="fixed"', "training.max_steps=150"), output=tmp_path) as (
+        agent_process(*two.flags('choice.policy="fixed"', "training.max_steps=200"), output=tmp_path) as (
             process,
             said,
         ),
     ):
         assert trainer_at_first(said) == "here"
         two.slow_down("here")
+        for _ in range(2):
+            said.first_event("checkpoint at every worker")
+        assert "candidates" not in two.ask("status")["status"]
+        two.ask("handover", "there")
+        assert said.first_event("the engine goes on with another trainer")["trainer"] == "there"
         assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
         said.join()
-        assert not [
-            event for event in said.rest() if event["event"] in ("choosing another trainer", "candidate measured")
-        ]
+        events = {event["event"] for event in said.rest()}
+        assert not events & {"choosing another trainer", "candidate measured"}
         blocks = json.loads((tmp_path / "summary.json").read_text())["blocks"]
-        assert {block["worker"] for block in blocks} == {"edge", "here"}
+        assert {block["worker"] for block in blocks} == {"edge", "there"}
+
+
+def test_a_candidate_that_does_not_allow_the_model_is_left_out_by_name(tmp_path):
+    with (
+        pair(tmp_path, there=("models.allowed=[]",)) as two,
+        agent_process(*two.flags("training.max_steps=100"), output=tmp_path) as (process, said),
+    ):
+        left_out = said.first_event("a candidate is left out")
+        assert (left_out["trainer"], "models.allowed" in left_out["reason"]) == ("there", True)
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
 
 
 def test_a_candidate_that_refuses_a_handover_is_left_out_by_name(tmp_path):

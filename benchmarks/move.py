@@ -1,0 +1,192 @@
+"""Pause of training in a handover from one trainer to another: `python -m benchmarks.move [--json PATH] [--repeats N]`.
+
+Agent and two trainers in network namespaces, the trainers 20 ms from the device and linked to each other at a given rate.
+The run is handed over there and back, by the call that `edge-agent handover` makes. A pause is the time between the two
+steps around it less that of a usual step. With K = 0 nothing is in flight then, so there is nothing to drain. The goal is
+1.10 times the bytes over the rate that plain TCP carries, 4 round trips, and 0.2 s. While the new trainer is prepared, from
+the call to the pause, steps are to keep 0.95 of their pace.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.net import Measure, Mesh, Namespace, meshed_namespaces
+from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.live import LiveRun, Moment
+from benchmarks.support.machine import machine
+from benchmarks.support.processes import trainer_process
+from benchmarks.support.report import Spread, write_json
+from edge_agent import EdgeConfig
+from edge_agent.experiment.workload import Workload
+from shared.config import load_config
+from shared.errors import IsthmusError
+from shared.placement import AGENT
+from shared.wire.isthmus.v1 import control_pb2 as pb
+from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
+
+TRAINERS = ("here", "there")
+ROUND_TRIP_SECONDS = 0.02
+LAYERS = {32: 6, 128: 18}
+"""Layers of the network whose blocks at the trainer have so many MB."""
+RATES = (1e8, 1e9)
+WIDTH = 1000
+PROCESS_FLAGS = ("compute.threads=1", "compute.device=cpu")
+WARM_STEPS = 60
+"""Steps between two handovers: their pace is that of steps without any."""
+ALLOWED_FACTOR, ALLOWED_SECONDS, ALLOWED_TRIPS = 1.10, 0.2, 4
+KEPT_PACE = 0.95
+TCP_SECONDS = 2.0
+
+
+class _Between(NamedTuple):
+    edge: Namespace
+    cloud: Namespace
+
+
+@dataclass(frozen=True)
+class Row:
+    """The handovers of one state over one link."""
+
+    megabytes: float
+    bits_per_second: float
+    """Rate that plain TCP carries between the trainers."""
+    goal_seconds: float
+    pauses: Spread
+    pace: Spread
+    """Part of the pace that steps keep while the new trainer is prepared."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether the median of the pauses keeps to the goal."""
+        return self.pauses.median <= self.goal_seconds
+
+
+def model_flags(layers: int) -> list[str]:
+    """A network of so many layers, all but the first of them at the trainer."""
+    return [
+        'model.factory="shared.model.zoo:mlp"',
+        f"model.kwargs={{hidden={WIDTH}, depth={layers}}}",
+        'training.optimizer={name="sgd", learning_rate=0.01, momentum=0.9}',
+        "training.epochs=1000000",
+        "training.evaluate_every_epochs=0",
+        "data.batch_size=8",
+        "deployment.cut=1",
+    ]
+
+
+def moved_bytes(layers: int) -> int:
+    """Count the bytes of what the trainer has: weights and momentum."""
+    chain = Workload(load_config(EdgeConfig, None, model_flags(layers), environ={})).chain
+    weights = (each for block in chain.blocks[1:] for each in block.module.parameters())
+    return sum(2 * each.numel() * each.element_size() for each in weights)
+
+
+def handovers(run: LiveRun, control: str, count: int) -> tuple[list[float], list[float]]:
+    """Hand over there and back. Returns the pauses in seconds, and the part of the pace that steps kept before each."""
+    pauses, kept = [], []
+    with grpc.insecure_channel(control) as channel:
+        service: Any = EdgeControlServiceStub(channel)  # type: ignore[no-untyped-call]
+        for number in range(count):
+            run.steps(WARM_STEPS)
+            asked = time.monotonic()
+            service.Handover(pb.HandoverRequest(trainer=TRAINERS[(number + 1) % 2]), timeout=120.0)
+            pause, pace = measured(run.steps(WARM_STEPS // 2), asked)
+            pauses.append(pause)
+            kept.append(pace)
+            print(f"handover {number + 1}: pause {pause:.3f} s, pace before {pace:.2f}", file=sys.stderr, flush=True)
+    return pauses, kept
+
+
+def measured(moments: Sequence[Moment], asked: float) -> tuple[float, float]:
+    """Return the pause in seconds, and the part of the pace that steps kept from the call to it."""
+    ends = [moment.seconds for moment in moments]
+    before = [end for end in ends if end <= asked][-WARM_STEPS // 2 :]
+    usual = statistics.median(later - earlier for earlier, later in pairwise(before))
+    since = [before[-1], *(end for end in ends if end > asked)]
+    longest = max(range(len(since) - 1), key=lambda place: since[place + 1] - since[place])
+    pace = longest * usual / (since[longest] - since[0]) if longest else 1.0
+    return since[longest + 1] - since[longest] - usual, min(1.0, pace)
+
+
+def measure(mesh: Mesh, plain: Measure, megabytes: int, repeats: int, rate: float) -> Row:
+    """Measure one state over one link."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        mesh.shape(rate, TRAINERS)
+        addresses = {
+            name: stack.enter_context(
+                trainer_process(
+                    *PROCESS_FLAGS,
+                    *("control.listen=none", "checkpoints.location=none"),
+                    f'peers.allowed=["{mesh.machines[other].address}:*"]',
+                    wrapper=mesh.machines[name].command([]),
+                    listen=f"{mesh.machines[name].address}:0",
+                )
+            )
+            for name, other in (TRAINERS, TRAINERS[::-1])
+        }
+        carried = plain.uplink(TCP_SECONDS)
+        named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
+        control = f"unix:{Path(folder, 'agent.sock')}"
+        flags = [*PROCESS_FLAGS, *model_flags(LAYERS[megabytes]), f"trainers=[{named}]", f"control.listen={control}"]
+        run = LiveRun([*flags, "checkpoints.location=none"], mesh.machines[AGENT].command([]))
+        try:
+            pauses, kept = handovers(run, control, repeats)
+        finally:
+            run.stop()
+    size = moved_bytes(LAYERS[megabytes])
+    goal = ALLOWED_FACTOR * 8 * size / carried + ALLOWED_TRIPS * ROUND_TRIP_SECONDS + ALLOWED_SECONDS
+    return Row(size / 1e6, carried, goal, Spread.of(pauses), Spread.of(kept))
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows as a table for people."""
+    drawn = Table("MB", "TCP, Mbit/s", "pause, s", "goal, s", "pause", "pace before", "pace")
+    for row in rows:
+        drawn.add_row(
+            f"{row.megabytes:.0f}",
+            f"{row.bits_per_second / 1e6:.0f}",
+            row.pauses.show(1, 2),
+            f"{row.goal_seconds:.2f}",
+            "kept" if row.is_kept else "MISSED",
+            row.pace.show(1, 2),
+            "kept" if row.pace.median >= KEPT_PACE else "MISSED",
+        )
+    return drawn
+
+
+def main() -> None:
+    """Measure every state over every link, print, and write the figures if asked to."""
+    parser = benchmark_parser("move", __doc__)
+    parser.add_argument("--repeats", type=int, default=6, help="handovers of each")
+    arguments = parser.parse_args()
+    rows = []
+    delays = {(AGENT, name): ROUND_TRIP_SECONDS for name in TRAINERS}
+    try:
+        with meshed_namespaces("move", (AGENT, *TRAINERS), delays) as mesh:
+            plain = Measure(_Between(*(mesh.machines[name] for name in TRAINERS)))
+            for megabytes in LAYERS:
+                for rate in RATES:
+                    rows.append(measure(mesh, plain, megabytes, arguments.repeats, rate))
+                    print(rows[-1], file=sys.stderr, flush=True)
+    except IsthmusError as failure:
+        sys.exit(str(failure))
+    console = Console(width=150)
+    console.print(f"{machine()}; median (quartiles) of {arguments.repeats}")
+    console.print(table(rows))
+    write_json(arguments.json, "move", rows=rows)
+
+
+if __name__ == "__main__":
+    main()
