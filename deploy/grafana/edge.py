@@ -167,6 +167,7 @@ def _recovery() -> Panels:
     lost = Curve(EDGE.of("isthmus_link_losses_total"), f"{{{{worker}}}} lost, {INSTANCE}")
     back = Curve(EDGE.of("isthmus_rollbacks_total"), f"rolled back, {INSTANCE}")
     replaced = Curve(EDGE.of("isthmus_replacements_total"), f"trainers replaced, {INSTANCE}")
+    stood_in = Curve(EDGE.of("isthmus_stand_ins_total"), f"stand-ins, {INSTANCE}")
     repeated = Curve(EDGE.of("isthmus_repeated_steps_total"), INSTANCE)
     pause = EDGE.of("isthmus_checkpoint_seconds_sum")
     age = Curve(f"time() - ({EDGE.of('isthmus_checkpoint_timestamp_seconds')} > 0)", INSTANCE)
@@ -180,6 +181,7 @@ def _recovery() -> Panels:
             lost,
             back,
             replaced,
+            stood_in,
             steps=True,
         ),
         graph("Steps repeated", "After going back to a checkpoint, since the start.", "short", 6, repeated, steps=True),

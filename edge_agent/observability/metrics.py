@@ -122,6 +122,11 @@ class EdgeMetrics(TrainingMetrics):
             "Trainers that were away for too long, so that the run went on without them.",
             registry=registry,
         )
+        self.stand_ins = Counter(
+            "isthmus_stand_ins",
+            "Trainers that began in the place of others without a state, which were away.",
+            registry=registry,
+        )
         self.repeated_steps = Counter(
             "isthmus_repeated_steps", "Steps that are done again after going back.", registry=registry
         )

@@ -24,6 +24,7 @@ from edge_agent.training.events import (
     RolledBack,
     SessionOpened,
     StepFinished,
+    StoodIn,
 )
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
@@ -75,6 +76,7 @@ class RunObserver:
         subscribe(HandedOver, lambda event: metrics.note_handover(event.by, event.pause_seconds))
         subscribe(MigrationFailed, lambda _event: metrics.migrations_failed.inc())
         subscribe(Replaced, lambda event: metrics.replacements.inc(len(event.trainers)))
+        subscribe(StoodIn, lambda event: metrics.stand_ins.inc(len(event.by)))
 
     def _open(self, event: SessionOpened) -> None:
         run, session_id = event.run, event.run.session.stored.record.session_id

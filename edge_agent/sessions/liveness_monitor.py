@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.stand_ins import StandIns, StoodInError
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, UnreachableError
@@ -78,7 +79,13 @@ class LinkWatch:
 class LivenessMonitor:
     """The watch over the trainers of one session. Used on the event loop."""
 
-    def __init__(self, session: OpenSession, progress: Callable[[], object], may_rest: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        session: OpenSession,
+        progress: Callable[[], object],
+        may_rest: Callable[[], bool],
+        stand_ins: StandIns,
+    ) -> None:
         """progress: a value that changes while all trainers with blocks are there, for example the last step that all
         have done.
 
@@ -87,6 +94,7 @@ class LivenessMonitor:
         self._session = session
         self._progress = progress
         self._may_rest = may_rest
+        self._stand_ins = stand_ins
         self._limits = {
             trainer.name: trainer.replace_after_seconds
             for trainer in session.experiment.config.all_trainers
@@ -96,7 +104,8 @@ class LivenessMonitor:
         """Time of the first unanswered question to each trainer, by time.monotonic."""
 
     async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work. Raises AbsentError in it when a trainer has been away for too long.
+        """Do some work. Raises AbsentError in it when a trainer has been away for too long, and StoodInError when another one
+        stands in for it.
 
         Raises UnreachableError when a link between two present trainers has been down for too long.
 
@@ -120,11 +129,17 @@ class LivenessMonitor:
             if (down := await links.look(is_missed=not (progressed or self._may_rest()))) is not None:
                 absent.set_exception(down)
                 return
+            is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
+            is_missed = not progressed and (is_quiet or bool(self._session.retry.reasons))
+            if not is_missed:
+                self._stand_ins.forget()
+            elif stood_in := await self._stand_ins.find():
+                absent.set_exception(StoodInError(stood_in))
+                return
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
                 continue
-            is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
-            if not (is_quiet or self._session.retry.reasons):
+            if not is_missed:
                 continue
             needed = self._limits.keys() & self._session.members.needed
             self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}

@@ -35,6 +35,10 @@ class Members(Mapping[str, TrainerWorker]):
         """Trainers that refuse replicas of blocks whose weights could tell raw samples."""
         self.candidates = dict(candidates)
         """Configured trainers that have nothing of the session."""
+        self.stand_ins: dict[str, str] = {}
+        """Trainers that stand in for others, by the names of these, under which they have the session."""
+        self._own_clients: dict[str, TrainerClient] = {}
+        """Calls to the trainers for which others stand in."""
         self.keeper: str | None = None
         """Trainer without blocks that keeps the replicas of one that is alone, and would take over."""
         self.ranking: Sequence[str] = ()
@@ -83,7 +87,19 @@ class Members(Mapping[str, TrainerWorker]):
         """Have a member as a candidate again."""
         for marked in (self.absent, self.behind, self.refusing):
             marked.discard(name)
-        self.candidates[name] = self._there.pop(name).client
+        trainer = self._there.pop(name)
+        self.candidates[name] = self._own_clients.pop(name, trainer.client)
+        self.stand_ins.pop(name, None)
+
+    def stand_in(self, trainer: TrainerWorker, other: str) -> None:
+        """Have another trainer as the member of this name."""
+        self._own_clients.setdefault(trainer.name, self._there[trainer.name].client)
+        self._there[trainer.name] = trainer
+        self.stand_ins[trainer.name] = other
+
+    def own_client(self, name: str) -> TrainerClient | None:
+        """Return the calls to a trainer for which another one stands in; None where none does."""
+        return self._own_clients.get(name)
 
     def leave_out(self, names: Collection[str]) -> None:
         """Continue without these trainers, from a checkpoint that others have."""

@@ -31,6 +31,8 @@ class TrainerWorker:
         self.client = client
         self.session_id = session_id
         """Id that the trainer has given the session. `reopen` changes it."""
+        self.is_blank = False
+        """True for a stand-in until it begins: it has the session, and nothing of the steps before."""
         self._state = state
         self._other_frozen: set[int] = set()
         """Blocks whose frozen parameters may differ from ours at the trainer."""
@@ -116,6 +118,7 @@ class TrainerWorker:
         )
         await self._compare_frozen(answer.frozen_digests)
         await self.take_frozen(held_blocks(plan.placement, self.name))
+        self.is_blank = False
         return answer.tickets
 
     async def begin_in_group(self, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:

@@ -1,6 +1,6 @@
 """The events of a run, beside those of its workers (`shared.events`), and its activity in one word."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -169,6 +169,14 @@ class Replaced(Event):
     """The run continues without these trainers, from a checkpoint. Others have their blocks."""
 
     trainers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StoodIn(Event):
+    """Trainers have begun in the place of others that are away, and no worker went back."""
+
+    by: Mapping[str, str]
+    """Trainers that stand in, by the worker whose name they bear until the next boundary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,13 @@ class Recovery:
             before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
         members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
         joined = await join(session, members.needed)
-        behind = [name for name in members.needed if not self._goes_on(joined.positions.get(name))]
-        if not self._goes_back and all(map(self._may_begin_again, behind)):
+        positions = joined.positions
+        behind = [name for name in members.needed if members[name].is_blank or not self._goes_on(positions.get(name))]
+        if not self._goes_back and all(map(self.may_begin_again, behind)):
             for name in behind:
                 await self._begin_again(joined, name)
-            await clear_others(session, joined.positions)
-            return Rejoined({name: position.tickets for name, position in joined.positions.items()})
+            await clear_others(session, positions)
+            return Rejoined({name: position.tickets for name, position in positions.items()})
         self._goes_back = True
         restored = await self._restore_newest(joined)
         self._goes_back, self._also_needed = False, set()
@@ -111,14 +112,15 @@ class Recovery:
         in_force = True, state.lineage, state.placement.version
         return at is not None and (at.is_whole, at.lineage, at.placement_version) == in_force
 
-    def _may_begin_again(self, name: str) -> bool:
+    def may_begin_again(self, name: str) -> bool:
         """Tell whether a trainer that has lost all may begin again in mid-step.
 
         In a recorded run it may only without staleness: with it, the order in which it has computed decides the bits.
         """
         plan, config = self._session.state.plan.training, self._session.experiment.config
         is_repeatable = plan.placement.staleness == 0 or not config.output.record
-        return name in plan.stateless and is_repeatable and self._device.may_be_repeated
+        goes_on = not self._goes_back and self._device.may_be_repeated
+        return name in plan.stateless and is_repeatable and goes_on
 
     async def _begin_again(self, joined: Joined, name: str) -> None:
         trainer, step = self._session.members[name], self._device.repeated_step

@@ -12,13 +12,16 @@ from functools import partial
 
 import structlog
 
+from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.liveness_monitor import AbsentError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.stand_ins import StandIns, StoodInError
 from edge_agent.training.admissions import Admissions
 from edge_agent.training.checkpointer import Checkpointer
+from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.evaluation import Evaluator
@@ -32,6 +35,7 @@ from edge_agent.training.events import (
     Placed,
     Replaced,
     RolledBack,
+    StoodIn,
 )
 from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
 from edge_agent.training.leaving import Leaving
@@ -98,6 +102,8 @@ class TrainingLoop:
         self._worker = device.placed
         self._recovery = Recovery(session, device)
         self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
+        self._stood_in: dict[str, str] = {}
+        """Stand-ins that were told of; see `Members.stand_ins`."""
         self._changed_step: int | None = None
         """Step of the last attempt to change the placement. Until it is done, no other change stops the run again."""
         membership_due = asyncio.Event()
@@ -111,7 +117,12 @@ class TrainingLoop:
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._failure_budget = FailureBudget()
-        self._liveness = LivenessMonitor(session, lambda: self._aggregator.done_step, lambda: self._pause.requested)
+        self._liveness = LivenessMonitor(
+            session,
+            lambda: self._aggregator.done_step,
+            lambda: self._pause.requested,
+            StandIns(session, self._may_be_stood_in_for),
+        )
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
         """Steps from one evaluation to the next; 0 if there is none before the end."""
@@ -156,6 +167,8 @@ class TrainingLoop:
             except AbsentError as absent:
                 self._leave_out(absent.workers)
                 failure, is_whole = None, False
+            except StoodInError:
+                failure, is_whole = None, True
             except IsthmusError as raised:
                 failure, is_whole = raised, True
             joined = await self._recover(failure, is_whole=is_whole)
@@ -328,6 +341,8 @@ class TrainingLoop:
                 self._leave_out(absent.workers)
                 is_whole = False
                 continue
+            except StoodInError:
+                continue
             left_out = session.members.left_out.keys()
             if left_out != set(recorded):
                 await session.threads.disk.run(session.stored.set_left_out, left_out)
@@ -335,7 +350,28 @@ class TrainingLoop:
                 self.deployer.want_nothing(f"other workers do the work of {', '.join(replaced)} now")
                 self._emit(Replaced(replaced))
                 _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
+            self._place_stand_ins()
             return joined
+
+    def _may_be_stood_in_for(self, name: str) -> bool:
+        """Tell whether another trainer may get the work of a worker that is away, in the middle of a step."""
+        return not self.deployer.is_changing and self._recovery.may_begin_again(name)
+
+    def _place_stand_ins(self) -> None:
+        """Request that trainers that stand in for others have their work by their own names, from the next boundary on."""
+        session = self._session
+        holding = trainers_with_blocks(session.placement)
+        stand_ins = {
+            name: other for name, other in session.members.stand_ins.items() if name in holding and name != other
+        }
+        placed = session.placement
+        for name, other in stand_ins.items():
+            placed = self._experiment.handed_over(placed, other, name)
+        if stand_ins:
+            self.deployer.want(placed, Chooser.RECOVERY)
+        if fresh := stand_ins.items() - self._stood_in.items():
+            self._emit(StoodIn(dict(fresh)))
+        self._stood_in = stand_ins
 
     def _leave_out(self, trainers: Sequence[str]) -> None:
         """Continue without these trainers, once the others are joined again."""

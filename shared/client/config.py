@@ -50,6 +50,10 @@ class TrainerAddressConfig(Section):
     newest checkpoint. Others have its blocks then, from the replicas of them. It needs checkpoints.replicas. Left out,
     the run waits."""
 
+    stand_in_after_seconds: PositiveFloat = 1.0
+    """Time for which the trainer may be away before another configured one, which may have as much, stands in for it. That is
+    for a trainer that owns no block which training changes, so that no worker has to go back."""
+
     token: SecretStr | None = Field(default=None, examples=["the-token-itself"])
     """The trainer knows the agent by this token. Set it by EDGE_AGENT_TRAINER__TOKEN rather than in a file or as a flag, which
     others may read. It is never logged or printed."""

@@ -69,6 +69,7 @@ def test_a_killed_trainer_without_a_state_begins_again_and_nobody_goes_back(poin
         process, said = tiers.agent()
         tiers.back()
         assert said.first_event("a worker without a state begins again; nobody goes back")["worker"] == "far"
+        said.first_event("evaluated")
         process.wait(240)
         assert process.returncode == 0, said
         assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
@@ -76,6 +77,57 @@ def test_a_killed_trainer_without_a_state_begins_again_and_nobody_goes_back(poin
         assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
         again = run_agent("replay", str(tiers.output))
         assert again.returncode == 0, again.stderr
+
+
+class Spared(Tiers):
+    """The same with one more trainer, which has no part."""
+
+    def __init__(self, folder, *faults, permitted=True):
+        """permitted: whether the other trainer may have samples as the far one may."""
+        Chain.__init__(self, folder, None, {"edge": "", "near": "", "far": ""}, replicas=0, beside=("cloud",))
+        self._faults, self._permitted = faults, permitted
+
+    def __enter__(self):
+        super().__enter__()
+        self.kill("cloud")
+        self.start("cloud", settings=[ACCEPTS_INPUTS])
+        return self
+
+    def flags(self):
+        """See `Chain`."""
+        to = '["near", "far", "cloud"]' if self._permitted else '["near", "far"]'
+        return [*Chain.flags(self), "data.batch_size=64", *permitted(KIND, "cnn"), f"privacy.inputs_to={to}"]
+
+
+KILL = Planned("trainer", Fault.KILL_TRAINER, "shared.execution.blocks:PlacedBlocks.forward", 7)
+
+
+@pytest.mark.parametrize(("point", "call"), POINTS)
+def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point, call, tmp_path, expected):
+    with Spared(tmp_path, Planned("trainer", Fault.KILL_TRAINER, point, call)) as tiers:
+        process, said = tiers.agent()
+        stood_in = said.first_event("a trainer stands in for another one")
+        assert (stood_in["trainer"], stood_in["worker"]) == ("cloud", "far")
+        said.first_event("placement changed")  # it has the blocks by its own name from the next boundary on
+        said.first_event("evaluated")
+        process.wait(240)
+        assert process.returncode == 0, said
+        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
+        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
+        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+
+
+def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, expected):
+    with Spared(tmp_path, KILL, permitted=False) as tiers:
+        process, said = tiers.agent()
+        refused = said.first_event("a trainer does not stand in")
+        assert (refused["trainer"], refused["worker"]) == ("cloud", "far")
+        tiers.back()
+        said.first_event("evaluated")
+        process.wait(240)
+        assert process.returncode == 0, said
+        assert not [event for event in said.heard if event["event"] == "a trainer stands in for another one"]
+        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
 
 
 @pytest.mark.slow

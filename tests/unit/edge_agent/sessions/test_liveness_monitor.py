@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, AbsentError, LivenessMonitor
+from edge_agent.sessions.stand_ins import StandIns, StoodInError
 from shared.checkpoint import CheckpointName
 from shared.errors import BusyError, UnreachableError
 
@@ -53,9 +54,9 @@ def session(trainers):
         experiment=SimpleNamespace(
             config=SimpleNamespace(
                 all_trainers=[
-                    SimpleNamespace(name="near", replace_after_seconds=LIMIT_SECONDS),
-                    SimpleNamespace(name="far", replace_after_seconds=2 * LIMIT_SECONDS),
-                    SimpleNamespace(name="cloud", replace_after_seconds=None),
+                    SimpleNamespace(name="near", replace_after_seconds=LIMIT_SECONDS, stand_in_after_seconds=1.0),
+                    SimpleNamespace(name="far", replace_after_seconds=2 * LIMIT_SECONDS, stand_in_after_seconds=1.0),
+                    SimpleNamespace(name="cloud", replace_after_seconds=None, stand_in_after_seconds=1.0),
                 ]
             ),
         ),
@@ -82,10 +83,41 @@ async def _lasts(seconds, until):
     return "done"
 
 
+def monitor_of(session, progress, stand_ins=None):
+    """Return a monitor of workers that all have a state, where no stand-ins are given."""
+    return LivenessMonitor(session, progress, lambda: False, stand_ins or StandIns(session, lambda _name: False))
+
+
+class Found:
+    """Stand-ins of which one is found once it is asked for."""
+
+    def __init__(self):
+        self.forgotten = 0
+
+    def forget(self):
+        self.forgotten += 1
+
+    async def find(self):
+        return ["near"]
+
+
+async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, seconds):
+    session.stored.shared, session.retry.reasons = None, ("near is gone",)
+    with pytest.raises(StoodInError, match="stand in for near"):
+        await monitor_of(session, lambda: 5, Found()).bounded(_lasts(seconds, 1000.0))
+    assert seconds[0] <= 2 * LOOK_SECONDS
+
+
+async def test_no_stand_in_is_looked_for_while_steps_get_done(session, seconds):
+    found = Found()
+    assert await monitor_of(session, lambda: seconds[0], found).bounded(_lasts(seconds, LIMIT_SECONDS)) == "done"
+    assert found.forgotten
+
+
 async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
     trainers["near"].says = trainers["far"].says = trainers["cloud"].says = UnreachableError("gone")
     with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
-        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
+        await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
     assert absent.value.workers == ["near"]
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
     assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
@@ -94,13 +126,13 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
 async def test_where_a_call_waits_for_a_trainer_its_absence_begins_at_once(session, trainers, seconds):
     trainers["near"].says, session.retry.reasons = UnreachableError("gone"), ("near is gone",)
     with pytest.raises(AbsentError):
-        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 1000.0))
+        await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
 
 
 async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    monitor = LivenessMonitor(session, lambda: 5, lambda: False)
+    monitor = monitor_of(session, lambda: 5)
     assert await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS)) == "done"
     with pytest.raises(AbsentError):
         await monitor.bounded(_lasts(seconds, 1000.0))
@@ -110,7 +142,7 @@ async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, s
 @pytest.mark.parametrize("answer", [None, BusyError("later")])
 async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
-    monitor = LivenessMonitor(session, lambda: 5, lambda: False)
+    monitor = monitor_of(session, lambda: 5)
     await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS))
     trainers["near"].says = answer
     await monitor.bounded(_lasts(seconds, LIMIT_SECONDS + QUIET_SECONDS))
@@ -120,19 +152,14 @@ async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(ses
 
 async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    assert (
-        await LivenessMonitor(session, lambda: seconds[0], lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS))
-        == "done"
-    )
+    assert await monitor_of(session, lambda: seconds[0]).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
     assert not trainers["near"].asked
 
 
 async def test_before_anything_is_shared_no_absence_is_too_long(session, trainers, seconds):
     session.stored.shared = None
     trainers["near"].says = UnreachableError("gone")
-    assert (
-        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
-    )
+    assert await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
 
 
 async def test_the_works_own_failure_is_what_ends_it(session):
@@ -140,4 +167,4 @@ async def test_the_works_own_failure_is_what_ends_it(session):
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        await LivenessMonitor(session, lambda: 5, lambda: False).bounded(fails())
+        await monitor_of(session, lambda: 5).bounded(fails())
