@@ -30,7 +30,7 @@ def generate(target: Path) -> None:
     if code:
         raise SystemExit(code)
     _keep_comments(described)
-    for path in target.glob("isthmus/**/*.py*"):
+    for path in (*target.glob("isthmus/**/*.py"), *target.glob("isthmus/**/*.pyi")):
         path.write_text(re.sub(r"^from isthmus\.", "from shared.wire.isthmus.", path.read_text(), flags=re.MULTILINE))
     for folder in (target, target / "isthmus", target / "isthmus" / "v1"):
         (folder / "__init__.py").write_text(HEADER)

@@ -135,6 +135,7 @@ class TrainerChoice:
         weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
         self._show(weighed)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
+        run.session.members.ranking = [name for name in self.ranking if name != AGENT]
         self._measure_best(weighed, place, today)
         if self._candidate != place.candidate:
             self._begin_at(place, seconds)

@@ -26,8 +26,8 @@ SLOW_SECONDS = 0.05
 PATIENCE_SECONDS = 120
 
 
-class Pair:
-    """Two trainers with one address each, and what an agent needs to choose among them."""
+class Several:
+    """Trainers, and what an agent needs to choose among them."""
 
     def __init__(self, folder, trainers):
         self.folder, self.trainers = folder, trainers
@@ -82,12 +82,15 @@ class Pair:
 
 
 @contextmanager
-def pair(folder, here=(PEERS_ALLOWED,), there=(PEERS_ALLOWED,)):
+def several(folder, **given):
+    """Trainers by name, in this order, each with flags of its own."""
     with ExitStack() as stack:
-        trainers = {
-            name: stack.enter_context(trainer_process(*given)) for name, given in (("here", here), ("there", there))
-        }
-        yield Pair(folder, trainers)
+        trainers = {name: stack.enter_context(trainer_process(*flags)) for name, flags in given.items()}
+        yield Several(folder, trainers)
+
+
+def pair(folder, here=(PEERS_ALLOWED,), there=(PEERS_ALLOWED,)):
+    return several(folder, here=here, there=there)
 
 
 def trainer_at_first(said):
@@ -138,6 +141,28 @@ def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
         blocks = json.loads((tmp_path / "summary.json").read_text())["blocks"]
         assert {block["worker"] for block in blocks} == {"edge"}
         two.check_exact()
+
+
+def test_a_trainer_that_stops_is_left_for_the_fastest_not_for_the_first_of_the_list(tmp_path):
+    slow, quick = "slow", {"here", "there"}
+    with (
+        several(tmp_path, **dict.fromkeys((slow, "here", "there"), (PEERS_ALLOWED,))) as three,
+        ExitStack() as stack,
+    ):
+        three.slow_down(slow)
+        process, said = stack.enter_context(agent_process(*three.flags(), output=tmp_path))
+        while True:  # until it has been measured how slow it is, and another one trains
+            said.first_event("checkpoint at every worker")
+            status = three.ask("status")["status"]
+            ranked = [one["name"] for one in status.get("candidates", ())]
+            (now,) = {worker["name"] for worker in status["workers"]} - {"edge"}
+            if len(ranked) == 3 and ranked[-1] == slow and now != slow:
+                break
+        three.trainers[now][0].terminate()
+        said.first_event("a trainer is about to stop")
+        assert said.first_event("session opened at one more trainer")["trainer"] in quick - {now}
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+        three.check_exact()
 
 
 @pytest.mark.slow
