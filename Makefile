@@ -1,5 +1,6 @@
 # make demo   trains across a cut on this machine       make test   runs the checks, or FILE=tests/... alone
 # make demo-chain  trains on a chain of three workers   (profile, plan, run; one of them becomes slow)
+# make demo-groups  trains on three members of a group  (one of them is killed and comes back)
 # make demo-engine  trains beside every deployment that is kept, while the link drops and the device becomes slow
 # make demo-move    trains on a path among three trainers, of which the run chooses one after another
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
@@ -13,7 +14,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo demo-chain demo-engine demo-move test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
+.PHONY: setup demo demo-chain demo-groups demo-engine demo-move test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -31,6 +32,9 @@ demo: .venv/runtime
 
 demo-chain: .venv/runtime
 	@$(BIN)/python deploy/demo/demo_chain.py
+
+demo-groups: .venv/runtime
+	@$(BIN)/python deploy/demo/demo_groups.py
 
 demo-engine: .venv/runtime
 	@$(BIN)/python -m deploy.demo.demo_engine

@@ -18,7 +18,7 @@ _TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerCo
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (status, watch, sessions, close, drain):
+    for command in (status, watch, sessions, groups, close, drain):
         app.command()(command)
     app.command("log-level")(log_level)
 
@@ -42,6 +42,14 @@ def sessions(trainer: ControlCall) -> None:
     """List the sessions of the running trainer: open ones, and those that only have checkpoints left."""
     answer = trainer.service.ListSessions(pb.TrainerControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
     trainer.show(answer, sessions_table(answer.sessions))
+
+
+@_TRAINER.command
+def groups(trainer: ControlCall) -> None:
+    """List the groups of devices that train here, with their members, and for whom the present step waits."""
+    answer = trainer.service.ListGroups(pb.ListGroupsRequest(), timeout=SOON_SECONDS)
+    tables = [group_table(group) for group in answer.groups]
+    trainer.show(answer, Group(*tables) if tables else "no groups are configured ([[groups]])")
 
 
 @_TRAINER.command
@@ -97,6 +105,26 @@ def sessions_table(sessions: Iterable[pb.TrainerSessionStatus]) -> Table:
         whose = f"\nof {session.subject}" if session.subject else ""
         part_of = f"\nof run\n{session.run_id}" if session.run_id else ""
         table.add_row(f"{session.session_id}{part_of}", f"{session.model}{whose}", "\n".join(_progress(session)))
+    return table
+
+
+def group_table(group: pb.GroupStatus) -> Table:
+    """A group, a row for each rank."""
+    table = Table(
+        Column("rank", justify="right"),
+        Column("member", overflow="fold"),
+        Column("step", justify="right"),
+        Column("left out", justify="right"),
+        Column("late", justify="right"),
+        Column("awaited"),
+        title=f"{group.name}: step {group.step} of {group.steps or '?'}, {group.size} members",
+    )
+    for member in group.members:
+        link = "linked" if member.linked else "away"
+        whose = f" ({member.subject})" if member.subject else ""
+        step = str(member.step) if member.linked else ""
+        counts = (str(count) for count in (member.left_out, member.late))
+        table.add_row(str(member.rank), f"{link}{whose}", step, *counts, "yes" if member.awaited else "")
     return table
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 import grpc
 import structlog
 
+from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
@@ -30,6 +31,7 @@ class TrainerControl:
     def __init__(
         self,
         sessions: SessionRegistry,
+        groups: Sequence[TrainedGroup],
         store: SessionStore,
         metrics: TrainerMetrics,
         end_session: Callable[[str, bool], Awaitable[None]],
@@ -41,6 +43,7 @@ class TrainerControl:
         stopping: set to stop the trainer.
         """
         self._sessions = sessions
+        self._groups = groups
         self._store = store
         self._metrics = metrics
         self._end_session = end_session
@@ -90,6 +93,12 @@ class TrainerControl:
                 )
             )
         return pb.TrainerControlServiceListSessionsResponse(sessions=sessions)
+
+    async def list_groups(self, _request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
+        """List groups, with their members."""
+        who = caller()
+        seen = [group for group in self._groups if Scope.OPERATE in who.scopes or group.admits(who.subject)]
+        return pb.ListGroupsResponse(groups=[self._group_status(group) for group in seen])
 
     async def close_session(
         self, request: pb.TrainerControlServiceCloseSessionRequest
@@ -142,6 +151,28 @@ class TrainerControl:
         )
         status.running.FromNanoseconds(int((time.monotonic() - self._began_seconds) * 1e9))
         return status
+
+    def _group_status(self, group: TrainedGroup) -> pb.GroupStatus:
+        missing, sessions, figures = group.missing, group.sessions, group.figures
+        members = []
+        for rank in range(group.config.size):
+            member = pb.GroupMemberStatus(
+                rank=rank, awaited=rank in missing, left_out=figures.left_out[rank], late=figures.late[rank]
+            )
+            if (session := sessions.get(rank)) is not None:
+                member.linked, member.step = session.attachment.attached, session.worker.next_step
+                owner = self._sessions.owner(session.id)
+                if owner is not None and _sees(owner):  # other members learn nothing of its session
+                    member.session_id, member.subject = session.id, owner
+            members.append(member)
+        return pb.GroupStatus(
+            name=group.config.name,
+            size=group.config.size,
+            life=group.life,
+            step=group.step,
+            steps=group.steps,
+            members=members,
+        )
 
     def _open_sessions(self) -> list[pb.TrainerSessionStatus]:
         """List the open sessions that the caller may see."""

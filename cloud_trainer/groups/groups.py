@@ -69,7 +69,7 @@ class Groups:
         if not request.HasField("group"):
             return None
         group, subject = self._groups.get(request.group.name), caller().subject
-        if group is None or (group.config.subjects and subject not in group.config.subjects):
+        if group is None or not group.admits(subject):
             raise StatusError(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"this trainer has no group {request.group.name[:63]!r} for {subject or 'this caller'!r}; its operator names "

@@ -94,6 +94,10 @@ class Merging(GroupListener):
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
         return await self._lane.run(self._group.merge, rank, one.step, one.crossing.index, dict(one.load), one.samples)
 
+    def missing(self) -> list[int]:
+        """List the ranks for which the present step waits."""
+        return self._group.missing()
+
     def held_up(self) -> list[int]:
         """List the blocks of the present step of which some ranks have given the gradient and others are waited for."""
         return self._group.held_up()

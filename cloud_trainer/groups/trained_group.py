@@ -112,9 +112,35 @@ class TrainedGroup:
         return 0 if self._merging is None else self._merging.step
 
     @property
+    def steps(self) -> int:
+        """Return the steps that the group does; 0 before the first member."""
+        return 0 if self._agreement is None else self._agreement.steps
+
+    @property
+    def life(self) -> int:
+        """Return the number of its life; 0 before the first."""
+        return 0 if self._merging is None else self._merging.life.number
+
+    @property
+    def missing(self) -> list[int]:
+        """List the ranks for which the present step waits; all before the first step, and none after the last."""
+        if self._merging is None:
+            return list(range(self.config.size))
+        return [] if self._merging.is_done else self._merging.missing()
+
+    @property
+    def sessions(self) -> dict[int, Session]:
+        """Return the sessions of its members by rank."""
+        return {rank: seat.session for rank, seat in list(self._seats.items()) if seat.session is not None}
+
+    @property
     def attached(self) -> list[int]:
         """List the ranks whose members are linked now."""
-        return sorted(rank for rank, seat in list(self._seats.items()) if _is_attached(seat))
+        return sorted(rank for rank, session in self.sessions.items() if session.attachment.attached)
+
+    def admits(self, subject: str) -> bool:
+        """Tell whether a subject may be a member."""
+        return not self.config.subjects or subject in self.config.subjects
 
     def seat_for(self, wanted: pb.GroupSeat) -> MemberSeat:
         """Return a seat for a session that is about to be built. Raises ConfigError or StatusError where there is none."""
@@ -154,8 +180,7 @@ class TrainedGroup:
     async def position(self) -> Position:
         """Tell where the group is here. Raises StorageError."""
         names = await self._store.names()
-        merging = self._merging
-        return Position(0 if merging is None else merging.life.number, self.step, tuple(names))
+        return Position(self.life, self.step, tuple(names))
 
     async def begin(self, seat: MemberSeat, wanted: pb.GroupBeginning, step: int) -> Begun:
         """Have the session of a seat begin. Repeating it has the member begin again. Raises IsthmusError.
@@ -250,10 +275,9 @@ class TrainedGroup:
 
     async def _following(self, life: Life, seat: MemberSeat) -> Merging:
         """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
-        now = 0 if self._merging is None else self._merging.life.number
-        if self._merging is not None and now == life.number:
+        if self._merging is not None and self.life == life.number:
             return self._merging
-        if life.number < now:
+        if life.number < self.life:
             raise self._other_life(f"life {life.number} has ended")
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:

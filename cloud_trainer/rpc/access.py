@@ -56,6 +56,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{CONTROL.full_name}/GetStatus": Scope.READ,
     f"/{CONTROL.full_name}/Watch": Scope.READ,
     f"/{CONTROL.full_name}/ListSessions": Scope.READ,
+    f"/{CONTROL.full_name}/ListGroups": Scope.READ,
     f"/{CONTROL.full_name}/CloseSession": Scope.CONTROL,
     f"/{CONTROL.full_name}/Drain": Scope.OPERATE,
     f"/{CONTROL.full_name}/SetLogLevel": Scope.OPERATE,

@@ -110,7 +110,10 @@ class TrainerService:
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """The service that shows this trainer to operators and lets them act on it. stopping: set to stop the trainer."""
-        return TrainerControl(self.sessions, self._store, self._metrics, self.end_session, stopping, str(self._device))
+        device = str(self._device)
+        return TrainerControl(
+            self.sessions, self.groups.all, self._store, self._metrics, self.end_session, stopping, device
+        )
 
     async def tidy(self) -> None:
         """Remove sessions that were not resumed for too long."""

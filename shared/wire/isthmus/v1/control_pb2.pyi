@@ -1789,6 +1789,141 @@ class TrainerControlServiceListSessionsRequest(_message.Message):
 Global___TrainerControlServiceListSessionsRequest: _TypeAlias = TrainerControlServiceListSessionsRequest  # noqa: Y015
 
 @_typing.final
+class ListGroupsRequest(_message.Message):
+    """Asks for groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupsResponse(_message.Message):
+    """The groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupStatus]:
+        """In the order of the trainer's configuration."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
+
+@_typing.final
+class GroupStatus(_message.Message):
+    """A group of devices at one trainer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    size: _builtins.int
+    """Its members, come or not."""
+    life: _builtins.int
+    """The number of its life, which rises when it goes back to a checkpoint; 0 before the first member has begun."""
+    step: _builtins.int
+    """The oldest step that is not done."""
+    steps: _builtins.int
+    """The steps that it does; 0 before the first member has opened a session."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMemberStatus]:
+        """Each rank."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        size: _builtins.int = ...,
+        life: _builtins.int = ...,
+        step: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        members: _abc.Iterable[Global___GroupMemberStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["life", b"life", "members", b"members", "name", b"name", "size", b"size", "step", b"step", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class GroupMemberStatus(_message.Message):
+    """A member of a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    LINKED_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Its rank."""
+    session_id: _builtins.str
+    """Its session; empty where it has none, and where that is another caller's."""
+    subject: _builtins.str
+    """The subject of that; empty where callers are not authenticated."""
+    linked: _builtins.bool
+    """Whether its link is open."""
+    step: _builtins.int
+    """The step that its session waits for."""
+    awaited: _builtins.bool
+    """Whether the present step waits for it."""
+    left_out: _builtins.int
+    """Updates of blocks without it, since the trainer has begun."""
+    late: _builtins.int
+    """Gradients of it that came too late to count, since then."""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        session_id: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        linked: _builtins.bool = ...,
+        step: _builtins.int = ...,
+        awaited: _builtins.bool = ...,
+        left_out: _builtins.int = ...,
+        late: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "late", b"late", "left_out", b"left_out", "linked", b"linked", "rank", b"rank", "session_id", b"session_id", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMemberStatus: _TypeAlias = GroupMemberStatus  # noqa: Y015
+
+@_typing.final
 class TrainerControlServiceListSessionsResponse(_message.Message):
     """The sessions."""
 

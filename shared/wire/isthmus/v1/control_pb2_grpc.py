@@ -771,6 +771,11 @@ class TrainerControlServiceStub:
                 request_serializer=isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsResponse.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/isthmus.v1.TrainerControlService/ListGroups',
+                request_serializer=isthmus_dot_v1_dot_control__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_control__pb2.ListGroupsResponse.FromString,
+                _registered_method=True)
         self.CloseSession = channel.unary_unary(
                 '/isthmus.v1.TrainerControlService/CloseSession',
                 request_serializer=isthmus_dot_v1_dot_control__pb2.TrainerControlServiceCloseSessionRequest.SerializeToString,
@@ -814,6 +819,13 @@ class TrainerControlServiceServicer:
 
     def ListSessions(self, request, context):
         """All sessions: the open ones, and those that only have a record and checkpoints left. Scope: read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """The groups of devices that train here, of which the caller may be a member, or all for an operator. Scope: read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -864,6 +876,11 @@ def add_TrainerControlServiceServicer_to_server(servicer, server):
                     servicer.ListSessions,
                     request_deserializer=isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=isthmus_dot_v1_dot_control__pb2.ListGroupsRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_control__pb2.ListGroupsResponse.SerializeToString,
             ),
             'CloseSession': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseSession,
@@ -968,6 +985,33 @@ class TrainerControlService:
             '/isthmus.v1.TrainerControlService/ListSessions',
             isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsRequest.SerializeToString,
             isthmus_dot_v1_dot_control__pb2.TrainerControlServiceListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerControlService/ListGroups',
+            isthmus_dot_v1_dot_control__pb2.ListGroupsRequest.SerializeToString,
+            isthmus_dot_v1_dot_control__pb2.ListGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,
