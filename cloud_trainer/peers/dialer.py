@@ -40,15 +40,19 @@ class PeerDialer:
         """Refuse an address that the operator has not allowed, and an invalid session or ticket. Raises StatusError or
         ProtocolError.
         """
-        if not is_allowed(peer.address, self._allowed):
-            raise StatusError(
-                grpc.StatusCode.PERMISSION_DENIED,
-                f"this trainer may not dial {peer.address[:100]!r}: its operator has not allowed that address (peers.allowed)",
-            )
+        self.check_address(peer.address)
         if not is_session_id(peer.session_id):
             raise ProtocolError(f"{peer.session_id[:40]!r} can be no session of {peer.worker[:40]!r}")
         if not is_ticket(peer.ticket):  # a header must carry it
             raise ProtocolError(f"what should let this trainer dial {peer.worker[:40]!r} can be no ticket")
+
+    def check_address(self, address: str) -> None:
+        """Refuse an address that the operator has not allowed. Raises StatusError."""
+        if not is_allowed(address, self._allowed):
+            raise StatusError(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"this trainer may not dial {address[:100]!r}: its operator has not allowed that address (peers.allowed)",
+            )
 
     async def look(self, address: str) -> PeerCheck:
         """Check whether the trainer at an address could be dialled now."""

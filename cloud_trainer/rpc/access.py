@@ -41,6 +41,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/CheckPeers": Scope.TRAIN,
     f"/{SERVICE}/MeasureLink": Scope.TRAIN,
     f"/{SERVICE}/Probe": Scope.TRAIN,
+    f"/{SERVICE}/Relay": Scope.TRAIN,
     f"/{SERVICE}/TrainCopy": Scope.TRAIN,
     LINK: Scope.TRAIN,
     f"/{SERVICE}/JoinSession": Scope.TRAIN,

@@ -54,6 +54,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "Link": grpc.stream_stream_rpc_method_handler(
                 method(service.link_rpc.link), **packets(LinkMessage, serialize)
             ),
+            "Relay": grpc.stream_stream_rpc_method_handler(method(service.relays.relay), **message(pb.RelayMessage)),
             "JoinSession": unary(method(calls.join_session), **message(pb.JoinSessionRequest)),
             "RestoreWorker": unary(method(calls.restore_worker), **message(pb.RestoreWorkerRequest)),
             "CommitPlacement": unary(method(calls.commit_placement), **message(pb.CommitPlacementRequest)),

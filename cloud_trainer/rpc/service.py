@@ -21,6 +21,7 @@ from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_bloc
 from cloud_trainer.rpc.link_rpc import LinkRpc
 from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
 from cloud_trainer.rpc.probing import Probing
+from cloud_trainer.rpc.relays import Relays
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import Shutdown
 from cloud_trainer.sessions.building import check_request, run_of
@@ -105,6 +106,7 @@ class TrainerService:
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
+        self.relays = Relays(dialer, config.peers.max_relays_per_subject)
         self.probing = Probing(config, self.sessions, self._shutdown, BusyShare(lambda: self._threads.compute_seconds))
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
 

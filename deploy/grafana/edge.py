@@ -198,6 +198,7 @@ def _deployment() -> Panels:
     pause = EDGE.of("isthmus_migration_seconds_sum")
     handed = Curve(EDGE.of("isthmus_handovers_total"), "{{reason}}, " + INSTANCE)
     handover_pause = EDGE.of("isthmus_handover_seconds_sum")
+    relayed = Curve(EDGE.of("isthmus_relayed"), INSTANCE)
     candidates = Curve(EDGE.of("isthmus_candidate_step_seconds"), "{{trainer}}, " + INSTANCE)
     probed = _one(EDGE.rate("isthmus_probe_bytes_total"))
     decided = Curve(EDGE.of("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
@@ -207,8 +208,9 @@ def _deployment() -> Panels:
         graph("Bits", "Of an element on the link.", "short", 6, bits, steps=True),
         graph("Migrations", "Since the start.", "short", 6, moved, steps=True),
         graph("Stood still", "Seconds that migrations took, since the start.", "s", 6, _one(pause), steps=True),
-        graph("Handovers", "From trainer to trainer, since the start.", "short", 12, handed, steps=True),
-        graph("Stood still for handovers", "Seconds, since the start.", "s", 12, _one(handover_pause), steps=True),
+        graph("Handovers", "From trainer to trainer, since the start.", "short", 8, handed, steps=True),
+        graph("Stood still for handovers", "Seconds, since the start.", "s", 8, _one(handover_pause), steps=True),
+        graph("Relayed", "Trainers that are reached through another one.", "short", 8, relayed, steps=True),
         graph("Candidates", "Seconds that a step would take with each trainer now.", "s", 16, candidates),
         graph("Probes", "Bytes a second of probes of candidates.", "Bps", 8, probed),
         graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),

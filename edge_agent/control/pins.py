@@ -52,6 +52,7 @@ class Pinning:
     async def begin(self, controller: PlacementController, decisions: DecisionLoop | None) -> None:
         """Pin in this run from now on."""
         self._controller, self._decisions = controller, decisions
+        controller.pinned_trainer = self.now.trainer
         if self.now != Pins():
             await self._change()
 
@@ -107,7 +108,7 @@ class Pinning:
 
     def end(self) -> None:
         """Release all pins, for example when the operator places blocks."""
-        self.now = Pins()
+        self._set(Pins())
 
     def enforce(self) -> bool:
         """Request pinned values that are not in force. If a trainer is left out, a chain has fewer cuts, and they wait
@@ -137,13 +138,18 @@ class Pinning:
             before = self.now
             pins = replace(before, **values)
             await self._tell_engine(pins)
-            self.now = pins
+            self._set(pins)
             try:
                 check_stands(self.enforce())
             except IsthmusError:
-                self.now = before
+                self._set(before)
                 await self._tell_engine(before)
                 raise
+
+    def _set(self, pins: Pins) -> None:
+        self.now = pins
+        if self._controller is not None:
+            self._controller.pinned_trainer = pins.trainer
 
     async def _tell_engine(self, pins: Pins) -> None:
         if self._decisions is not None:

@@ -127,6 +127,9 @@ class EdgeMetrics(TrainingMetrics):
             "Trainers that began in the place of others without a state, which were away.",
             registry=registry,
         )
+        self.relayed = Gauge(
+            "isthmus_relayed", "Trainers that are out of reach, and reached through another one.", registry=registry
+        )
         self.repeated_steps = Counter(
             "isthmus_repeated_steps", "Steps that are done again after going back.", registry=registry
         )

@@ -20,6 +20,7 @@ from edge_agent.training.events import (
     MigrationFailed,
     Placed,
     Progressed,
+    Relayed,
     Replaced,
     RolledBack,
     SessionOpened,
@@ -75,6 +76,7 @@ class RunObserver:
         subscribe(Migrated, lambda event: metrics.note_migration(event.pause_seconds))
         subscribe(HandedOver, lambda event: metrics.note_handover(event.by, event.pause_seconds))
         subscribe(MigrationFailed, lambda _event: metrics.migrations_failed.inc())
+        subscribe(Relayed, lambda event: metrics.relayed.set(len(event.through)))
         subscribe(Replaced, lambda event: metrics.replacements.inc(len(event.trainers)))
         subscribe(StoodIn, lambda event: metrics.stand_ins.inc(len(event.by)))
 

@@ -19,13 +19,15 @@ class Chooser(IntEnum):
     """Decision engine, if `engine.profile` is set. It chooses all that is not pinned."""
     CHOICE = 3
     """Choice among several trainers. It chooses one, with the best cut, bits and K for it that are not pinned."""
-    SCHEDULE = 4
+    RELAY = 4
+    """Trainer that is out of reach, and hands over to the one through which it is reached."""
+    SCHEDULE = 5
     """List in `deployment.staleness`, `codec` or `downlink_codec`. It sets its own part, whichever chooser set the
     rest. Its values can neither be pinned nor left to an engine."""
-    OPERATOR = 5
+    OPERATOR = 6
     """Pin, which holds until its release, or `place`, which holds until another request. `place` excludes an engine."""
 
-    DRAIN = 6
+    DRAIN = 7
     """Trainer that is about to stop, and hands over to another one whoever chose it."""
 
     def __str__(self) -> str:

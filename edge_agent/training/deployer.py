@@ -75,6 +75,8 @@ class Deployer:
         self._wish: _Wish | None = None
         self._changing: _Wish | None = None
         """Request that is coming into force now."""
+        self.pinned_trainer: str | None = None
+        """The only trainer that may have blocks, by an operator's pin."""
         self._chosen = session.placement, Chooser.CONFIGURATION
         """The placement that came into force last, other than by a return to a checkpoint, and its chooser."""
 

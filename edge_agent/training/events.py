@@ -180,6 +180,14 @@ class StoodIn(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Relayed(Event):
+    """Some trainers, and no others, are reached through another one from now on."""
+
+    through: Mapping[str, str]
+    """The trainer on the way, by the trainer that is reached."""
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack(Event):
     """All workers have gone back to a checkpoint."""
 

@@ -45,6 +45,8 @@ class _Checkpointer(Protocol):
 class PlacementController(Protocol):
     """A changer of a running session's placement."""
 
+    pinned_trainer: str | None
+
     @property
     def experiment(self) -> Experiment:
         """Return the experiment that is trained, which makes the placements that may be wanted."""

@@ -23,6 +23,7 @@ from edge_agent.training.admissions import Admissions
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
+from edge_agent.training.detours import Detours
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.evaluation import Evaluator
 from edge_agent.training.events import (
@@ -113,6 +114,7 @@ class TrainingLoop:
         events.subscribe(WorkerStops, self._leaving.note)
         self._admissions = Admissions(session, self.deployer, self._leaving, membership_due, keeps_checkpoints=keeps)
         events.subscribe(CheckpointShared, self._admissions.note_shared)
+        self._detours = Detours(session, self.deployer, events)
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
@@ -151,7 +153,7 @@ class TrainingLoop:
         """
         self._resumes = resumed
         self.checkpointer.count_from(0)
-        async with self._session.keep_alive():
+        async with self._session.keep_alive(), meanwhile(self._detours.keep()):
             await self._train(resumed=resumed)
 
     async def _train(self, *, resumed: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -19,6 +20,7 @@ from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
 from shared.events import Emit
 from shared.events.calls import CallFailed
+from shared.runtime.run_unless_failed import run_unless_failed
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.rpc.status import error_of
@@ -55,12 +57,39 @@ class TrainerConnection:
         self._retired: list[grpc.aio.Channel] = []
         """Replaced connections: no new call is made on them, but the training stream may still be on one."""
         self._greeting: Any = None
+        self._socket: Path | None = None
+        """Socket that leads to the trainer; None where it is dialled itself."""
+        self._rerouted: asyncio.Future[None] | None = None
+        """Future that ends with an error when the trainer is dialled another way; None while no call waits."""
         self._connect()
 
     def _connect(self) -> None:
         self._credentials = self._access.credentials()
-        self.control = self._access.channel(self.address, self._options)
-        self.tensors = self._access.channel(self.address, self._options)
+        self.control = self._access.channel(self.address, self._options, self._socket)
+        self.tensors = self._access.channel(self.address, self._options, self._socket)
+
+    def _replace(self) -> None:
+        self._retired += [self.control, self.tensors]
+        self._connect()
+
+    def reroute(self, socket: Path | None) -> None:
+        """Dial the trainer by a socket that leads to it from now on, or itself. Calls that wait for it are to be repeated."""
+        self._socket = socket
+        self._replace()
+        rerouted, self._rerouted = self._rerouted, None
+        if rerouted is not None:
+            rerouted.set_exception(UnreachableError(f"the trainer at {self.address} is dialled another way"))
+            rerouted.exception()  # perhaps no call waits any more
+
+    async def unless_rerouted(self, work: Awaitable[T]) -> T:
+        """Await some work of a call, unless the trainer is dialled another way meanwhile. Raises UnreachableError then."""
+        if self._rerouted is None:
+            self._rerouted = asyncio.get_running_loop().create_future()
+
+        async def do() -> T:
+            return await work
+
+        return await run_unless_failed(do(), self._rerouted)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a call, with the caller's credentials."""
@@ -149,7 +178,9 @@ class TrainerConnection:
             response_deserializer=HealthCheckResponse.FromString,
         )
         try:
-            answer = await check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
+            answer: HealthCheckResponse = await self.unless_rerouted(
+                check(HealthCheckRequest(), timeout=self._connect_timeout_seconds)
+            )
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNIMPLEMENTED:  # it answers, and the next call shows the error
                 return HealthCheckResponse()
@@ -175,7 +206,7 @@ class TrainerConnection:
     async def await_answer(self, answer: Awaitable[T | Damaged]) -> T:
         """Await the answer of a call, or the next one. Raises the IsthmusError that the call ended with."""
         try:
-            return undamaged(await answer)
+            return undamaged(await self.unless_rerouted(answer))
         except grpc.aio.AioRpcError as failure:
             raise self.handle_failure(failure) from failure
 
@@ -183,7 +214,7 @@ class TrainerConnection:
         """Await the answer of a call with a stream of requests. Raises the IsthmusError that the call ended with."""
         status = CallStatus(call)
         try:
-            return undamaged(await call)
+            return undamaged(await self.unless_rerouted(call))
         except grpc.aio.AioRpcError as failure:
             raise self.handle_failure(await status.failure() or failure) from failure
 
@@ -198,8 +229,7 @@ class TrainerConnection:
         error = error_of(failure, self.address)
         outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
         if outdated or failure.code() in _CONNECTION_FAILURES:
-            self._retired += [self.control, self.tensors]
-            self._connect()
+            self._replace()
         return error
 
     def idle_timeout(

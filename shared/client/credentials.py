@@ -42,14 +42,17 @@ class TrainerAccess:
     tls_section: str = "tls"
     trainer_section: str = "trainer"
 
-    def channel(self, address: str, options: Options) -> grpc.aio.Channel:
-        """A connection to the trainer at `address`, with the current credentials."""
-        credentials = self.credentials()
+    def channel(self, address: str, options: Options, socket: Path | None = None) -> grpc.aio.Channel:
+        """A connection to the trainer at `address`, with the current credentials. socket: leads there, if it is dialled so."""
+        credentials, server_name, target = self.credentials(), self.server_name, address
+        if socket is not None:
+            target, server_name = f"unix:{socket}", server_name or address.rpartition(":")[0].strip("[]")
+            options = [*options, ("grpc.default_authority", address)]
         if credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        if self.server_name is not None:
-            options = [*options, ("grpc.ssl_target_name_override", self.server_name)]
-        return grpc.aio.secure_channel(address, credentials, options=options)
+            return grpc.aio.insecure_channel(target, options=options)
+        if server_name is not None:
+            options = [*options, ("grpc.ssl_target_name_override", server_name)]
+        return grpc.aio.secure_channel(target, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a call: the token, if there is one."""

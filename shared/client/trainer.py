@@ -16,6 +16,7 @@ from shared.client.answers import AnswerJudge
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
+from shared.client.detour import Detour, relay_call
 from shared.client.idle_timeout import MOST_SECONDS_OF_WORK, IdleTimeout
 from shared.client.link_call import METHOD, LinkCall, StreamListener
 from shared.client.methods import method_path
@@ -52,6 +53,8 @@ class TrainerClient:
         self._connection = TrainerConnection(trainer, link, emit, access)
         self._link = link
         self._judge = AnswerJudge(trainer.address)
+        self._detour: Detour | None = None
+        """Way through another trainer; None where this one is dialled itself."""
 
     @property
     def address(self) -> str:
@@ -65,6 +68,23 @@ class TrainerClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
+        if self._detour is not None:
+            await self._detour.close()
+
+    async def go_through(self, other: "TrainerClient | None", run_id: str) -> None:
+        """Dial the trainer through another one from now on, which carries the bytes; with None dial it itself.
+
+        See `TrainerService.Relay`. Calls that are under way end with UnreachableError. run_id: for the other trainer's log.
+        Raises UnreachableError if this device has no socket for that; then nothing changes.
+        """
+        detour, socket = None, None
+        if other is not None:
+            detour = Detour(lambda address: relay_call(other._connection, address, run_id), self.address)
+            socket = await detour.open()
+        before, self._detour = self._detour, detour
+        self._connection.reroute(socket)
+        if before is not None:
+            await before.close()
 
     async def wait_until_connected(self) -> None:
         """See `TrainerConnection.wait_until_connected`."""
@@ -161,7 +181,7 @@ class TrainerClient:
         call = LinkCall(rpc, self._connection, listener, self._link)
         try:
             async with self._connection.idle_timeout(METHOD):
-                answer = await call.begin(LinkMessage(opening=opening))
+                answer = await self._connection.unless_rerouted(call.begin(LinkMessage(opening=opening)))
                 if answer != LinkMessage(opened=answer.opened):
                     raise ProtocolError(f"the trainer at {self.address} did not open the link")
                 following = answer.opened.next_ticket

@@ -25,6 +25,7 @@ from shared.tensor_wire import ABSENT, torch_dtype, transmitted_shape
 from shared.training import block_state
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, StepDone, WorkerStopping
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Role, TensorHeader
 from tests.fuzz.damage import damaged, json_files
@@ -79,6 +80,10 @@ _KNOWN = {
 }
 
 
+RELAYED = ("127.0.0.1:2", "127.0.0.1:1", "localhost:2", "127.0.0.1:99999", "unix:/run/x.sock", "")
+"""Addresses to which bytes are to be carried. A trainer allows the first, and finds nobody there."""
+
+
 @dataclass(frozen=True)
 class Call:
     """The messages of one call. method: its full name. bodies: the messages, and whether each is given its checksum."""
@@ -113,6 +118,11 @@ def calls() -> st.SearchStrategy[Call]:
 def _call_of(draw: st.DrawFn, method: str) -> Call:
     streams = {"Link": _link, "UploadBlock": _upload}
     name = method.rpartition("/")[2]
+    if name == "Relay":
+        opening = pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address=draw(st.sampled_from(RELAYED)))
+        right = [pb.RelayMessage(opening=opening), pb.RelayMessage(data=b"x"), pb.RelayMessage(data=bytes(70_000))]
+        sent = [draw(bodies(draw(reworded_message(one)))) if draw(st.booleans()) else one for one in right]
+        return Call(method, tuple((one if isinstance(one, bytes) else one.SerializeToString(), False) for one in sent))
     if name not in streams:
         right: Any = GetMessageClass(METHODS[method].input_type).FromString(message(method, SESSION))
         fields = right.DESCRIPTOR.fields_by_name

@@ -20,7 +20,7 @@ from shared.placement import AGENT
 from shared.transport.rpc.call_status import CallStatus
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
-from tests.fuzz.messages import Call, calls
+from tests.fuzz.messages import RELAYED, Call, calls
 from tests.support.forked import Forked
 from tests.support.peers.strangers import CONTROL
 from tests.support.plain import assert_same_bits, plain_state
@@ -44,6 +44,7 @@ ENDS = REFUSALS | {Code.OK}
 ENDS_OF_LIBRARIES = ENDS | {Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNKNOWN}
 """The same for health and reflection, which are gRPC's own: it says so of a message that it cannot read."""
 _LIMITS = [
+    f'peers.allowed=["{RELAYED[0]}"]',
     f"server.max_sessions={MAX_SESSIONS}",
     f"server.max_session_bytes={MAX_SESSION_BYTES}",
     f"server.max_tensor_bytes={MAX_TENSOR_BYTES}",
@@ -195,6 +196,8 @@ class _Fuzzing:
         self._report.ends[name, code.name] += 1
         ours = call.method.startswith((f"/{SERVICE}/", f"/{CONTROL}/"))
         may_be = (ENDS if ours else ENDS_OF_LIBRARIES) | self._may_be
+        if name == "Relay":  # nobody is at the address that is allowed
+            may_be = may_be | {Code.UNAVAILABLE}
         assert code in may_be, (call.method, code, details)
         if code is not Code.OK and ours:
             assert details.isprintable(), details

@@ -63,6 +63,7 @@ def message(method: str, session: str) -> bytes:
         "CheckPeers": pb.CheckPeersRequest(addresses=["127.0.0.1:1"]),
         "MeasureLink": pb.MeasureLinkRequest(session_id=session),
         "Probe": pb.ProbeRequest(protocol_version=PROTOCOL_VERSION),
+        "Relay": pb.RelayMessage(opening=pb.RelayOpening(address="127.0.0.1:1")),
         "TrainCopy": pb.TrainCopyRequest(protocol_version=PROTOCOL_VERSION, epochs=1),
         "GetSession": pb.GetSessionRequest(session_id=session),
         "CloseSession": pb.CloseSessionRequest(session_id=session),

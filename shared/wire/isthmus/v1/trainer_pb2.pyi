@@ -939,6 +939,89 @@ class PeerCheck(_message.Message):
 Global___PeerCheck: _TypeAlias = PeerCheck  # noqa: Y015
 
 @_typing.final
+class RelayOpening(_message.Message):
+    """Opens a relay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The version of this contract that the agent speaks."""
+    address: _builtins.str
+    """Where the other trainer listens, host:port."""
+    run_id: _builtins.str
+    """The run, 32 hex digits, for the trainer's log; empty where no run asks."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        address: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "protocol_version", b"protocol_version", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayOpening: _TypeAlias = RelayOpening  # noqa: Y015
+
+@_typing.final
+class RelayOpened(_message.Message):
+    """The other trainer's port is connected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayOpened: _TypeAlias = RelayOpened  # noqa: Y015
+
+@_typing.final
+class RelayMessage(_message.Message):
+    """A message of a relay, either way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENING_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """Bytes of the connection."""
+    @_builtins.property
+    def opening(self) -> Global___RelayOpening:
+        """The agent's first message."""
+
+    @_builtins.property
+    def opened(self) -> Global___RelayOpened:
+        """The trainer's answer."""
+
+    def __init__(
+        self,
+        *,
+        opening: Global___RelayOpening | None = ...,
+        opened: Global___RelayOpened | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["opening", "opened", "data"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___RelayMessage: _TypeAlias = RelayMessage  # noqa: Y015
+
+@_typing.final
 class OfferBlocksRequest(_message.Message):
     """Offers blocks to another trainer."""
 

@@ -128,6 +128,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.FromString,
                 _registered_method=True)
+        self.Relay = channel.stream_stream(
+                '/isthmus.v1.TrainerService/Relay',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.RelayMessage.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.RelayMessage.FromString,
+                _registered_method=True)
         self.TrainCopy = channel.unary_stream(
                 '/isthmus.v1.TrainerService/TrainCopy',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.TrainCopyRequest.SerializeToString,
@@ -352,6 +357,21 @@ class TrainerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Relay(self, request_iterator, context):
+        """Carries bytes between an agent and another trainer that the agent cannot reach itself, for as long as the call lasts. The
+        first message opens the relay, the answer says that the other trainer's port is connected, and all that follow carry bytes,
+        64 KiB at most. They are those of a connection to the other trainer, with its TLS and its checks, so they have no checksum here.
+        Ending the call ends the connection, and the other way about, as do two minutes without a byte.
+        PERMISSION_DENIED: an address that the operator has not allowed (peers.allowed). UNAVAILABLE: the other trainer cannot be
+        reached. RESOURCE_EXHAUSTED: the caller has as many relays as one may have. FAILED_PRECONDITION: another protocol version.
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        buf:lint:ignore RPC_REQUEST_STANDARD_NAME
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TrainCopy(self, request, context):
         """Trains a copy of a model on the data set that the trainer's operator has put there for calibrations (`[calibration]`),
         with both halves in a process of its own, and says how many samples it then gets right. It is about no session, and no
@@ -466,6 +486,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.SerializeToString,
+            ),
+            'Relay': grpc.stream_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.RelayMessage.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.RelayMessage.SerializeToString,
             ),
             'TrainCopy': grpc.unary_stream_rpc_method_handler(
                     servicer.TrainCopy,
@@ -928,6 +953,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/Probe',
             isthmus_dot_v1_dot_trainer__pb2.ProbeRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.ProbeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/isthmus.v1.TrainerService/Relay',
+            isthmus_dot_v1_dot_trainer__pb2.RelayMessage.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.RelayMessage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,206 @@
+"""A trainer that carries bytes to another one: only to what its operator allows, as many as allowed, and as they are."""
+
+import asyncio
+import gc
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc
+import pytest
+
+from cloud_trainer.rpc import relays
+from shared.client.config import TrainerAddressConfig
+from shared.client.connection import TrainerConnection
+from shared.client.credentials import PLAIN
+from shared.client.detour import Detour, relay_call
+from shared.config import LinkConfig
+from shared.errors import BusyError, ProtocolError, RefusedError, UnreachableError
+from shared.events import ignore
+from shared.transport.rpc.carried_bytes import CARRIED_BYTES
+from shared.version import PROTOCOL_VERSION
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from tests.support.peers.strangers import path_of
+from tests.support.running import held_port, running_trainer
+
+RUN = "e" * 32
+
+
+@asynccontextmanager
+async def connected(address):
+    connection = TrainerConnection(TrainerAddressConfig(address=address), LinkConfig(), ignore, PLAIN)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def echo():
+    """A port that sends back what comes."""
+
+    async def serve(reader, writer):
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_bytes_come_back_through_a_socket_as_they_were():
+    async with (
+        echo() as far,
+        running_trainer(f'peers.allowed=["{far}"]') as server,
+        connected(server.address) as connection,
+    ):
+        detour = Detour(lambda address: relay_call(connection, address, RUN), far)
+        path = await detour.open()
+        reader, writer = await asyncio.open_unix_connection(path)
+        sent = bytes(range(256)) * 2000
+        writer.write(sent)
+        assert await reader.readexactly(len(sent)) == sent
+        writer.close()
+        await detour.close()
+        assert not path.parent.exists()
+
+
+async def test_an_address_that_is_not_allowed_or_where_nobody_is_is_refused_with_a_sentence():
+    with held_port() as nobody:
+        allowed = f"127.0.0.1:{nobody}"
+        async with (
+            running_trainer(f'peers.allowed=["{allowed}"]') as server,
+            connected(server.address) as connection,
+        ):
+            for address, kind, says in [
+                (server.address, RefusedError, r"its operator has not allowed that address \(peers\.allowed\)"),
+                ("unix:/run/x.sock", RefusedError, "peers.allowed"),
+                (allowed, UnreachableError, f"this trainer cannot reach {allowed}: "),
+            ]:
+                with pytest.raises(kind, match=says):
+                    async with relay_call(connection, address, RUN):
+                        pass
+
+
+async def test_a_caller_has_so_many_at_one_time_and_places_come_back():
+    async with (
+        echo() as far,
+        running_trainer(f'peers.allowed=["{far}"]', "peers.max_relays_per_subject=2") as server,
+        connected(server.address) as connection,
+    ):
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                await stack.enter_async_context(relay_call(connection, far, RUN))
+            with pytest.raises(BusyError, match=r"peers\.max_relays_per_subject"):
+                await stack.enter_async_context(relay_call(connection, far, RUN))
+        while True:  # the trainer hears of the ends a moment later
+            try:
+                async with relay_call(connection, far, RUN) as relay:
+                    await relay.send(b"once more")
+                    assert await relay.receive() == b"once more"
+                    break
+            except BusyError:
+                await asyncio.sleep(0)
+
+
+async def test_one_that_carries_nothing_ends(monkeypatch):
+    monkeypatch.setattr(relays, "IDLE_SECONDS", 0.1)
+    async with (
+        echo() as far,
+        running_trainer(f'peers.allowed=["{far}"]') as server,
+        connected(server.address) as connection,
+        relay_call(connection, far, RUN) as relay,
+    ):
+        await relay.send(b"something")
+        assert await relay.receive() == b"something"
+        assert await relay.receive() is None
+
+
+OPENING = pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address="")
+
+
+@pytest.mark.parametrize(
+    ("messages", "code"),
+    [
+        ([], "INVALID_ARGUMENT"),
+        ([{"data": b"x"}], "INVALID_ARGUMENT"),
+        ([{"opened": pb.RelayOpened()}], "INVALID_ARGUMENT"),
+        ([{"opening": pb.RelayOpening(protocol_version=1)}], "FAILED_PRECONDITION"),
+        ([{"opening": OPENING}, {"opening": OPENING}], "INVALID_ARGUMENT"),
+        ([{"opening": OPENING}, {}], "INVALID_ARGUMENT"),
+        ([{"opening": OPENING}, {"data": bytes(CARRIED_BYTES + 1)}], "INVALID_ARGUMENT"),
+    ],
+)
+async def test_messages_that_no_agent_sends_are_refused(messages, code):
+    async with (
+        echo() as far,
+        running_trainer(f'peers.allowed=["{far}"]') as server,
+        connected(server.address) as connection,
+    ):
+
+        async def sent():
+            for one in messages:
+                message = pb.RelayMessage(**one)
+                if message.HasField("opening"):
+                    message.opening.address = far
+                yield message.SerializeToString()
+
+        call = connection.tensors.stream_stream(path_of("Relay"))(sent())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async for _ in call:
+                pass
+        assert refused.value.code().name == code
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [],
+        [{"data": b"x"}],
+        [{"opened": pb.RelayOpened()}, {}],
+        [{"opened": pb.RelayOpened()}, {"data": bytes(CARRIED_BYTES + 1)}],
+        [{"opened": pb.RelayOpened()}, {"opening": OPENING}],
+    ],
+)
+async def test_answers_that_no_trainer_sends_end_the_way(answers):
+    async def relay(_requests, context):
+        await anext(_requests)
+        for one in answers:
+            await context.write(pb.RelayMessage(**one).SerializeToString())
+        await asyncio.sleep(60)
+
+    async def relay_and_end(requests, context):
+        if answers:
+            await relay(requests, context)
+
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(relay_and_end)
+    service, _, name = path_of("Relay").removeprefix("/").partition("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with connected(f"127.0.0.1:{port}") as connection:
+        with pytest.raises(ProtocolError):
+            async with relay_call(connection, "far:1", RUN) as open_relay:
+                await open_relay.receive()
+    await server.stop(None)
+    del server
+    gc.collect()
+
+
+async def test_without_a_place_for_a_socket_that_is_said_and_nothing_is_left(tmp_path, monkeypatch):
+    place = tmp_path / ("x" * 120)
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    async with running_trainer() as server, connected(server.address) as connection:
+        with pytest.raises(UnreachableError, match="no socket can be made here"):
+            await Detour(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1").open()
+    assert not [*place.iterdir()]
+
+
+async def test_a_connection_that_is_not_carried_is_closed():
+    async with running_trainer() as server, connected(server.address) as connection:
+        detour = Detour(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1")
+        reader, writer = await asyncio.open_unix_connection(await detour.open())
+        assert await reader.read() == b""
+        writer.close()
+        await detour.close()
