@@ -92,6 +92,36 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.sessions.session:Session.begin_again",
         "shared.transport.stream.duplex:Duplex.write",
     ),
+    ("member", Fault.KILL_AGENT): (
+        "shared.execution.blocks:PlacedBlocks.forward",
+        "shared.execution.blocks:PlacedBlocks.backward",
+        "shared.client.trainer:TrainerClient.open_session",
+        "shared.client.trainer:TrainerClient.join_session",
+        "shared.client.trainer:TrainerClient.link",
+        "edge_agent.sessions.trainer_worker:TrainerWorker.begin_in_group",
+        "edge_agent.sessions.open_session:OpenSession.collect",
+        "edge_agent.sessions.open_session:OpenSession.close",
+        "shared.transport.stream.duplex:Duplex.write",
+    ),
+    ("member", Fault.DUPLICATE_FRAME): ("shared.transport.stream.duplex:Duplex.write",),
+    ("group", Fault.KILL_TRAINER): (
+        "cloud_trainer.groups.trained_group:TrainedGroup.occupy",
+        "cloud_trainer.groups.trained_group:TrainedGroup.begin",
+        "cloud_trainer.groups.trained_group:TrainedGroup.give",
+        "cloud_trainer.groups.trained_group:TrainedGroup.vacate",
+        "cloud_trainer.groups.merging:Merging.merge",
+        "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
+        "shared.execution.group:Group.merge",
+        "shared.training.held_blocks:HeldBlocks.update",
+        "shared.transport.stream.duplex:Duplex.write",
+    ),
+    ("group", Fault.KILL_IN_CHECKPOINT): (
+        "cloud_trainer.groups.group_store:GroupStore.load",
+        "cloud_trainer.groups.group_store:GroupStore.go_back",
+        _FSYNC,
+        _RENAME,
+    ),
+    ("group", Fault.CLOCK_JUMP): ("cloud_trainer.groups.merging:Merging.merge",),
     ("trainer", Fault.KILL_IN_MIGRATION): (
         "cloud_trainer.sessions.blocks:SessionBlocks.take",
         "cloud_trainer.sessions.session:Session.commit",
@@ -140,7 +170,7 @@ def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Plan
     planned = []
     for _ in range(count):
         kinds = [fault for of, fault in POINTS if of == side]
-        if trainers > 1 and side != "stateless":
+        if trainers > 1 and (side, Fault.KILL_IN_MIGRATION) in POINTS:
             kinds += [Fault.KILL_IN_MIGRATION] * 2  # few of its points are reached often
         fault = dice.choice(kinds)
         point = dice.choice([at for at in POINTS[side, fault] if trainers > 1 or at not in BETWEEN_TRAINERS])

@@ -74,7 +74,7 @@ class Outcome:
     """Description of the loss; empty when nothing was lost."""
 
 
-class _Side:
+class Side:
     """One of the processes, started again whenever it ends."""
 
     def __init__(self, target: Any, arguments: list[Any], planned: list[Planned], folder: Path, name: str) -> None:
@@ -195,10 +195,10 @@ async def _disturbed_run(
         *placed,
         *VARIETIES[variety].flags,
     ]
-    agent = _Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
+    agent = Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
     on_trainers = [STATELESS if outcome.stateless else dice.choice(names) for _ in range(faults - on_link - on_agent)]
     trainers = [
-        _Side(
+        Side(
             sides.trainer,
             [_trainer_flags(folder, name, port), name],
             plan(dice, "stateless" if outcome.stateless else "trainer", on_trainers.count(name), len(names)),
@@ -321,7 +321,7 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
     return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
 
 
-async def _tell_threads(sides: Sequence[_Side]) -> None:
+async def _tell_threads(sides: Sequence[Side]) -> None:
     """Have all write what their threads do, and wait until their logs have grown."""
     before = {side: side.logged_bytes for side in sides}
     for side in sides:
@@ -332,14 +332,14 @@ async def _tell_threads(sides: Sequence[_Side]) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def _keep_up(trainer: _Side) -> None:
+async def _keep_up(trainer: Side) -> None:
     while True:
         await trainer.ended()
         await trainer.may_start.wait()
         trainer.start()
 
 
-async def _lose_disks(trainers: Sequence[_Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
+async def _lose_disks(trainers: Sequence[Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
     """Have trainers lose their disks, each time once all replicas are kept that were kept before."""
     for _ in range(dice.randint(0, LOST_DISKS)):
         shared = _shared(log)
@@ -349,13 +349,13 @@ async def _lose_disks(trainers: Sequence[_Side], dice: random.Random, outcome: O
         outcome.faults[Fault.LOST_DISK] += 1
 
 
-async def _let_die(trainers: Sequence[_Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
+async def _let_die(trainers: Sequence[Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
     """Have trainers die, each until others go on without it."""
     for _ in range(DEATHS):
         shared, any_one = _shared(log), dice.choice(trainers)
         while _shared(log) < shared + 2:  # a keeper has the replicas by now, if there is one  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        trainer = max(trainers, key=_Side.stepped_at) if dice.random() < DEATHS_OF_THE_HOLDER else any_one
+        trainer = max(trainers, key=Side.stepped_at) if dice.random() < DEATHS_OF_THE_HOLDER else any_one
         replaced = _replaced(log)
         trainer.may_start.clear()
         trainer.kill()

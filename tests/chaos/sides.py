@@ -60,3 +60,18 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     except IsthmusError as error:
         print(f"edge-agent: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def member(flags: list[str], name: str, planned: list[Planned], folder: Path) -> None:
+    """A member of a group, which has nothing of an earlier process."""
+    _log_to(folder / f"{name}.log")
+    Saboteur(planned, folder / f"{name}.fired")
+    torch.set_num_threads(1)
+    config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
+    try:
+        asyncio.run(
+            edge_agent.run.run_training(config, write_result=lambda result: result.write(folder / f"{name}-result"))
+        )
+    except IsthmusError as error:
+        print(f"edge-agent: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
