@@ -141,7 +141,7 @@ class TrainerChoice:
             self._begin_at(place, seconds)
         if not np.isfinite(weighed.seen.step_seconds[place.candidate]) and not self._is_lost(place):
             return  # nothing is known of its link yet
-        if self._is_resting(decisions) or deployer.moving:
+        if self._is_resting(decisions) or deployer.moving or not has_one_cut(deployer.placement):
             return
         assert self._policy is not None
         move = await asyncio.to_thread(self._policy.observe, weighed.seen)
@@ -149,11 +149,10 @@ class TrainerChoice:
             self._go(run, weighed, move, today)
 
     def _is_lost(self, place: _Place) -> bool:
-        """Tell whether today's trainer is out of reach, or about to stop."""
-        is_flowing = self._statistics.is_flowing
-        return (
-            place.candidate != DEVICE and not is_flowing and self.probes.known[self._names[place.candidate]].has_failed
-        )
+        """Tell whether today's candidate has to be left: a trainer out of reach, or the device where it may not be alone."""
+        if place.candidate == DEVICE:
+            return not self._prospects.costs.is_alone.any()
+        return not self._statistics.is_flowing and self.probes.known[self._names[place.candidate]].has_failed
 
     def _is_resting(self, decisions: DecisionLoop | None) -> bool:
         is_going = self._going is not None and not self._going.done()
@@ -211,7 +210,9 @@ class TrainerChoice:
         away = np.abs(pairs.bits - bits) + np.abs(pairs.staleness - layout.staleness)
         rows = np.flatnonzero(pairs.cuts == cut)
         if not len(rows):
-            return None
+            if place.candidate != DEVICE:
+                return None
+            rows = np.array([0])  # it may not be alone: no layout with it is weighed
         taken = self._step_seconds.take(self._statistics.step_time)
         return Today(
             seconds,
