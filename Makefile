@@ -2,6 +2,7 @@
 # make demo-chain  trains on a chain of three workers   (profile, plan, run; one of them becomes slow)
 # make demo-groups  trains on three members of a group  (one of them is killed and comes back)
 # make demo-engine  trains beside every deployment that is kept, while the link drops and the device becomes slow
+# make demo-tiers   divides layers and samples among three workers, of which one is killed
 # make demo-move    trains on a path among three trainers, of which the run chooses one after another
 # make setup  only makes .venv, for developers          make lint   the checks that need no running
 # make protos generates shared/wire from protos/        make bench  the measurements
@@ -14,7 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo demo-chain demo-groups demo-engine demo-move test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
+.PHONY: setup demo demo-chain demo-groups demo-engine demo-move demo-tiers test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -38,6 +39,9 @@ demo-groups: .venv/runtime
 
 demo-engine: .venv/runtime
 	@$(BIN)/python -m deploy.demo.demo_engine
+
+demo-tiers: .venv/runtime
+	@$(BIN)/python deploy/demo/demo_tiers.py
 
 demo-move: .venv/runtime
 	@$(BIN)/python -m deploy.demo.demo_move
