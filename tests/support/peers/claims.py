@@ -301,6 +301,18 @@ CLAIMS = [
         _unary(lambda _session: pb.ProbeRequest(protocol_version=PROTOCOL_VERSION, factory="a" * MOST_MESSAGE_BYTES)),
     ),
     Claim(
+        "Relay",
+        "an address as long as a message",
+        _unary(
+            lambda _session: pb.RelayMessage(
+                opening=pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address="a" * MOST_MESSAGE_BYTES)
+            )
+        ),
+    ),
+    Claim(
+        "Relay", "bytes before its opening", _unary(lambda _session: pb.RelayMessage(data=b"\0" * MOST_MESSAGE_BYTES))
+    ),
+    Claim(
         "MeasureLink",
         "an address as long as a message",
         _unary(
