@@ -50,7 +50,8 @@ def trainer(folder):
     """The trainer's process, its address, and an operator who has its socket."""
     socket = f"unix:{folder}/trainer.sock"
     kept = f"checkpoints.location={folder / 'trainer'}"
-    with trainer_process("compute.threads=1", f"control.listen={socket}", kept) as (process, address):
+    group = 'groups=[{name="line", size=2}]'
+    with trainer_process("compute.threads=1", f"control.listen={socket}", kept, group) as (process, address):
         yield process, address, Operator(socket, TRAINER)
 
 
@@ -249,6 +250,8 @@ def close_sessions(operator):
     assert closed == f"session {session} is closed; nothing is kept of it\n"
     assert operator("ListSessions", remember=False) == {}
     assert operator.refused("CloseSession", {"sessionId": session})[0] == "not_found"
+    (group,) = operator("ListGroups")["groups"]
+    assert [(member.get("rank", 0), member["awaited"]) for member in group["members"]] == [(0, True), (1, True)]
     assert operator.refused("SetLogLevel")[0] == "invalid_argument"
     assert operator("SetLogLevel", {"level": "LOG_LEVEL_DEBUG"})["previous"] == "LOG_LEVEL_INFO"
     assert "0 of 8" in command(trainer_app, "status", f"--control={operator.target}")
