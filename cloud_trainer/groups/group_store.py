@@ -7,7 +7,7 @@ import structlog
 from torch import Tensor
 
 from cloud_trainer.groups.agreement import Agreement
-from shared.checkpoint import CheckpointName, CheckpointStore, Files
+from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, Files
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.training.block_state import BlockTensors
@@ -90,7 +90,7 @@ class GroupStore:
         try:
             found = store.load(name)
             return StoredGroup(name, Agreement.read(found.facts), states_in(found.data))
-        except StorageError as damage:
+        except DamagedCheckpointError as damage:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))
             store.remove(name)
         return None

@@ -13,6 +13,9 @@ from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
+MOST_AHEAD = 2**20
+"""Lives by which a group may be ahead elsewhere: so no claim of a member uses up all numbers."""
+
 
 class Life(NamedTuple):
     """One life of a group."""
@@ -75,6 +78,11 @@ class Position(NamedTuple):
         return self.life != life.number and (step > life.first_step or not is_there)
 
     @property
+    def newest_life(self) -> int:
+        """Return the newest life that it knows of."""
+        return max((self.life, *(name.lineage for name in self.checkpoints)))
+
+    @property
     def message(self) -> pb.GroupPosition:
         """Return it as members carry it."""
         return pb.GroupPosition(
@@ -101,14 +109,19 @@ def read_positions(said: Iterable[pb.GroupPosition]) -> list[Position]:
 
 def next_number(here: Position, others: Iterable[Position]) -> int:
     """Return the number of the life that follows all that any trainer knows of. Raises ProtocolError if there can be none."""
-    known = [
-        number
-        for position in (here, *others)
-        for number in (position.life, *(name.lineage for name in position.checkpoints))
-    ]
-    if (number := max(known) + 1) > MOST_TERMS:
-        raise ProtocolError(f"a group is said to be in life {max(known)}, which is the last that there can be")
-    return number
+    known = max(other.newest_life for other in (here, *others))
+    check_number(known, here)
+    if known >= MOST_TERMS:
+        raise ProtocolError(f"a group is in life {known}, which is the last that there can be")
+    return known + 1
+
+
+def check_number(number: int, here: Position) -> None:
+    """Refuse a claimed life that is too far ahead. Raises ProtocolError."""
+    if number > here.newest_life + MOST_AHEAD:
+        raise ProtocolError(
+            f"a group is said to be in life {number}; this trainer knows of {here.newest_life}, and {MOST_AHEAD} more at most"
+        )
 
 
 def common_checkpoints(here: Position, others: Iterable[Position]) -> list[CheckpointName]:

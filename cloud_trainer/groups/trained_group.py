@@ -13,7 +13,7 @@ import structlog
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredGroup
-from cloud_trainer.groups.lives import Life, Position, common_checkpoints, next_number, read_positions
+from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number, read_positions
 from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
 from cloud_trainer.groups.waits import Waits
 from cloud_trainer.sessions.seat import Begun
@@ -198,7 +198,7 @@ class TrainedGroup:
                 merging = await self._following(Life.read(wanted.life), seat)
                 self._check_step(merging, step)
             else:
-                others = read_positions(wanted.others)
+                others = _of_all_others(session, read_positions(wanted.others))
                 merging = await self._deciding(others, seat, session)
                 step = min((other.step_in(merging.life) for other in others), default=merging.step)
             beginning = await merging.take_seat(seat.rank, step)
@@ -279,6 +279,7 @@ class TrainedGroup:
             return self._merging
         if life.number < self.life:
             raise self._other_life(f"life {life.number} has ended")
+        check_number(life.number, await self.position())
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:
                 raise self._other_life(f"checkpoint {life.origin} is not here")
@@ -315,6 +316,7 @@ class TrainedGroup:
         if step_log is not None:
             step_log.rolled_back(life.first_step)
         self._agreement = agreement
+        self._waits.forget()
         self._merging = Merging(held, agreement, self._lane, self.config, life, self.figures, step_log)
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
@@ -385,6 +387,7 @@ class TrainedGroup:
     def _fail(self, failure: Exception) -> None:
         """Forget the weights, which may be updated in part: the members begin again, at the newest checkpoint."""
         self._merging = self._agreement = None
+        self._waits.forget()
         seats, self._seats = self._seats, {}
         for seat in seats.values():
             if seat.session is not None:
@@ -423,8 +426,20 @@ class TrainedGroup:
 
 def _decides(session: Session) -> bool:
     """Tell whether this trainer decides when a life of the session's group begins: it owns the first block that changes."""
-    worker = session.worker
-    return worker.placement.owner(changing_blocks(session.judge.chain)[0]) == worker.name
+    return _owners(session)[0] == session.worker.name
+
+
+def _owners(session: Session) -> list[str]:
+    """List the trainers that have a part of a session's group, in the order of their blocks."""
+    placement = session.worker.placement
+    return list(dict.fromkeys(placement.owner(block) for block in changing_blocks(session.judge.chain)))
+
+
+def _of_all_others(session: Session, positions: list[Position]) -> list[Position]:
+    """Refuse positions of more or fewer trainers than have a part of the group beside this one. Raises ProtocolError."""
+    if len(positions) != (others := len(_owners(session)) - 1):
+        raise ProtocolError(f"a member tells the positions of {len(positions)} other trainers; the group has {others}")
+    return positions
 
 
 def _is_attached(seat: MemberSeat) -> bool:

@@ -16,6 +16,10 @@ class Waits:
         """Note the blocks that wait for some members at a step. Others do not wait any more."""
         self._since = {(step, block): self._since.get((step, block), now) for block in blocks}
 
+    def forget(self) -> None:
+        """Have no block wait."""
+        self._since = {}
+
     def seconds_left(self, now: float) -> float | None:
         """Return the time until the first block has waited long enough; None if none will have."""
         if self._seconds is None or not self._since:

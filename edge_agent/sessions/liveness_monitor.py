@@ -7,6 +7,7 @@ nothing. Each trainer is therefore asked itself.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from edge_agent.sessions.links_between import links_between, missing_links
@@ -113,6 +114,7 @@ class LivenessMonitor:
         """
         absent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watching = asyncio.create_task(self._watch(absent))
+        watching.add_done_callback(partial(_pass_on_failure, absent))
         try:
             return await run_unless_failed(work, absent)
         finally:
@@ -161,3 +163,9 @@ class LivenessMonitor:
             self._away_since.pop(worker, None)
         else:
             self._away_since.pop(worker, None)
+
+
+def _pass_on_failure(absent: "asyncio.Future[None]", watching: "asyncio.Task[None]") -> None:
+    """Have a defect of the watch end the work: without the watch, no absence would be noticed."""
+    if not watching.cancelled() and (failure := watching.exception()) is not None and not absent.done():
+        absent.set_exception(failure)

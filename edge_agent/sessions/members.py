@@ -104,7 +104,9 @@ class Members(Mapping[str, TrainerWorker]):
     def leave_out(self, names: Collection[str]) -> None:
         """Continue without these trainers, from a checkpoint that others have."""
         for name in names:
-            self.left_out[name] = self._there.pop(name)
+            trainer = self.left_out[name] = self._there.pop(name)
+            trainer.client = self._own_clients.pop(name, trainer.client)
+            self.stand_ins.pop(name, None)
         self.needed = [name for name in self.needed if name in self._there]
 
     def may_miss(self, name: str, placement: Placement) -> bool:

@@ -12,6 +12,7 @@ import structlog
 
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.links_between import links_between, missing_links
+from edge_agent.sessions.messages import abandon_at
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
 from edge_agent.sessions.trainer_worker import TrainerWorker
@@ -81,6 +82,9 @@ class StandIns:
                 except IsthmusError as failure:
                     _log.warning("a trainer does not stand in", trainer=other, worker=name, reason=str(failure))
                     continue
+                if not await self._is_away(name):  # it is back, and loses its work to nobody
+                    await self._give_up(trainer)
+                    return False
                 trainer.is_blank = True
                 session.members.stand_in(trainer, other)
                 self._away_since.pop(name, None)
@@ -88,13 +92,21 @@ class StandIns:
                 return True
         return False
 
+    async def _give_up(self, trainer: TrainerWorker) -> None:
+        """Leave the session of a trainer that was to stand in."""
+        state, name = self._session.state, trainer.name
+        await abandon_at(trainer.client, trainer.session_id)
+        await state.threads.disk.run(state.stored.set_trainer_session, name, self._session.members[name].session_id)
+        _log.info("nobody stands in for a worker that is back", worker=name)
+
     async def _others(self, name: str) -> AsyncGenerator[tuple[str, TrainerClient]]:
         """Give the trainers that serve and have no blocks; first the one of this name, where another stands in for it."""
         session, placement = self._session, self._session.placement
         if (own := session.members.own_client(name)) is not None:
             yield name, own
+        taken = {name, *session.members.stand_ins.values()}
         configured = [trainer.name for trainer in session.experiment.config.all_trainers]
-        free = [one for one in configured if one != name and not held_blocks(placement, one)]
+        free = [one for one in configured if one not in taken and not held_blocks(placement, one)]
         async with aclosing(successors(session, free)) as would:
             async for other in would:
                 yield other, session.members.client(other)

@@ -193,9 +193,13 @@ class Deployer:
 
     def follow_schedules(self, step: int) -> None:
         """Request the K and codecs of the configuration's schedules from this step on, on top of any waiting request."""
-        if self.experiment.scheduled_steps:
-            by = Chooser.SCHEDULE if self._wish is None else max(Chooser.SCHEDULE, self._wish.by)
-            self.want(self.experiment.scheduled_at(step, self.placement), by)
+        if not self.experiment.scheduled_steps:
+            return
+        scheduled = self.experiment.scheduled_at(step, self.placement)
+        if (wish := self._wish) is None:
+            self.want(scheduled, Chooser.SCHEDULE)
+        else:  # it stays the request of its chooser, with its limit and its callers
+            wish.placement = replace(scheduled, version=wish.placement.version)
 
     def want_nothing(self, reason: str) -> None:
         """Forget the request. reason: a sentence."""

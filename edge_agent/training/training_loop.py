@@ -47,7 +47,7 @@ from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
 from shared.concurrency.tasks import meanwhile
-from shared.errors import GoneError, IsthmusError, ProtocolError, SessionLostError
+from shared.errors import ConfigError, DataError, GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit, Events
 from shared.events.worker import WorkerStops
 from shared.runtime.run_unless_failed import run_unless_failed
@@ -368,8 +368,11 @@ class TrainingLoop:
         }
         placed = session.placement
         for name, other in stand_ins.items():
-            placed = self._experiment.handed_over(placed, other, name)
-        if stand_ins:
+            try:
+                placed = self._experiment.handed_over(placed, other, name)
+            except (ConfigError, DataError) as refusal:  # a checkpoint may have given the other one blocks of its own
+                _log.warning("a stand-in keeps its work by another name", trainer=other, reason=str(refusal))
+        if placed != session.placement:
             self.deployer.want(placed, Chooser.RECOVERY)
         if fresh := stand_ins.items() - self._stood_in.items():
             self._emit(StoodIn(dict(fresh)))

@@ -135,18 +135,22 @@ class TrainerChoice:
         weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
         self._show(weighed)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
-        run.session.members.ranking = [name for name in self.ranking if name != AGENT]
         self._measure_best(weighed, place, today)
         if self._candidate != place.candidate:
             self._begin_at(place, seconds)
         if not np.isfinite(weighed.seen.step_seconds[place.candidate]) and not self._is_lost(place):
             return  # nothing is known of its link yet
-        if self._is_resting(decisions) or deployer.moving or not has_one_cut(deployer.placement):
+        if not self._may_choose(deployer, decisions):
             return
         assert self._policy is not None
         move = await asyncio.to_thread(self._policy.observe, weighed.seen)
-        if move is not None and np.isfinite(weighed.seen.step_seconds[move.candidate]):
+        if move is None or not np.isfinite(weighed.seen.step_seconds[move.candidate]):
+            return
+        if self._may_choose(deployer, decisions):  # an operator may have come meanwhile
             self._go(run, weighed, move, today)
+
+    def _may_choose(self, deployer: PlacementController, decisions: DecisionLoop | None) -> bool:
+        return not self._is_resting(decisions) and not deployer.moving and has_one_cut(deployer.placement)
 
     def _is_lost(self, place: _Place) -> bool:
         """Tell whether today's candidate has to be left: a trainer out of reach, or the device where it may not be alone."""
@@ -271,8 +275,9 @@ class TrainerChoice:
             predicted_seconds_per_step=round(float(seconds[move.candidate]), 4),
             predicted_pause_seconds=round(float(weighed.seen.handover_seconds[move.candidate]), 3),
         )
+        if not deployer.want(wanted, Chooser.CHOICE):
+            return
         self._expected_pause = float(weighed.moving_seconds[move.candidate])
-        deployer.want(wanted, Chooser.CHOICE)
         self._going = asyncio.create_task(self._follow(deployer, target, today.seconds))
 
     def _row(self, weighed: Weighed, move: Move) -> int:
