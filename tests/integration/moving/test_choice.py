@@ -123,6 +123,7 @@ def test_a_trainer_that_becomes_slow_is_left_for_another_and_no_bit_changes(tmp_
         two.check_exact()
 
 
+@pytest.mark.slow
 def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -183,6 +184,7 @@ def test_edgemove_moves_the_cut_and_leaves_a_trainer_that_becomes_slow(tmp_path)
         two.check_exact()
 
 
+@pytest.mark.slow
 def test_the_device_trains_alone_no_longer_than_it_is_pinned_to_where_it_may_not(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -203,6 +205,7 @@ def test_the_device_trains_alone_no_longer_than_it_is_pinned_to_where_it_may_not
         said.first_event("placement changed")
 
 
+@pytest.mark.slow
 def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -224,6 +227,7 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
         two.check_exact()
 
 
+@pytest.mark.slow
 def test_the_policy_fixed_goes_by_command_alone_and_the_engine_goes_along(tmp_path):
     with (
         pair(tmp_path) as two,

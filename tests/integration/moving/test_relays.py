@@ -201,6 +201,7 @@ async def test_tls_and_token_are_those_of_the_trainer_at_the_end_of_the_way(ways
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
+@pytest.mark.slow
 async def test_without_a_trainer_that_may_dial_it_the_run_waits_until_it_is_in_reach_again(ways, tmp_path, expected):
     seen, waiting = Seen(), []
     with trainer_process(PEERS_ALLOWED) as (_, here), trainer_process() as (_, there):
@@ -216,6 +217,7 @@ async def test_without_a_trainer_that_may_dial_it_the_run_waits_until_it_is_in_r
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
+@pytest.mark.slow
 async def test_if_the_trainer_on_the_way_dies_another_one_is_on_the_way(ways, tmp_path, expected):
     seen, names = Seen(), ("here", "there", "third")
     with ExitStack() as stack:

@@ -151,6 +151,7 @@ def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_
 
 
 @pytest.mark.parametrize("rank", range(SIZE))
+@pytest.mark.slow
 def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         said = [running.trainer(name)[1] for name in running.ports]
@@ -165,6 +166,7 @@ def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank,
             assert [event["life"] for event in each.heard if event["event"] == "a group begins"] == [1]
 
 
+@pytest.mark.slow
 def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
