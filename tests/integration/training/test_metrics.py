@@ -81,7 +81,7 @@ async def test_moves_of_the_cut_are_counted_and_shown(edge_metrics):
     deployers: list[Deployer] = []
 
     def move(progress):
-        if progress.steps == STEPS // 2:
+        if progress.steps == 2:  # a request may come some steps late
             cut_at(deployers[0], 2)
 
     async with running_trainer() as server:
