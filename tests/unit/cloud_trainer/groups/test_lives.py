@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud_trainer.groups.lives import Life, Position, common_checkpoints, next_number, read_positions
+from cloud_trainer.groups.lives import MOST_AHEAD, Life, Position, common_checkpoints, next_number, read_positions
 from shared.bounds import MOST_STEPS, MOST_TERMS, MOST_WORKERS
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError
@@ -82,3 +82,11 @@ def test_lives_that_cannot_be_are_refused(said):
 def test_there_is_a_last_life():
     with pytest.raises(ProtocolError, match="the last that there can be"):
         next_number(Position(MOST_TERMS, 0, ()), [])
+
+
+@pytest.mark.parametrize("known", [0, 7])
+def test_a_claim_of_a_life_is_bounded_by_what_is_known_here(known):
+    here, most = Position(0, 0, (CheckpointName(known, 4),)), known + MOST_AHEAD
+    assert next_number(here, [Position(most, 0, ())]) == most + 1
+    with pytest.raises(ProtocolError, match=f"this trainer knows of {known}"):
+        next_number(here, [Position(most + 1, 0, ())])

@@ -82,6 +82,17 @@ def test_a_schedule_sets_its_part_of_whatever_is_wanted(deployer):
     assert deployer.placement.tiles == elsewhere(2).tiles, "it is the operator's still"
 
 
+async def test_a_schedule_leaves_a_request_its_callers(deployer):
+    deployer.want(elsewhere(2), Chooser.OPERATOR)
+    waiting = asyncio.create_task(deployer.in_force())
+    await asyncio.sleep(0)
+    deployer.follow_schedules(1)
+    deployer.follow_schedules(2)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+
+
 def test_a_placement_to_which_training_went_back_was_chosen_by_recovery(deployer, session):
     assert deployer.chosen_by is Chooser.CONFIGURATION
     session.placement = replace(START, version=7)
