@@ -96,8 +96,8 @@ def _groups() -> Panels:
         graph(
             "Members linked", "1 while a rank is; the group waits for one that is not.", "short", 12, linked, steps=True
         ),
-        graph("Updates without a member", "Blocks a second that went on without a rank.", "ops", 12, without),
-        graph("Late gradients", "Blocks a second whose gradient came too late to count.", "ops", 12, late),
+        graph("Updates without a member", "Blocks a second that went on without a rank.", "short", 12, without),
+        graph("Late gradients", "Blocks a second whose gradient came too late to count.", "short", 12, late),
     ]
 
 

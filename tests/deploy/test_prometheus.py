@@ -62,6 +62,8 @@ MEMBER = [
     *('privacy.gradients_to=["trainer"]', 'privacy.inputs_to=["trainer"]'),
 ]
 """A fourth run, of the only member of a group."""
+AMONG_CANDIDATES = ["training.epochs=10000", "training.evaluate_every_epochs=0", "compute.threads=1"]
+"""A fifth run, which chooses between two trainers."""
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
 
@@ -118,8 +120,18 @@ class Watched:
 
 @contextmanager
 def others(edge_metrics, trainer_metrics, folder):
-    """A profiled chain, a divided batch and a member of a group, on two trainers, with their metrics at these addresses.
-    folder: for the profile and a placement."""
+    """A profiled chain, a divided batch, a member of a group and a run that chooses its trainer, on two trainers.
+
+    Their metrics are at these addresses. folder: for profiles and a placement.
+    """
+
+    def profiled(flags, name):
+        profile = folder / f"{name}.json"
+        chosen = [f"--set={flag}" for flag in flags]
+        done = run_agent("profile", *chosen, f"--out={profile}", "--repeats=2")
+        assert done.returncode == 0, done.stderr
+        return f"engine.profile={profile}"
+
     with ExitStack() as stack:
         addresses = {}
         for name, address in zip(("near", "far"), trainer_metrics, strict=True):
@@ -133,21 +145,19 @@ def others(edge_metrics, trainer_metrics, folder):
             _, addresses[name] = stack.enter_context(trainer_process(*flags))
         divided = [*DIVIDED, *flags_of("samples divided", addresses, folder), *permitted("samples divided", "mlp")]
         member = [*MEMBER, f"trainer.address={addresses['near']}"]
-        for chosen, address in zip((divided, member), edge_metrics[1:], strict=True):
+        pair = profiled([*AMONG_CANDIDATES, trainers_flag(addresses, ["near"])], "pair")
+        choosing = [*AMONG_CANDIDATES, trainers_flag(addresses, [*addresses]), pair]
+        chain = [*CHAIN, trainers_flag(addresses, [*addresses]), "compute.threads=1"]
+        runs = ([*chain, profiled(chain, "chain")], divided, member, choosing)
+        for chosen, address in zip(runs, edge_metrics, strict=True):
             stack.enter_context(agent_process(*chosen, f'metrics.listen="{address}"'))
-        flags = [*CHAIN, trainers_flag(addresses, [*addresses]), "compute.threads=1"]
-        profile = folder / "chain.json"
-        chosen = [f"--set={flag}" for flag in flags]
-        done = run_agent("profile", *chosen, f"--out={profile}", "--repeats=2")
-        assert done.returncode == 0, done.stderr
-        stack.enter_context(agent_process(*flags, f'metrics.listen="{edge_metrics[0]}"', f"engine.profile={profile}"))
         yield
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, unused_tcp_port_factory):
     """A run on a thread of its own, which moves its cut twice, and never ends by itself, beside others."""
-    trainers, edges = ([f"127.0.0.1:{unused_tcp_port_factory()}" for _ in range(count)] for count in (3, 4))
+    trainers, edges = ([f"127.0.0.1:{unused_tcp_port_factory()}" for _ in range(count)] for count in (3, 5))
     port, targets = unused_tcp_port_factory(), {"trainers": trainers, "edges": edges}
     with ExitStack() as stack:
         flags = [f'metrics.listen="{trainers[0]}"', "compute.threads=1"]
