@@ -180,7 +180,8 @@ class InProcessSession:
         """Steps from this one on, with nothing in flight before and after, each worker in an order of its own.
 
         Samples enter at one worker, as in every run that is recorded. orders: by worker, the segments of its program in the
-        order in which it computes them, each for its own next step. Returns the losses of each step, as they were computed. Raises ReplayError where an order cannot be followed.
+        order in which it computes them, each for its own next step. Returns the losses of each step, as they were
+        computed. Raises ReplayError where an order cannot be followed.
         """
         left = {worker: deque(order) for worker, order in orders.items()}
         next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
