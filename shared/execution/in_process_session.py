@@ -6,6 +6,7 @@ Given the order in which the workers of a real run have computed, this session e
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -48,6 +49,38 @@ class Turn(NamedTuple):
     worker: str
     step: int
     segment: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The steps whose samples have entered at one worker."""
+
+    worker: str
+    fed: int
+    """First step whose samples have not left."""
+    begun: int
+    """First step that has not begun."""
+
+
+class _Waiting:
+    """The batches that some worker with samples has not got yet."""
+
+    def __init__(self, batches: Iterator[Batch], first_step: int) -> None:
+        self._batches = batches
+        self._next = first_step
+        self._kept: dict[int, Batch] = {}
+
+    def at(self, step: int) -> Batch | None:
+        """Return the batch of a step; None after the last one."""
+        while self._next <= step and (batch := next(self._batches, None)) is not None:
+            self._kept[self._next] = batch
+            self._next += 1
+        return self._kept.get(step)
+
+    def drop_before(self, step: int) -> None:
+        """Forget the batches that all have got."""
+        for done in [kept for kept in self._kept if kept < step]:
+            del self._kept[done]
 
 
 class InProcessSession:
@@ -179,25 +212,22 @@ class InProcessSession:
     ) -> dict[int, list[BatchLoss]]:
         """Steps from this one on, with nothing in flight before and after, each worker in an order of its own.
 
-        Samples enter at one worker, as in every run that is recorded. orders: by worker, the segments of its program in the
-        order in which it computes them, each for its own next step. Returns the losses of each step, as they were
-        computed. Raises ReplayError where an order cannot be followed.
+        orders: by worker, the segments of its program in the order in which it computes them, each for its own next step.
+        Returns the losses of each step, as they were computed. Raises ReplayError where an order cannot be followed.
         """
         left = {worker: deque(order) for worker, order in orders.items()}
         next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
         _move(self._windows, first_step)
-        fed, begun, went_on = first_step, first_step, True
+        entries = [_Entry(name, first_step, first_step) for name in self._sources]
+        waiting, went_on = _Waiting(batches, first_step), True
         while went_on:
             went_on = False
             for worker, order in left.items():
                 while order and order[0] < len(next_steps[worker]):
                     step = next_steps[worker][order[0]]
-                    while fed <= step and self._may_feed(fed) and (batch := next(batches, None)) is not None:
-                        self._feed(fed, batch)
-                        fed += 1
-                    while begun <= step and begun < fed and self._may_begin(begun):
-                        self._begin(begun)
-                        begun += 1
+                    for entry in entries:
+                        self._enter(entry, step, waiting)
+                    waiting.drop_before(min(entry.fed for entry in entries))
                     if (work := self._work(worker, step, order[0])) is None:
                         break
                     next_steps[worker][order.popleft()] += 1
@@ -212,7 +242,9 @@ class InProcessSession:
     def evaluate(self, inputs: Inputs, labels: BatchLabels) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
         _move(self._judging, 0)
-        under_way = deque(self._fed(self._judges, 0, inputs, labels))
+        under_way = deque[Outgoing]()
+        for worker in self._sources:
+            under_way += self._fed(self._judges[worker], 0, inputs, labels)
         for worker in self._sources:
             under_way += self._judges[worker].begin(0)
         losses: list[BatchLoss] = []
@@ -237,35 +269,44 @@ class InProcessSession:
         """Return a segment of a step; None where something is missing that it needs."""
         return next((work for work in self._steps[worker].work_of(step) if work.segment == segment), None)
 
-    def _may_begin(self, step: int) -> bool:
-        """Tell whether a batch could begin: what is known then, as the scale of its loss, may follow from earlier steps."""
-        return all(step - self._windows[name].cleared <= self._windows[name].ahead for name in self._sources)
+    def _enter(self, entry: "_Entry", until: int, waiting: "_Waiting") -> None:
+        """Have samples leave and batches begin at one worker up to a step, no sooner than they could.
 
-    def _may_feed(self, step: int) -> bool:
-        """Tell whether the samples of a batch could leave: a worker that has them may have gone on before the batch began."""
-        return self._may_begin(step - self._samples_ahead)
+        What is known when a batch begins, as the scale of its loss, may follow from earlier steps.
+        """
+        window = self._windows[entry.worker]
+        latest = window.cleared + window.ahead
+        while entry.fed <= min(until, latest + self._samples_ahead) and (batch := waiting.at(entry.fed)) is not None:
+            self._feed_at(entry.worker, entry.fed, batch)
+            entry.fed += 1
+        while entry.begun <= min(until, latest, entry.fed - 1):
+            self._begin_at(entry.worker, entry.begun)
+            entry.begun += 1
+            latest = window.cleared + window.ahead
 
     def _feed(self, step: int, batch: Batch) -> None:
-        self._losses[step] = []
-        for one in self._fed(self._steps, step, *batch):
+        for worker in self._sources:
+            self._feed_at(worker, step, batch)
+
+    def _feed_at(self, worker: str, step: int, batch: Batch) -> None:
+        self._losses.setdefault(step, [])
+        for one in self._fed(self._steps[worker], step, *batch):
             self._deliver(one)
 
     def _begin(self, step: int) -> None:
         for worker in self._sources:
-            for one in self._steps[worker].begin(step):
-                self._deliver(one)
+            self._begin_at(worker, step)
 
-    def _fed(
-        self, steps: Mapping[str, StepScheduler], step: int, inputs: Inputs, labels: BatchLabels
-    ) -> list[Outgoing]:
-        outgoing: list[Outgoing] = []
+    def _begin_at(self, worker: str, step: int) -> None:
+        for one in self._steps[worker].begin(step):
+            self._deliver(one)
+
+    def _fed(self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels) -> list[Outgoing]:
         features, told = features_of_inputs(inputs), label_tensors(labels)
         samples = len(told[0])
-        for worker, whole in self._sources.items():
-            rows = whole.scaled(samples, self._placement.batch_size)
-            own, own_labels = (tuple(rows_of(one, rows) for one in each) for each in (features, told))
-            outgoing += steps[worker].feed(step, samples, own, own_labels)
-        return outgoing
+        rows = self._sources[steps.worker].scaled(samples, self._placement.batch_size)
+        own, own_labels = (tuple(rows_of(one, rows) for one in each) for each in (features, told))
+        return steps.feed(step, samples, own, own_labels)
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:
         """Do all that can be done and may be."""

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
@@ -170,10 +170,22 @@ def test_samples_that_enter_at_several_workers_go_ahead_from_each():
 
 @settings(max_examples=examples(40), deadline=None)
 @given(
-    valid_placements(MODEL_FACTS["dropping"], st.just(SAMPLES)).filter(lambda placement: len(placement.sources) == 1),
+    valid_placements(MODEL_FACTS["dropping"], st.just(SAMPLES)),
     st.lists(st.integers(0, 60), max_size=4),
     st.integers(0, 1 << 30),
 )
+@example(
+    Placement(
+        *(0, 4, SAMPLES, ("edge", "near", "far")),
+        (Tile("near", 0, 4, Rows(0, 1)), Tile("far", 0, 4, Rows(1, SAMPLES))),
+        (Source("near", Rows(0, 1)), Source("far", Rows(1, SAMPLES))),
+        {0: "far", 1: "edge", 2: "near", 3: "near"},
+        None,
+        1,
+    ),
+    [],
+    58802,
+)  # each of two workers with samples begins by itself
 def test_the_orders_that_workers_report_can_be_followed_to_the_same_bits(placement, losses, seed):
     told, batches = recipe("adam", samples_ahead=AHEAD), [batch_of(step, SAMPLES) for step in range(STEPS)]
     dice = random.Random(seed)
