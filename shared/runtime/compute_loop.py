@@ -204,7 +204,8 @@ class ComputeLoop:
         """Begin batches and compute until another user wants the thread. Returns whether more can be computed."""
         self._unheard_since = math.inf
         self._take_loads()
-        if self._begin_batches() and self._is_over:
+        has_begun = self._begin_batches()
+        if self._results.is_full or (has_begun and self._is_over):
             return self._steps.next_work() is not None
         work = self._steps.next_work()
         while work is not None:
@@ -212,7 +213,8 @@ class ComputeLoop:
             if self._is_over:
                 return self._steps.next_work() is not None
             self._take_loads()
-            if self._begin_batches() and self._results.is_full:
+            self._begin_batches()
+            if self._results.is_full:
                 return self._steps.next_work() is not None
             if (work := self._steps.next_work()) is not None:
                 self._tell(done)
@@ -268,7 +270,7 @@ class ComputeLoop:
         while not self._results.is_full:
             if window.begun == window.fed and window.may_begin(window.begun):
                 self._take()
-            if not self._has_begin_due():
+            if self._results.is_full or not self._has_begin_due():
                 break
             self._begin(window.begun)
         self._take_ahead(reads=False)

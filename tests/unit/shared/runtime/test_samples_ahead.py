@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.events.worker import Received, StepComputed
@@ -22,6 +23,7 @@ from shared.placement import (
     Tile,
     Window,
 )
+from shared.runtime import placement_executor
 from shared.runtime.order import segments_of
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.examples import examples
@@ -166,6 +168,26 @@ def test_samples_that_enter_at_several_workers_go_ahead_from_each():
     sources = (Source("edge", Rows(0, 3)), Source("near", Rows(3, SAMPLES)))
     plan = StepPlan(replace(TIERS, sources=sources), facts())
     assert {one.sender for one in plan.sent_ahead} == {"edge", "near"}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("placement", [TIERS, CUT, INVERTED])
+def test_a_worker_whose_results_nobody_has_taken_waits(monkeypatch, placement, most):
+    """Samples that leave ahead are results, too: a worker that computed on with a full queue would end its run."""
+
+    def trained() -> dict[str, Tensor]:
+        async def main() -> LinkedSession:
+            session = LinkedSession(
+                built("dropping"), placement, recipe("adam", samples_ahead=AHEAD), seconds=lambda: 0.0
+            )
+            await session.train([batch_of(step, SAMPLES) for step in range(STEPS)])
+            return session
+
+        return state_of(run_virtually(main).chains, placement)
+
+    expected = trained()
+    monkeypatch.setattr(placement_executor, "MOST_UNHEARD", most)
+    assert_same_bits(expected, trained())
 
 
 @settings(max_examples=examples(40), deadline=None)
