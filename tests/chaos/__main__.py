@@ -10,26 +10,32 @@ from collections import Counter
 from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
+from tests.chaos.groups import disturbed_group, expected_groups
 from tests.chaos.run import Outcome, disturbed_run
 from tests.chaos.varieties import expected_states
 from tests.support import forked
 from tests.support.running import ROOT
 
 FAULTS_PER_RUN = 12
+GROUPS_EVERY, GROUPS_AT = 5, 1
+"""A run is that of a group if its number leaves this remainder by that divisor."""
 STALENESS = (0, 0, 5)
 """The staleness of the runs, in turn: the exact ones are compared bit for bit."""
 
 
 async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
-    """Disturbed runs, until so many faults have happened."""
-    expected = expected_states(folder)
+    """Disturb runs, until so many faults have happened."""
+    expected, expected_of_groups = expected_states(folder), expected_groups()
     outcomes: list[Outcome] = []
     while sum(outcome.faults.total() for outcome in outcomes) < faults:
         number = seed + len(outcomes)
         staleness = STALENESS[len(outcomes) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
-        outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN)
+        if number % GROUPS_EVERY == GROUPS_AT:
+            outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
+        else:
+            outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN)
         outcomes.append(outcome)
         if outcome.loss:
             print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
@@ -50,6 +56,7 @@ def table(outcomes: list[Outcome]) -> str:
         "runs of two trainers": sum(outcome.trainers > 1 for outcome in outcomes),
         "runs of shared blocks": sum(outcome.divided for outcome in outcomes),
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
+        "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),

@@ -4,17 +4,18 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.net.relay import Fault as LinkFault
 from benchmarks.net.relay import Relay
 from tests.chaos import sides
 from tests.chaos.faults import Fault, plan
-from tests.chaos.run import DELAY_SECONDS, RUN_SECONDS, STALL_SECONDS, Outcome, Side
+from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
+from tests.chaos.processes import Side, keep_up, tell_threads
+from tests.chaos.run import RUN_SECONDS, Outcome
 from tests.chaos.varieties import BY_BLOCK, EXPERIMENT, PERCEPTRON
 from tests.support.group_members import group_state
 from tests.support.running import ALLOWED, edge_config, held_port
@@ -70,7 +71,7 @@ async def disturbed_group(
     """Run a group with about so many faults, drawn from `seed`. expected: see `expected_groups`."""
     dice = random.Random(seed)
     names, size = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES)
-    outcome = Outcome(seed, 0, len(names), divided=False)
+    outcome = Outcome(seed, 0, len(names), divided=False, members=size)
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in names}
         async with AsyncExitStack() as stack:
@@ -121,16 +122,15 @@ async def _until_all_have_ended(
 ) -> None:
     for side in (*trainers, *members):
         side.start()
-    tasks = [asyncio.create_task(_keep_up(trainer)) for trainer in trainers]
-    tasks.append(asyncio.create_task(_disturb(relays, dice, on_link, outcome)))
+    tasks = [asyncio.create_task(keep_up(trainer)) for trainer in trainers]
+    log = folder / "member-0.log"
+    tasks.append(asyncio.create_task(disturb_links(relays, dice, on_link, outcome.faults, log, LINK_FAULTS)))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             await asyncio.gather(*(_to_the_end(member) for member in members))
     except TimeoutError:
         outcome.loss = f"the run hangs ({folder})"
-        for side in (*trainers, *members):
-            side.tell_threads()
-        await asyncio.sleep(1.0)
+        await tell_threads((*trainers, *members))
     finally:
         for task in tasks:
             task.cancel()
@@ -142,34 +142,6 @@ async def _until_all_have_ended(
 async def _to_the_end(member: Side) -> None:
     while await member.ended() != 0:
         member.start()
-
-
-async def _keep_up(trainer: Side) -> None:
-    while True:
-        await trainer.ended()
-        trainer.start()
-
-
-async def _disturb(relays: Sequence[Relay], dice: random.Random, count: int, outcome: Outcome) -> None:
-    """Do so many things to the links, at moments of their own."""
-    for _ in range(count):
-        await asyncio.sleep(dice.uniform(0.05, 0.6))
-        fault, relay = dice.choice(LINK_FAULTS), dice.choice(relays)
-        match fault:
-            case Fault.DROP_LINK:
-                relay.inject(LinkFault.DROP)
-            case Fault.HALF_OPEN:
-                relay.inject(LinkFault.FREEZE)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(dice.uniform(0.1, 2 * STALL_SECONDS))
-                relay.inject(LinkFault.RESUME)
-            case Fault.DELAY:
-                lane = dice.choice([relay.uplink, relay.downlink])
-                lane.one_way_delay_seconds = dice.uniform(0.01, 0.1)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.2)
-                lane.one_way_delay_seconds = DELAY_SECONDS
-        outcome.faults[fault] += 1
 
 
 def _loss(folder: Path, expected: Mapping[str, Tensor]) -> str:

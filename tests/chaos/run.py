@@ -3,28 +3,25 @@
 import asyncio
 import json
 import random
-import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
-from benchmarks.net.relay import Fault as LinkFault
 from benchmarks.net.relay import Relay
 from shared.errors import StepLogError
 from shared.training.step_log import check_steps
 from tests.chaos import sides
-from tests.chaos.faults import LINK_FAULTS, LOST_DISKS, Fault, Planned, plan
+from tests.chaos.faults import LOST_DISKS, Fault, plan
+from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
 from tests.chaos.order import Worst, exceeds, worst
 from tests.chaos.placements import BLOCKS, Document, draw, draw_changes, with_a_stateless
+from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.varieties import EXPERIMENT, STEPS, VARIETIES, Expected
-from tests.support.forked import Forked
 from tests.support.running import ALLOWED, held_port
 
 CHANGES_AT = (7, 20, 33, 46, 60)
@@ -43,11 +40,6 @@ CHECKPOINT_STEPS = 8
 """Between two checkpoints, which drain the pipeline: more than K + 1, or it would never be full."""
 RUN_SECONDS = 300.0
 """A run that takes longer hangs, however busy the machine is."""
-TELLING_SECONDS = 10.0
-DELAY_SECONDS = 0.004
-"""The delay of each direction, always: it makes a run long enough to be disturbed."""
-STALL_SECONDS, LEAST_CORRUPTED_BYTES = 0.6, 1500
-"""Less than a feature, and more than a call that no checksum protects without TLS: a placement, above all."""
 
 
 @dataclass
@@ -64,6 +56,8 @@ class Outcome:
     """True if no worker is killed but one that has no state."""
     candidates: bool = False
     """True if the trainers are candidates, and die until they are replaced."""
+    members: int = 1
+    """Number of agents, more than one in a group."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
@@ -72,67 +66,6 @@ class Outcome:
     worst: Worst = field(default_factory=Worst)
     loss: str = ""
     """Description of the loss; empty when nothing was lost."""
-
-
-class Side:
-    """One of the processes, started again whenever it ends."""
-
-    def __init__(self, target: Any, arguments: list[Any], planned: list[Planned], folder: Path, name: str) -> None:
-        self._target, self._arguments, self._planned = target, arguments, planned
-        self._folder, self._name, self._fired = folder, name, folder / f"{name}.fired"
-        self.starts = 0
-        self.process: Forked | None = None
-        self.may_start = asyncio.Event()
-        """Cleared while the process is to stay dead."""
-        self.may_start.set()
-
-    @property
-    def fired(self) -> list[tuple[Fault, str]]:
-        """The faults that have happened, and at which points."""
-        if not self._fired.exists():
-            return []
-        return [(Fault[fault], point) for fault, point in map(str.split, self._fired.read_text().splitlines())]
-
-    def start(self) -> None:
-        self.starts += 1
-        left = self._planned[len(self.fired) :]
-        self.process = Forked(self._target, *self._arguments, left, self._folder)
-
-    async def ended(self) -> int:
-        assert self.process is not None
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.process, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(self.process)
-        return self.process.wait()
-
-    def lose_disk(self) -> None:
-        """Die, and have nothing of what was written when it is started again."""
-        self.kill()
-        shutil.rmtree(self._folder / self._name, ignore_errors=True)
-
-    def stepped_at(self) -> float:
-        """Return the time at which it last wrote a step down; 0 before the first."""
-        return max((log.stat().st_mtime for log in (self._folder / "steps" / self._name).glob("*.steps")), default=0.0)
-
-    @property
-    def logged_bytes(self) -> int:
-        """The length of its log."""
-        log = self._folder / f"{self._name}.log"
-        return log.stat().st_size if log.exists() else 0
-
-    def tell_threads(self) -> None:
-        """Have the process write to its log what each of its threads does."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGUSR1)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
 
 async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int) -> Outcome:
@@ -210,20 +143,20 @@ async def _disturbed_run(
     (folder / "agent.log").touch()
     for side in (*trainers, agent):
         side.start()
-    tasks = [asyncio.create_task(_keep_up(trainer)) for trainer in trainers]
+    tasks = [asyncio.create_task(keep_up(trainer)) for trainer in trainers]
     tasks.append(
-        asyncio.create_task(_disturb(list(relays.values()), dice, on_link, outcome, folder / "agent.log")),
+        asyncio.create_task(disturb_links(list(relays.values()), dice, on_link, outcome.faults, folder / "agent.log")),
     )
     if not outcome.stateless:
-        disturb = _let_die if outcome.candidates else _lose_disks
-        tasks.append(asyncio.create_task(disturb(trainers, dice, outcome, folder / "agent.log")))
+        lose = _let_die if outcome.candidates else _lose_disks
+        tasks.append(asyncio.create_task(lose(trainers, dice, outcome, folder / "agent.log")))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             while await agent.ended() != 0:
                 agent.start()
     except TimeoutError:
         outcome.loss = f"the run hangs ({folder})"
-        await _tell_threads((agent, *trainers))
+        await tell_threads((agent, *trainers))
     finally:
         for task in tasks:
             task.cancel()
@@ -321,24 +254,6 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
     return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
 
 
-async def _tell_threads(sides: Sequence[Side]) -> None:
-    """Have all write what their threads do, and wait until their logs have grown."""
-    before = {side: side.logged_bytes for side in sides}
-    for side in sides:
-        side.tell_threads()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(TELLING_SECONDS):
-            while any(side.logged_bytes == length for side, length in before.items()):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-
-
-async def _keep_up(trainer: Side) -> None:
-    while True:
-        await trainer.ended()
-        await trainer.may_start.wait()
-        trainer.start()
-
-
 async def _lose_disks(trainers: Sequence[Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
     """Have trainers lose their disks, each time once all replicas are kept that were kept before."""
     for _ in range(dice.randint(0, LOST_DISKS)):
@@ -377,30 +292,3 @@ def _replaced(log: Path) -> int:
 
 def _shared(log: Path) -> int:
     return log.read_text().count("checkpoint at every worker")
-
-
-async def _disturb(relays: Sequence[Relay], dice: random.Random, count: int, outcome: Outcome, log: Path) -> None:
-    """Do so many things to the links, at moments of their own."""
-    for _ in range(count):
-        await asyncio.sleep(dice.uniform(0.05, 0.6))
-        fault, relay = dice.choice(LINK_FAULTS), dice.choice(relays)
-        lane = dice.choice([relay.uplink, relay.downlink])
-        match fault:
-            case Fault.DROP_LINK:
-                relay.inject(LinkFault.DROP)
-            case Fault.HALF_OPEN:
-                relay.inject(LinkFault.FREEZE)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(dice.uniform(0.1, 2 * STALL_SECONDS))
-                relay.inject(LinkFault.RESUME)
-            case Fault.DELAY:
-                lane.one_way_delay_seconds = dice.uniform(0.01, 0.1)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.2)
-                lane.one_way_delay_seconds = DELAY_SECONDS
-            case Fault.CORRUPT:
-                # Without TLS, what opens a session has no checksum; a session that has a checkpoint is opened no more.
-                while "checkpoint at every worker" not in log.read_text():  # noqa: ASYNC110, ASYNC240
-                    await asyncio.sleep(0.05)
-                lane.corrupt_next(LEAST_CORRUPTED_BYTES)
-        outcome.faults[fault] += 1
