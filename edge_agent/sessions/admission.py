@@ -28,6 +28,8 @@ async def admit(session: OpenSession, name: str) -> None:
     try:
         if members.are_present([name]):
             await trainer.remind()
+        elif name in members.behind:
+            await _have_nothing(session, trainer)
         else:
             await _join(session, trainer)
     except SessionLostError:
@@ -61,14 +63,21 @@ async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
     if not trainer.session_id:
         await trainer.open()
         return
-    trainer.forget_blocks()
     try:
         position = await trainer.position()
     except FencedError:  # It was joined with this term before it was away.
         position = Position()
     in_force = True, session.placement.version
     if (position.is_whole, position.placement_version) != in_force:
-        await trainer.restore(CheckpointName(0, 0), session.state.plan)
+        await _have_nothing(session, trainer)
+    else:
+        trainer.forget_blocks()
+
+
+async def _have_nothing(session: OpenSession, trainer: TrainerWorker) -> None:
+    """Make a trainer hold nothing under the placement in force. Raises SessionLostError if it has not the session."""
+    trainer.forget_blocks()
+    await trainer.restore(CheckpointName(0, 0), session.state.plan)
 
 
 async def release(session: OpenSession, name: str) -> None:
