@@ -12,6 +12,7 @@ from edge_agent.sessions.worker_calls import Position
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.errors import FencedError, IsthmusError, SessionLostError
+from shared.placement import held_blocks
 
 _log = structlog.get_logger(__name__)
 
@@ -93,3 +94,12 @@ async def release(session: OpenSession, name: str) -> None:
     await session.threads.disk.run(session.stored.forget_trainer_session, name)
     session.members.release(name)
     _log.info("trainer released", trainer=name)
+
+
+async def release_stand_ins(session: OpenSession) -> None:
+    """Release the sessions under the names of workers that have no blocks any more: others have these by their own names.
+
+    Raises StorageError.
+    """
+    for name in [one for one in session.members.stand_ins if not held_blocks(session.placement, one)]:
+        await release(session, name)

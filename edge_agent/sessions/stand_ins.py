@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 import structlog
 
+from edge_agent.sessions.admission import release_stand_ins
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.messages import abandon_at
@@ -73,6 +74,7 @@ class StandIns:
 
     async def _opened(self, name: str) -> bool:
         session = self._session
+        await release_stand_ins(session)  # a trainer is free again if another one stood in for it
         async with aclosing(self._others(name)) as others:
             async for other, client in others:
                 trainer = TrainerWorker(name, client, "", session.state)

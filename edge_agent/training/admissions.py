@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from edge_agent.sessions.admission import admit, release
+from edge_agent.sessions.admission import admit, release, release_stand_ins
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
@@ -47,6 +47,7 @@ class Admissions:
         while True:
             self._due.clear()
             await self._leaving.leave()
+            await release_stand_ins(self._session)
             await self._deployer.prepare()
             await self._tell_those_behind()
             await appoint_keeper(self._session, self._deployer.placement)

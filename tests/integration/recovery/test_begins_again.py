@@ -117,6 +117,22 @@ def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point
         assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
 
 
+@pytest.mark.parametrize("event", ["a trainer stands in for another one", "placement changed"])
+def test_a_stand_in_that_dies_too_costs_nobody_a_step(event, tmp_path, expected):
+    """It is killed while it has the name of the one that it stands in for, and once it has the blocks by its own."""
+    with Spared(tmp_path, KILL) as tiers:
+        process, said = tiers.agent()
+        said.first_event(event)
+        tiers.kill("cloud")
+        tiers.back()
+        said.first_event("evaluated")
+        process.wait(240)
+        assert process.returncode == 0, said
+        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
+        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
+        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+
+
 def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, expected):
     with Spared(tmp_path, KILL, permitted=False) as tiers:
         process, said = tiers.agent()
