@@ -28,6 +28,7 @@ from edge_agent.commands.plans.plan_options import (
     refuse_forbidden,
     refuse_others,
 )
+from edge_agent.commands.schedules.options import GROUP
 from isthmus import importing
 from shared.commands.options import one_of
 from shared.errors import PlanError
@@ -36,6 +37,9 @@ from shared.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_
 OF_TIERS_ALONE = {"batch", "inputs_to", "placement_out", "placements"}
 OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something about three tiers."""
+
+OF_GROUPS = {"members", "uplink", "downlink", "round_trip", "as_json"}
+"""Options that say something about a group."""
 
 
 def plan(
@@ -92,17 +96,28 @@ def plan(
         Path | None,
         typer.Option(help="File to write the placement to, for placement.file.", rich_help_panel=TIERS),
     ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(help="Members of a group of devices, to compare with one device.", rich_help_panel=GROUP),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, or how three tiers share layers and
-    samples."""
+    """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, how three tiers share layers and
+    samples, or whether a group of devices is worth it."""
     with importing("edge-agent"):
         from edge_agent.commands.plans.chain_plan import print_chain_plan
+        from edge_agent.commands.plans.group_plan import print_group_plan
         from edge_agent.commands.plans.link_plan import print_link_plan, read_link
         from edge_agent.commands.plans.tiers_plan import print_placements, print_tiers_plan, tiers_question
         from shared.planning import SearchSpace
 
     loaded = read_profile(profile)
+    if members is not None:
+        refuse_others(context, OF_GROUPS, "says nothing about a group")
+        if uplink is None or downlink is None:
+            raise typer.BadParameter("give --uplink and --downlink, the rates of the trainer's link")
+        print_group_plan(loaded, read_link(uplink, downlink, round_trip, loaded), members, as_json=as_json)
+        return
     if is_tiers(loaded):
         refuse_others(context, OF_TIERS, "says nothing about three tiers")
         permitted = frozenset(inputs_to or ())
@@ -124,7 +139,7 @@ def plan(
         return
     if uplink is None or downlink is None:
         raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
-    others = {parameter.name or "" for parameter in context.command.params} - OF_TIERS_ALONE
+    others = {parameter.name or "" for parameter in context.command.params} - OF_TIERS_ALONE - {"members"}
     refuse_others(context, others, "says nothing about two workers")
     planner = planner or ACCURATE
     if planner not in PLANNER_NAMES:

@@ -7,7 +7,8 @@ Without: flow.py, played by period.py and held against bound.py. Layers come fro
 from shared.planning.schedules.bound import bound_seconds
 from shared.planning.schedules.direction import Bounds, Direction, Segment
 from shared.planning.schedules.dynacomm import dynacomm
-from shared.planning.schedules.layers import Layers, load_layers, parse_layers
+from shared.planning.schedules.flow import run_seconds
+from shared.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
 from shared.planning.schedules.over_traces import StrategyRun, compare_strategies
 from shared.planning.schedules.profiled import layers_of
 from shared.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
@@ -27,9 +28,11 @@ __all__ = [
     "Segment",
     "StrategyRun",
     "bound_seconds",
+    "check_members",
     "compare_strategies",
     "dynacomm",
     "layers_of",
     "load_layers",
     "parse_layers",
+    "run_seconds",
 ]

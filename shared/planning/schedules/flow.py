@@ -35,6 +35,11 @@ def flow(layers: Layers) -> Schedule:
     )
 
 
+def run_seconds(layers: Layers) -> float:
+    """Return the seconds of a step of a run, whose blocks travel whole, each in a message of its own."""
+    return play(layers, sliced(layers, max(1, *layers.bytes)), 1, quiet=False).seconds
+
+
 def _best(layers: Layers) -> tuple[int, Period]:
     """Play periods from large messages to small ones, as long as the messages alone take less than the best period."""
     total, least_seconds = sum(layers.bytes), bound_seconds(layers)

@@ -50,13 +50,18 @@ class Layers:
         They work alike and share the trainer's link, so a transfer takes each of them as many times as long. A message costs
         each of them the same. PlanError for a number of members that is out of range.
         """
-        if not 1 <= members <= MOST_MEMBERS:
-            raise PlanError(f"the group has {members} members; it must have 1 to {MOST_MEMBERS}")
+        check_members(members)
         return replace(
             self,
             pull_seconds=tuple(members * seconds for seconds in self.pull_seconds),
             push_seconds=tuple(members * seconds for seconds in self.push_seconds),
         )
+
+
+def check_members(members: int) -> None:
+    """Refuse a number of members that is out of range. Raises PlanError."""
+    if not 1 <= members <= MOST_MEMBERS:
+        raise PlanError(f"the group has {members} members; it must have 1 to {MOST_MEMBERS}")
 
 
 def load_layers(path: Path) -> Layers:

@@ -11,22 +11,23 @@ from shared.planning.schedules.layers import Layers
 BITS_PER_BYTE = 8
 
 
-def layers_of(profile: Profile, rates: Rates) -> Layers:
-    """Return the layers of a profile's first worker, by what its blocks take at K = 0.
+def layers_of(profile: Profile, rates: Rates, cut: int | None = None) -> Layers:
+    """Return the layers of a profile's first worker, by what its blocks take at K = 0: all, or those before a cut.
 
     Blocks that were only measured together are one layer. A message costs the round trip, and half of what the device takes for
-    the messages of a step. PlanError if the seconds of the last block, or the bytes of parameters, are unknown.
+    the messages of a step. PlanError if the seconds until the cut, or the bytes of parameters, are unknown.
     """
-    worker = profile.workers[0]
-    runs = _measured_runs([float(seconds) for seconds in worker.at_once[0]])
-    if not runs or runs[-1][1] != len(profile):
+    worker, stop = profile.workers[0], len(profile) if cut is None else cut
+    runs = _measured_runs([float(seconds) for seconds in worker.at_once[0][: stop + 1]])
+    if not runs or runs[-1][1] != stop:
+        which = f"all {stop} blocks" if stop == len(profile) else f"the first {stop} blocks"
         raise PlanError(
-            f"the profile has no time of all {len(profile)} blocks on {worker.name!r}; a member of a group runs them all, so "
-            "profile a device that can"
+            f"the profile has no time of {which} on {worker.name!r}; a member of a group runs them all, so profile a device "
+            "that can"
         )
-    blocks = [profile.blocks[first:stop] for first, stop, _ in runs]
+    blocks = [profile.blocks[first:last] for first, last, _ in runs]
     sizes = []
-    for block in profile.blocks:
+    for block in profile.blocks[:stop]:
         if block.parameter_bytes is None:
             raise PlanError(
                 f"the profile does not say the parameter_bytes of block {block.name!r}; profile again, because older files are "

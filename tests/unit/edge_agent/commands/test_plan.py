@@ -15,8 +15,11 @@ from shared.planning import (
     first_deployment,
     greedy,
     jointdnn,
+    load_profile,
     profile_to_json,
 )
+from shared.planning.group_choice import group_choice
+from tests.conftest import ROOT
 from tests.support.planning.cases import PAIR_FILE, small_profile
 
 PLAN = ("--uplink", "10mbit", "--downlink", "50mbit", "--json")
@@ -300,3 +303,49 @@ def test_an_empty_trace_is_refused(edge_agent, profile_path, trace_path):
     code, _, err = edge_agent("simulate", "--profile", profile_path, "--trace", trace_path)
     assert code == ExitCode.PLAN
     assert err == f"edge-agent: {trace_path}: the trace is empty; it needs one line or more\n"
+
+
+GROUP_PLAN = ("plan", "--uplink", "10mbit", "--downlink", "50mbit", "--members")
+
+
+def test_a_group_is_compared_with_one_device(edge_agent):
+    profile = ROOT / "deploy" / "demo" / "profile.json"
+    code, out, err = edge_agent(*GROUP_PLAN, 2, "--profile", profile, "--json")
+    assert (code, err) == (0, "")
+    printed, choice = json.loads(out), group_choice(load_profile(profile), AT, 2)
+    assert printed == {"ways": [way._asdict() for way in choice.ways], "best": choice.best._asdict()}
+    code, out, _ = edge_agent(*GROUP_PLAN, 2, "--profile", profile)
+    assert code == 0
+    assert [line.partition("  ")[0].strip() for line in out.splitlines()[1:5]] == [
+        "one device, edge-only",
+        f"one device, cut {choice.ways[1].cut}",
+        "group of 2, edge-only",
+        f"group of 2, cut {choice.ways[3].cut}",
+    ]
+    assert out.splitlines()[5].startswith("best: one device")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((0, "--profile", "deploy/demo/profile.json"), "the group has 0 members; it must have 1 to 1024"),
+        ((2, "--profile", "deploy/demo/layers.json"), 'schema is "isthmus.layers/v1"; this version reads '),
+        ((2, "--profile", "deploy/demo/chain.json"), "a group is planned with a profile of a device and one trainer"),
+        (
+            (2, "--profile", "deploy/demo/profile.json", "--bits", "8"),
+            "--bits says nothing about a group; leave it out",
+        ),
+    ],
+)
+def test_a_group_that_cannot_be_planned_is_refused_in_one_sentence(edge_agent, monkeypatch, given, sentence):
+    monkeypatch.chdir(ROOT)
+    code, out, err = edge_agent(*GROUP_PLAN, *given)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_group_needs_the_rates_of_its_link(edge_agent):
+    code, out, err = edge_agent("plan", "--profile", ROOT / "deploy" / "demo" / "profile.json", "--members", 2)
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert "give --uplink and --downlink" in err

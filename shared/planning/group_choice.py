@@ -1,0 +1,135 @@
+"""Whether a group of devices is worth it: samples a second of one device, alone or on a cut, and of a group of such devices.
+
+Everything is exact: K = 0, and 32 bits. Members are alike and in step. They share the trainer's link and its computing, so what
+crosses, and what the trainer computes for one of them, takes as many times as long. Numbers only.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from shared.errors import PlanError
+from shared.planning.cost import Conditions, conditions_of
+from shared.planning.families.pair import pairs
+from shared.planning.measurements import FLOAT32_BITS
+from shared.planning.profile import Profile
+from shared.planning.rates import Rates
+from shared.planning.schedules import Layers, check_members, layers_of, run_seconds
+
+TURN = "turn"
+"""Name of what a member waits for at its cut, as a layer without parameters."""
+
+
+class Sharing(NamedTuple):
+    """One way to train, and its pace."""
+
+    members: int | None
+    """Members of the group; None for one device without a group."""
+    cut: int
+    """Blocks on each device: all of the model where it is not cut."""
+    step_seconds: float
+    samples_per_second: float
+    """Pace of all devices together."""
+
+
+@dataclass(frozen=True)
+class GroupChoice:
+    """The ways to train with a profile and a number of members, those that were measured, in the order of preference."""
+
+    blocks: int
+    ways: Sequence[Sharing]
+    """A device alone, on its best cut, a group without a cut, and on its best cut."""
+
+    @property
+    def best(self) -> Sharing:
+        """Return the way of most samples a second; of equals the one before the others, so a group has to be faster."""
+        return max(self.ways, key=lambda way: way.samples_per_second)
+
+
+def group_choice(profile: Profile, rates: Rates, members: int) -> GroupChoice:
+    """Compare one device with a group of so many. rates: of the trainer's link, which a device alone has for itself.
+
+    PlanError for a profile that leaves no way, or does not know the bytes of parameters, and a number of members that is out
+    of range.
+    """
+    check_members(members)
+    if len(profile.workers) != 2:
+        raise PlanError(
+            f"a group is planned with a profile of a device and one trainer; this one has {len(profile.workers)} workers"
+        )
+    blocks = len(profile)
+    alone, shared = _conditions(profile, rates, 1), _conditions(profile, rates, members)
+    cuts = [cut for cut in range(1, blocks) if math.isfinite(_split_seconds(profile, alone, cut))]
+    without = _alone_seconds(profile, blocks)
+    is_measured = math.isfinite(without)
+    split = {cut: _split_seconds(profile, alone, cut) for cut in cuts}
+    # Sums round, and no member is quicker than the same device without a group.
+    of_group = {cut: max(split[cut], _member_seconds(profile, rates, shared, members, cut)) for cut in cuts}
+
+    def way(count: int | None, cut: int, seconds: float) -> Sharing:
+        if seconds <= 0.0:
+            raise PlanError("a step of the profile takes no time at all; profile a model that computes")
+        return Sharing(count, cut, seconds, (count or 1) * profile.batch_size / seconds)
+
+    def all_ways() -> Iterator[Sharing]:
+        if is_measured:
+            yield way(None, blocks, without)
+        if cuts:
+            best = min(cuts, key=split.__getitem__)
+            yield way(None, best, split[best])
+        if is_measured:
+            yield way(members, blocks, max(without, run_seconds(layers_of(profile, rates).among(members))))
+        if cuts:
+            best = min(cuts, key=of_group.__getitem__)
+            yield way(members, best, of_group[best])
+
+    if not (found := tuple(all_ways())):
+        raise PlanError(
+            "the profile has no time of the device for all blocks, nor of both workers for any cut; measure it"
+        )
+    return GroupChoice(blocks, found)
+
+
+def _member_seconds(profile: Profile, rates: Rates, shared: Conditions, members: int, cut: int) -> float:
+    """Seconds of a step of a member that computes the blocks before a cut.
+
+    From its last block on it waits for the features to go up, for the trainer, and for the error gradients to come: nothing of
+    the exchange travels meanwhile, so this is a layer of computing behind its own.
+    """
+    layers = layers_of(profile, rates, cut).among(members)
+    turn = _split_seconds(profile, shared, cut) - _alone_seconds(profile, cut)
+    return run_seconds(_with_turn(layers, max(0.0, turn)))
+
+
+def _with_turn(layers: Layers, seconds: float) -> Layers:
+    return replace(
+        layers,
+        names=(*layers.names, TURN),
+        bytes=(*layers.bytes, 0),
+        pull_seconds=(*layers.pull_seconds, 0.0),
+        forward_seconds=(*layers.forward_seconds, 0.0),
+        backward_seconds=(*layers.backward_seconds, seconds),
+        push_seconds=(*layers.push_seconds, 0.0),
+    )
+
+
+def _alone_seconds(profile: Profile, cut: int) -> float:
+    """Seconds that the device computes for the blocks before a cut; NaN if that was not measured."""
+    return float(profile.workers[0].at_once[0, cut])
+
+
+def _split_seconds(profile: Profile, at: Conditions, cut: int) -> float:
+    """Seconds of an exact step on a cut; NaN if that was not measured."""
+    column = np.array([cut]), np.array([FLOAT32_BITS]), np.array([0])
+    return float(pairs(profile, *column).loads.seconds(at)[0])
+
+
+def _conditions(profile: Profile, rates: Rates, members: int) -> Conditions:
+    """The link and the trainer as so many members have them."""
+    near, far = profile.names
+    shared = replace(rates, uplink=rates.uplink / members, downlink=rates.downlink / members)
+    at = conditions_of(profile, {(near, far): shared})
+    return replace(at, factors=np.array([1.0, float(members)]))
