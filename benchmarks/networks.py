@@ -182,6 +182,17 @@ def timed_blocks(amounts: Sequence[tuple[float, float]], feature_floats: int | S
     )
 
 
+def weighted_blocks(amounts: Sequence[tuple[float, float]], sizes: Sequence[int]) -> nn.Sequential:
+    """Blocks of one-pixel images. Each sleeps for so many seconds forward and backward, and has weights of so many bytes.
+
+    The gradient of a weight is zeros. The last block has the numbers of a small linear layer more.
+    """
+    blocks = [WeightedWork(*each, size) for each, size in zip(amounts, sizes, strict=True)]
+    *front, last = blocks
+    whole: list[nn.Module] = [*front, nn.Sequential(last, nn.Flatten(), nn.Linear(3, 10))]
+    return nn.Sequential(*whole)
+
+
 PACE = "ISTHMUS_BENCHMARK_PACE"
 """The variable that names a file with a number: what the device of a process takes of time, for what others sleep one second.
 It may change while the process runs."""
@@ -213,6 +224,22 @@ class Work(nn.Module):
         return worked
 
 
+class WeightedWork(nn.Module):
+    """The identity, at the price of seconds, with weights that learn nothing."""
+
+    def __init__(self, forward_seconds: float, backward_seconds: float, size: int) -> None:
+        super().__init__()
+        self._seconds = forward_seconds, backward_seconds
+        self.weight = nn.Parameter(torch.zeros(size // 4)) if size else None
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The value itself."""
+        if not self.training:
+            return value
+        worked: Tensor = _WeightedIdentity.apply(value, self.weight, *self._seconds)  # type: ignore[no-untyped-call]
+        return worked
+
+
 MATMUL_SIZE = 192
 """Rows and columns: a product takes a fraction of a millisecond, so that a count of them sets a duration."""
 _matrix = torch.ones(MATMUL_SIZE, MATMUL_SIZE)
@@ -236,3 +263,18 @@ class _Identity(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         ctx.work(ctx.backward_amount)
         return gradients[0], None, None, None
+
+
+class _WeightedIdentity(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, weight: Tensor | None, forward_seconds: float, backward_seconds: float
+    ) -> Tensor:
+        ctx.weight, ctx.backward_seconds = weight, backward_seconds
+        sleep_at_pace(forward_seconds)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        sleep_at_pace(ctx.backward_seconds)
+        return gradients[0], None if ctx.weight is None else torch.zeros_like(ctx.weight), None, None

@@ -1,15 +1,20 @@
-"""The exchange of a group's parameters: `python -m benchmarks.groups [CASE ...] [--repeats N]`.
+"""The exchange of a group's parameters: `python -m benchmarks.groups CASE ...`.
 
 schedules: every strategy in the simulator on the networks of paper 002, beside its figures and the least seconds there are,
-and the time of a schedule.
+and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound and
+PyTorch's DistributedDataParallel. run: the same of a file of layers, with --layers. The last two need root.
 """
 
+import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.groups.grid import MESSAGE_SECONDS, claims, claims_table, grid, missed_table, saved_table
+from benchmarks.groups.links import MIXES, links
+from benchmarks.groups.measured import measure_group, measured_table
 from benchmarks.groups.paper import (
     savings,
     savings_table,
@@ -19,9 +24,12 @@ from benchmarks.groups.paper import (
     speed_ups_table,
 )
 from benchmarks.groups.scheduling import scheduling_seconds, scheduling_table
-from benchmarks.support.arguments import benchmark_parser
+from benchmarks.groups.sleeping import MOST_MEMBERS
+from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
+from shared.planner_names import STRATEGY_NAMES
+from shared.planning.schedules import load_layers
 
 
 def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:
@@ -47,25 +55,84 @@ def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:
     }
 
 
-CASES: dict[str, Callable[[int], tuple[Sequence[Table], dict[str, object]]]] = {"schedules": schedules}
+Show = Callable[[Table], None]
+
+
+def all_schedules(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
+    """Compute `schedules`."""
+    tables, rows = schedules(arguments.repeats)
+    for table in tables:
+        show(table)
+    return rows
+
+
+def run(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
+    """Measure strategies on the layers of a file."""
+    group = measure_group(
+        load_layers(arguments.layers), arguments.members, arguments.strategy, arguments.peers, arguments.rounds
+    )
+    show(measured_table(group, str(arguments.layers)))
+    return {"group": group}
+
+
+def all_links(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
+    """Measure `links`."""
+    return links(arguments.only, arguments.rounds, show)
+
+
+CASES: dict[str, Callable[[argparse.Namespace, Show], dict[str, object]]] = {
+    "schedules": all_schedules,
+    "links": all_links,
+    "run": run,
+}
 
 
 def main() -> None:
-    """Compute the cases and print their tables."""
+    """Measure the cases and print their tables."""
     parser = benchmark_parser("groups", __doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("cases", nargs="+", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--repeats", type=int, default=100, help="schedules timed (default: 100)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each strategy of a group runs (default: 1)")
+    parser.add_argument(
+        "--only", type=numbers, default=range(len(MIXES) + 1), help="mixes of links, as 0-2 (default: all)"
+    )
+    parser.add_argument("--layers", type=Path, help="file of layers of `run`")
+    parser.add_argument("--members", type=int, default=2, help="members of `run` (default: 2)")
+    parser.add_argument(
+        "--strategy", type=strategies, default=STRATEGY_NAMES, help="of `run`, as flow,dynacomm (default: all)"
+    )
+    parser.add_argument(
+        "--peers",
+        type=megabytes,
+        default=(),
+        help="sizes of DDP's buckets beside `run`, in megabytes, as 1,25 (default: none)",
+    )
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.cases if name not in CASES]:
         parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    if "run" in arguments.cases and arguments.layers is None:
+        parser.error("`run` takes a file of layers; give --layers")
+    if not 1 <= arguments.members <= MOST_MEMBERS:
+        parser.error(f"--members is {arguments.members}; it must be 1 to {MOST_MEMBERS}")
+    if not set(arguments.only) <= set(range(len(MIXES) + 1)):
+        parser.error(f"--only names no mix; they are 0 to {len(MIXES)}")
     console = Console(width=150)
     console.print(machine())
-    rows: dict[str, object] = {}
-    for name in arguments.cases or CASES:
-        tables, rows[name] = CASES[name](arguments.repeats)
-        for table in tables:
-            console.print(table)
+    rows = {name: CASES[name](arguments, console.print) for name in arguments.cases}
     write_json(arguments.json, "groups", **rows)
+
+
+def strategies(text: str) -> tuple[str, ...]:
+    """Read names of strategies."""
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in STRATEGY_NAMES]:
+        raise argparse.ArgumentTypeError(f"there is no strategy {unknown[0]!r}; there are {', '.join(STRATEGY_NAMES)}")
+    return names
+
+
+def megabytes(text: str) -> tuple[float, ...]:
+    """Read sizes of buckets."""
+    return tuple(map(float, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Links that are slow, far or broken, and devices that are slow, on one machine."""
 
 from benchmarks.net.measure import Measure
-from benchmarks.net.mesh import Mesh, meshed_namespaces
+from benchmarks.net.mesh import Mesh, meshed_namespaces, starred_namespaces
 from benchmarks.net.namespaces import Link, Namespace, linked_namespaces
 from benchmarks.net.relay import Fault, Lane, Relay
 from benchmarks.net.shaping import Trace
@@ -22,4 +22,5 @@ __all__ = [
     "linked_namespaces",
     "meshed_namespaces",
     "slowed_device",
+    "starred_namespaces",
 ]

@@ -1,4 +1,4 @@
-"""Several machines on one machine, each joined with every other by a link of its own that is shaped by itself."""
+"""Several machines on one machine, joined by links that are shaped by themselves: each with every other, or all with a hub."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,17 +7,19 @@ from itertools import combinations
 from benchmarks.net.namespaces import Namespace, join, join_by_relay, made_namespaces
 from benchmarks.net.shaping import LinkEnd
 
+_NETWORK = "10.78.0.0/24"
+
 
 class Mesh:
     """The machines by name, and the ends of the links between them by (sender, receiver)."""
 
-    def __init__(self, machines: Mapping[str, Namespace]) -> None:
+    def __init__(self, machines: Mapping[str, Namespace], links: Sequence[tuple[str, str]]) -> None:
+        """links: the pairs of machines that are joined."""
         self.machines = machines
         self.ends = {
             (sender, receiver): LinkEnd(machines[sender].name, _device(receiver))
-            for sender in machines
-            for receiver in machines
-            if sender != receiver
+            for one, other in links
+            for sender, receiver in ((one, other), (other, one))
         }
 
     def shape(self, bits_per_second: float, between: tuple[str, str] | None = None) -> None:
@@ -41,9 +43,9 @@ def meshed_namespaces(
     delays: round trips in seconds of some of the links, named in this order. No link is shaped yet. Each machine has one
     address for all its links. Raises LinkError as `linked_namespaces`.
     """
-    addresses = {name: f"10.78.0.{number}" for number, name in enumerate(names, 1)}
+    addresses, links = _addresses(names), list(combinations(names, 2))
     with made_namespaces(name_prefix, addresses, Namespace) as (machines, stack):
-        for number, (one, other) in enumerate(combinations(names, 2)):
+        for number, (one, other) in enumerate(links):
             if seconds := (delays or {}).get((one, other)):
                 cable = f"cable{number}"
                 join_by_relay(machines[one], machines[other], cable, seconds, stack)
@@ -54,7 +56,32 @@ def meshed_namespaces(
             for here, there in ((one, other), (other, one)):
                 machines[here].name_device(_device(there), 32)
                 machines[here].attach(_device(there), f"{addresses[there]}/32")
-        yield Mesh(machines)
+        yield Mesh(machines, links)
+
+
+@contextmanager
+def starred_namespaces(name_prefix: str, hub: str, names: Sequence[str]) -> Iterator[Mesh]:
+    """Make a hub and machines that are joined with it alone, and remove them as `meshed_namespaces` does.
+
+    What a machine sends to another crosses the links of both, and nothing of the hub but its kernel. No link is shaped yet.
+    """
+    addresses, links = _addresses([hub, *names]), [(name, hub) for name in names]
+    with made_namespaces(name_prefix, addresses, Namespace) as (machines, _):
+        middle = machines[hub]
+        # The hub answers for the address of each machine on the links of the others.
+        for setting in ("ip_forward", "conf/all/proxy_arp"):
+            middle.run(["sh", "-c", f"echo 1 > /proc/sys/net/ipv4/{setting}"], check=True)
+        for name in names:
+            join(machines[name], _device(hub), middle, _device(name))
+            machines[name].name_device(_device(hub), 32)
+            machines[name].attach(_device(hub), _NETWORK)
+            middle.name_device(_device(name), 32)
+            middle.attach(_device(name), f"{addresses[name]}/32")
+        yield Mesh(machines, links)
+
+
+def _addresses(names: Sequence[str]) -> dict[str, str]:
+    return {name: f"10.78.0.{number}" for number, name in enumerate(names, 1)}
 
 
 def _device(name: str) -> str:

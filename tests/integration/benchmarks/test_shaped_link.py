@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.net import LinkError, Measure, Namespace, linked_namespaces, meshed_namespaces
+from benchmarks.net import LinkError, Measure, Namespace, linked_namespaces, meshed_namespaces, starred_namespaces
 from benchmarks.net.namespaces import missing
 from benchmarks.net.shaping import OUTAGE_BITS_PER_SECOND, LinkEnd, check_trace, play
 from benchmarks.net.tools import missing_for, wait_for
@@ -144,6 +144,17 @@ class TestLink:
             assert carried(ends, 2e6) == [pytest.approx(2e6, rel=0.08)] * 2
             for started in sending:
                 assert Measure.wait(started) == pytest.approx(0.956 * 2e6, rel=0.5)
+
+    def test_machines_of_a_star_reach_each_other_over_the_links_of_both(self):
+        with starred_namespaces("test", "hub", ["a", "b"]) as star:
+            star.shape(2e6)
+            sending = (measure := Measure(SimpleNamespace(edge=star.machines["a"], cloud=star.machines["b"]))).start(
+                "uplink", LONG_SECONDS
+            )
+            ends = [star.ends["a", "hub"], star.ends["hub", "b"]]
+            assert carried(ends, 2e6) == [pytest.approx(2e6, rel=0.08)] * 2
+            assert measure.wait(sending) == pytest.approx(0.956 * 2e6, rel=0.5)
+            assert ("a", "b") not in star.ends
 
     def test_a_round_trip_takes_the_delay(self):
         with linked_namespaces("test", delay_seconds=0.06) as link:

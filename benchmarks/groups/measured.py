@@ -1,0 +1,110 @@
+"""Measured steps of groups whose blocks sleep, beside what the simulator says, the bound, and PyTorch's own exchange."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.groups.ddp import Training
+from benchmarks.groups.ddp import step_seconds as ddp_step_seconds
+from benchmarks.groups.sleeping import BATCH, WARM_UP_STEPS, amounts, rates, sleeping_group
+from benchmarks.support.report import Spread
+from shared.planner_names import FLOW
+from shared.planning.schedules import STRATEGIES, Layers, bound_seconds, run_seconds
+
+BUCKETS = (1.0, 25.0)
+"""Megabytes of gradients that DistributedDataParallel sends at once: small ones, and its default."""
+TIMED_STEPS = 12
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One strategy, or the peer, in one group. Seconds are of a step."""
+
+    system: str
+    seconds: Spread
+    simulated: float | None
+    """Seconds that a run is predicted to take; None for the peer."""
+    planned: float | None
+    """Seconds that `edge-agent schedule` says. For flow they are those of slices, and a run has none."""
+
+
+@dataclass(frozen=True)
+class MeasuredGroup:
+    """What was measured of one group, in one run."""
+
+    layers: Layers
+    members: int
+    rows: Sequence[Measured]
+
+    @property
+    def bound_seconds(self) -> float:
+        """Return the least seconds of a step that any exchange could have."""
+        return bound_seconds(self.layers)
+
+    @property
+    def medians(self) -> Mapping[str, float]:
+        """Seconds of a step, by strategy and peer."""
+        return {row.system: row.seconds.median for row in self.rows}
+
+
+def measure_group(
+    layers: Layers, members: int, strategies: Sequence[str], peers: Sequence[float] = (), rounds: int = 1
+) -> MeasuredGroup:
+    """Measure strategies and peers in turn, so many times. peers: sizes of buckets, in megabytes."""
+    steps = WARM_UP_STEPS + 2 + TIMED_STEPS
+    seconds: dict[str, list[float]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
+        sleeping_group(layers, members, Path(folder)) as group,
+    ):
+        machines = [group.mesh.machines[name] for name in group.members]
+        for _ in range(rounds):
+            for strategy in strategies:
+                seconds.setdefault(strategy, []).extend(group.step_seconds(strategy, steps))
+            for megabytes in peers:
+                training = Training(amounts(layers), layers.bytes, members, steps, BATCH, megabytes)
+                wrappers = [machine.command([]) for machine in machines]
+                found = ddp_step_seconds(training, machines[0].address, wrappers, WARM_UP_STEPS)
+                seconds.setdefault(peer_name(megabytes), []).extend(found)
+    rows = [
+        Measured(
+            system,
+            Spread.of(taken),
+            simulated_seconds(system, layers) if system in STRATEGIES else None,
+            STRATEGIES[system](layers).step_seconds if system in STRATEGIES else None,
+        )
+        for system, taken in seconds.items()
+    ]
+    return MeasuredGroup(layers, members, rows)
+
+
+def peer_name(megabytes: float) -> str:
+    """The name of the peer with buckets of this size."""
+    return f"DDP, {megabytes:g} MB"
+
+
+def simulated_seconds(strategy: str, layers: Layers) -> float:
+    """Seconds that a step of a run takes in the simulator, where blocks travel whole by every strategy."""
+    return run_seconds(layers) if strategy == FLOW else STRATEGIES[strategy](layers).step_seconds
+
+
+def measured_table(group: MeasuredGroup, title: str) -> Table:
+    """A row for each strategy and peer."""
+    up, down = rates(group.layers)
+    computing = sum(group.layers.forward_seconds) + sum(group.layers.backward_seconds)
+    caption = (
+        f"{title}: {group.members} member{'s' * (group.members > 1)}, {computing:.2f} s of computing, "
+        f"{sum(group.layers.bytes) / 1e6:.3g} MB at {up / 1e6:.0f} / {down / 1e6:.0f} Mbit/s; bound {group.bound_seconds:.3f} s"
+    )
+    heads = ("", "s a step, median (quartiles)", "over the bound", "simulated", "measured over it", "schedule says")
+    table = Table(*heads, title=caption, title_justify="left")
+    for row in group.rows:
+        median = row.seconds.median
+        simulated = ("", "", "")
+        if row.simulated is not None and row.planned is not None:
+            simulated = f"{row.simulated:.3f}", f"{median / row.simulated:.3f}", f"{row.planned:.3f}"
+        table.add_row(row.system, row.seconds.show(1.0, 3), f"{median / group.bound_seconds:.3f}", *simulated)
+    return table

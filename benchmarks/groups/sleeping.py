@@ -1,0 +1,110 @@
+"""Groups whose blocks sleep: members and a trainer as processes of their own, on a star of shaped links.
+
+What only time decides is measured as exactly on a busy machine as on a quiet one. A layer of a file is a block that sleeps for
+the layer's seconds and has weights of its bytes; the links have the rates of its transfers.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.chain.machines import PROCESS_FLAGS
+from benchmarks.chain.sleeping import PAYLOAD
+from benchmarks.net import Mesh, starred_namespaces
+from benchmarks.support.processes import Agent, AgentRun, trainer_process
+from shared.planning.schedules import Layers
+from shared.planning.schedules.layers import SCHEMA
+
+GROUP, TRAINER = "line", "trainer"
+MOST_MEMBERS = 16
+BATCH = 4
+WARM_UP_STEPS = 4
+"""First steps, which measure the links."""
+
+
+class SleepingGroup:
+    """Members of a group with blocks that sleep, and their trainer."""
+
+    def __init__(self, layers: Layers, members: Sequence[str], mesh: Mesh, address: str, folder: Path) -> None:
+        """address: of the trainer."""
+        self.layers, self.members, self.mesh = layers, members, mesh
+        self._address = address
+        self._file = folder / "layers.json"
+        self._file.write_text(json.dumps(layers_document(layers)))
+
+    def step_seconds(self, strategy: str, steps: int) -> list[float]:
+        """Seconds of each step of a run with a strategy, as its first member has them, without those at its begin."""
+        with ThreadPoolExecutor(len(self.members)) as pool:
+            first, *_ = list(pool.map(lambda rank: self._run(rank, strategy, steps), range(len(self.members))))
+        return [end - begin for begin, end in pairwise(first.step_ends()[WARM_UP_STEPS:-1])]
+
+    def _run(self, rank: int, strategy: str, steps: int) -> AgentRun:
+        flags = [
+            *PROCESS_FLAGS,
+            *model_flags(self.layers, steps),
+            f'group={{name="{GROUP}", rank={rank}, schedule="{strategy}", layers="{self._file}"}}',
+            'privacy.gradients_to=["trainer"]',
+        ]
+        wrapper = self.mesh.machines[self.members[rank]].command([])
+        return Agent(self._address, flags, wrapper).wait()
+
+
+def model_flags(layers: Layers, steps: int) -> list[str]:
+    """An agent's flags for the blocks that sleep as the layers compute, and a run of so many steps."""
+    return [
+        'model.factory="benchmarks.networks:weighted_blocks"',
+        f"model.kwargs={{amounts={[list(each) for each in amounts(layers)]}, sizes={list(layers.bytes)}}}",
+        f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{size=1, samples={BATCH * steps}}}}}',
+        f"data.batch_size={BATCH}",
+        "training.epochs=1",
+        "training.evaluate_every_epochs=0",
+    ]
+
+
+def amounts(layers: Layers) -> list[tuple[float, float]]:
+    """Seconds of the forward and of the backward of each layer."""
+    return list(zip(layers.forward_seconds, layers.backward_seconds, strict=True))
+
+
+@contextmanager
+def sleeping_group(layers: Layers, members: int, folder: Path) -> Iterator[SleepingGroup]:
+    """Start a trainer and make the links of so many members, each shaped for the rates at which its layers travel alone."""
+    names = [f"member{rank}" for rank in range(members)]
+    with starred_namespaces("group", TRAINER, names) as mesh:
+        hub = mesh.machines[TRAINER]
+        up, down = rates(layers)
+        for name in names:
+            mesh.ends[name, TRAINER].shape(up / PAYLOAD)
+            mesh.ends[TRAINER, name].shape(down / PAYLOAD)
+        flags = ("server.accept_inputs=true", f'groups=[{{name="{GROUP}", size={members}}}]')
+        listen = f"{hub.address}:0"
+        with trainer_process(*PROCESS_FLAGS, *flags, wrapper=hub.command([]), listen=listen) as address:
+            yield SleepingGroup(layers, names, mesh, address, folder)
+
+
+def rates(layers: Layers) -> tuple[float, float]:
+    """Bits per second of pushes and of pulls, by the seconds of all layers."""
+    bits = 8 * sum(layers.bytes)
+    return bits / sum(layers.push_seconds), bits / sum(layers.pull_seconds)
+
+
+def layers_document(layers: Layers) -> dict[str, object]:
+    """The file of layers."""
+    columns = {
+        "name": layers.names,
+        "bytes": layers.bytes,
+        "pull_seconds": layers.pull_seconds,
+        "forward_seconds": layers.forward_seconds,
+        "backward_seconds": layers.backward_seconds,
+        "push_seconds": layers.push_seconds,
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return {
+        "schema": SCHEMA,
+        "model": layers.model,
+        "message_seconds": layers.message_seconds,
+        "layers": rows,
+    }
