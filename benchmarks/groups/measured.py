@@ -33,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredGroup:
-    """What was measured of one group, in one run."""
+    """Measurements of one group, in one run."""
 
     layers: Layers
     members: int

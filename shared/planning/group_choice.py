@@ -1,4 +1,4 @@
-"""Whether a group of devices is worth it: samples a second of one device, alone or on a cut, and of a group of such devices.
+"""Choice between one device and a group of such devices: samples a second of each, alone or on a cut.
 
 Everything is exact: K = 0, and 32 bits. Members are alike and in step. They share the trainer's link and its computing, so what
 crosses, and what the trainer computes for one of them, takes as many times as long. Numbers only.
