@@ -1,4 +1,5 @@
-"""Absences of trainers: work is given up when a trainer has been away for too long (trainer.replace_after_seconds).
+"""Absences of trainers: work is given up when a trainer has been away for too long (trainer.replace_after_seconds), and
+interrupted when another one stands in for it (trainer.stand_in_after_seconds).
 
 While steps are done, no trainer is asked. If another trainer has dialled the absent one, this device's links show
 nothing. Each trainer is therefore asked itself.
@@ -32,7 +33,7 @@ LONGEST_SECONDS = 120.0
 """Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
 
 
-class AbsentError(IsthmusError):
+class AwayTooLongError(IsthmusError):
     """An error that names trainers away for longer than the run waits for them."""
 
     def __init__(self, workers: Sequence[str]) -> None:
@@ -104,9 +105,9 @@ class LivenessMonitor:
         self._away_since: dict[str, float] = {}
         """Time of the first unanswered question to each trainer, by time.monotonic."""
 
-    async def bounded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work. Raises AbsentError in it when a trainer has been away for too long, and StoodInError when another one
-        stands in for it.
+    async def watch_over(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do some work, and have other trainers stand in for those that may begin again. Raises AwayTooLongError in it when a
+        trainer has been away for too long, and StoodInError when another one stands in for it.
 
         Raises UnreachableError when a link between two present trainers has been down for too long.
 
@@ -149,7 +150,7 @@ class LivenessMonitor:
             now_seconds = time.monotonic()
             too_long = [w for w, since in self._away_since.items() if now_seconds - since >= self._limits[w]]
             if too_long:
-                absent.set_exception(AbsentError(too_long))
+                absent.set_exception(AwayTooLongError(too_long))
                 return
 
     async def _ask(self, worker: str, client: TrainerClient) -> None:

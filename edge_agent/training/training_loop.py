@@ -16,7 +16,7 @@ from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
-from edge_agent.sessions.liveness_monitor import AbsentError, LivenessMonitor
+from edge_agent.sessions.liveness_monitor import AwayTooLongError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.stand_ins import StandIns, StoodInError
 from edge_agent.training.admissions import Admissions
@@ -161,12 +161,12 @@ class TrainingLoop:
         joined = await self._recover(None, is_whole=not resumed)
         while True:
             try:
-                if await self._liveness.bounded(self._go_on(joined)) is _End.DONE:
+                if await self._liveness.watch_over(self._go_on(joined)) is _End.DONE:
                     return
                 if self._pause.shutdown.requested:
                     return
                 failure, is_whole = None, True
-            except AbsentError as absent:
+            except AwayTooLongError as absent:
                 self._leave_out(absent.workers)
                 failure, is_whole = None, False
             except StoodInError:
@@ -338,8 +338,8 @@ class TrainingLoop:
         while True:
             attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole))
             try:
-                joined = await self._liveness.bounded(attempts)
-            except AbsentError as absent:
+                joined = await self._liveness.watch_over(attempts)
+            except AwayTooLongError as absent:
                 self._leave_out(absent.workers)
                 is_whole = False
                 continue

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from shared.concurrency.handover import Handover
+from shared.concurrency.result_queue import ResultQueue
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
 from shared.execution.step_in_flight import Outgoing
@@ -90,7 +90,7 @@ class Computed(NamedTuple):
     """Segment of the worker's program that was computed."""
 
 
-Results = Handover[Begun | Computed]
+Results = ResultQueue[Begun | Computed]
 """Finished work of the compute thread on its way to the event loop: `MOST_UNHEARD` pieces at most."""
 
 

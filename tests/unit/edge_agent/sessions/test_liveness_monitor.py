@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, AbsentError, LivenessMonitor
+from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, AwayTooLongError, LivenessMonitor
 from edge_agent.sessions.stand_ins import StandIns, StoodInError
 from shared.checkpoint import CheckpointName
 from shared.errors import BusyError, UnreachableError
@@ -104,20 +104,20 @@ class Found:
 async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, seconds):
     session.stored.shared, session.retry.reasons = None, ("near is gone",)
     with pytest.raises(StoodInError, match="stand in for near"):
-        await monitor_of(session, lambda: 5, Found()).bounded(_lasts(seconds, 1000.0))
+        await monitor_of(session, lambda: 5, Found()).watch_over(_lasts(seconds, 1000.0))
     assert seconds[0] <= 2 * LOOK_SECONDS
 
 
 async def test_no_stand_in_is_looked_for_while_steps_get_done(session, seconds):
     found = Found()
-    assert await monitor_of(session, lambda: seconds[0], found).bounded(_lasts(seconds, LIMIT_SECONDS)) == "done"
+    assert await monitor_of(session, lambda: seconds[0], found).watch_over(_lasts(seconds, LIMIT_SECONDS)) == "done"
     assert found.forgotten
 
 
 async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
     trainers["near"].says = trainers["far"].says = trainers["cloud"].says = UnreachableError("gone")
-    with pytest.raises(AbsentError, match=r"replace_after_seconds: near$") as absent:
-        await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
+    with pytest.raises(AwayTooLongError, match=r"replace_after_seconds: near$") as absent:
+        await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 1000.0))
     assert absent.value.workers == ["near"]
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
     assert not trainers["cloud"].asked, "nobody waits for an end of its absence"
@@ -125,17 +125,17 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
 
 async def test_where_a_call_waits_for_a_trainer_its_absence_begins_at_once(session, trainers, seconds):
     trainers["near"].says, session.retry.reasons = UnreachableError("gone"), ("near is gone",)
-    with pytest.raises(AbsentError):
-        await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 1000.0))
+    with pytest.raises(AwayTooLongError):
+        await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 1000.0))
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
 
 
 async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
     monitor = monitor_of(session, lambda: 5)
-    assert await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS)) == "done"
-    with pytest.raises(AbsentError):
-        await monitor.bounded(_lasts(seconds, 1000.0))
+    assert await monitor.watch_over(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS)) == "done"
+    with pytest.raises(AwayTooLongError):
+        await monitor.watch_over(_lasts(seconds, 1000.0))
     assert seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
 
 
@@ -143,23 +143,23 @@ async def test_an_absence_goes_on_from_one_work_to_the_next(session, trainers, s
 async def test_the_absence_of_a_trainer_that_answers_in_between_begins_again(session, trainers, seconds, answer):
     trainers["near"].says = UnreachableError("gone")
     monitor = monitor_of(session, lambda: 5)
-    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS))
+    await monitor.watch_over(_lasts(seconds, LIMIT_SECONDS - QUIET_SECONDS))
     trainers["near"].says = answer
-    await monitor.bounded(_lasts(seconds, LIMIT_SECONDS + QUIET_SECONDS))
+    await monitor.watch_over(_lasts(seconds, LIMIT_SECONDS + QUIET_SECONDS))
     trainers["near"].says = UnreachableError("gone")
-    assert await monitor.bounded(_lasts(seconds, 2 * LIMIT_SECONDS - QUIET_SECONDS)) == "done"
+    assert await monitor.watch_over(_lasts(seconds, 2 * LIMIT_SECONDS - QUIET_SECONDS)) == "done"
 
 
 async def test_no_trainer_is_asked_while_steps_get_done(session, trainers, seconds):
     trainers["near"].says = UnreachableError("gone")
-    assert await monitor_of(session, lambda: seconds[0]).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert await monitor_of(session, lambda: seconds[0]).watch_over(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
     assert not trainers["near"].asked
 
 
 async def test_before_anything_is_shared_no_absence_is_too_long(session, trainers, seconds):
     session.stored.shared = None
     trainers["near"].says = UnreachableError("gone")
-    assert await monitor_of(session, lambda: 5).bounded(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+    assert await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
 
 
 async def test_the_works_own_failure_is_what_ends_it(session):
@@ -167,4 +167,4 @@ async def test_the_works_own_failure_is_what_ends_it(session):
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        await monitor_of(session, lambda: 5).bounded(fails())
+        await monitor_of(session, lambda: 5).watch_over(fails())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.concurrency.handover import Handover
+from shared.concurrency.result_queue import ResultQueue
 from shared.concurrency.threads import WorkerThread
 
 ITEMS = 500
@@ -12,7 +12,7 @@ ITEMS = 500
 
 async def test_items_of_a_thread_are_taken_on_the_event_loop_once_and_in_order():
     taken: list[int] = []
-    queue, thread = Handover(taken.append, 8), WorkerThread("thread")
+    queue, thread = ResultQueue(taken.append, 8), WorkerThread("thread")
     queue.open()
 
     def some(first: int) -> int:
@@ -34,7 +34,7 @@ async def test_items_of_a_thread_are_taken_on_the_event_loop_once_and_in_order()
 
 
 async def test_the_bound_holds_and_a_look_makes_room():
-    queue = Handover([].append, 2)
+    queue = ResultQueue([].append, 2)
     queue.open()
     for item in range(2):
         assert not queue.is_full
@@ -48,7 +48,7 @@ async def test_the_bound_holds_and_a_look_makes_room():
 
 async def test_what_is_announced_is_taken_without_a_look():
     taken: list[int] = []
-    queue = Handover(taken.append, 2)
+    queue = ResultQueue(taken.append, 2)
     queue.open()
     queue.put(1)
     queue.announce()
@@ -61,7 +61,7 @@ async def test_an_error_of_the_taker_stops_the_thread_and_is_kept():
     def refuse(_item: int) -> None:
         raise LookupError("a defect of ours")
 
-    queue = Handover(refuse, 2)
+    queue = ResultQueue(refuse, 2)
     queue.open()
     queue.put(1)
     queue.announce()
@@ -72,7 +72,7 @@ async def test_an_error_of_the_taker_stops_the_thread_and_is_kept():
 
 async def test_a_closed_queue_takes_nothing_more():
     taken: list[int] = []
-    queue = Handover(taken.append, 2)
+    queue = ResultQueue(taken.append, 2)
     queue.open()
     queue.put(1)
     queue.close()

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Handover(Generic[T]):
+class ResultQueue(Generic[T]):
     """The items on their way. One thread puts them; they are taken on the event loop, in the same order.
 
     An item is taken once the thread announces it, or when the event loop looks: a thread that goes on by itself decides
