@@ -1,5 +1,6 @@
 """Measured steps of groups whose blocks sleep, beside what the simulator says, the bound, and PyTorch's own exchange."""
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from shared.planning.schedules import STRATEGIES, Layers, bound_seconds, run_sec
 
 BUCKETS = (1.0, 25.0)
 """Megabytes of gradients that DistributedDataParallel sends at once: small ones, and its default."""
-TIMED_STEPS = 12
+TIMED_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ def measure_group(
     """Measure strategies and peers in turn, so many times. peers: sizes of buckets, in megabytes."""
     steps = WARM_UP_STEPS + 2 + TIMED_STEPS
     seconds: dict[str, list[float]] = {}
+
+    def note(system: str, found: list[float]) -> None:
+        print(f"{layers.model}, {system}: {Spread.of(found).show(1.0, 3)} s", file=sys.stderr, flush=True)
+        seconds.setdefault(system, []).extend(found)
+
     with (
         tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
         sleeping_group(layers, members, Path(folder)) as group,
@@ -63,12 +69,12 @@ def measure_group(
         machines = [group.mesh.machines[name] for name in group.members]
         for _ in range(rounds):
             for strategy in strategies:
-                seconds.setdefault(strategy, []).extend(group.step_seconds(strategy, steps))
+                note(strategy, group.step_seconds(strategy, steps))
             for megabytes in peers:
                 training = Training(amounts(layers), layers.bytes, members, steps, BATCH, megabytes)
                 wrappers = [machine.command([]) for machine in machines]
                 found = ddp_step_seconds(training, machines[0].address, wrappers, WARM_UP_STEPS)
-                seconds.setdefault(peer_name(megabytes), []).extend(found)
+                note(peer_name(megabytes), found)
     rows = [
         Measured(
             system,

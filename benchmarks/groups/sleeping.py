@@ -21,7 +21,7 @@ from shared.planning.schedules.layers import SCHEMA
 GROUP, TRAINER = "line", "trainer"
 MOST_MEMBERS = 16
 BATCH = 4
-WARM_UP_STEPS = 4
+WARM_UP_STEPS = 3
 """First steps, which measure the links."""
 
 

@@ -36,8 +36,11 @@ def flow(layers: Layers) -> Schedule:
 
 
 def run_seconds(layers: Layers) -> float:
-    """Return the seconds of a step of a run, whose blocks travel whole, each in a message of its own."""
-    return play(layers, sliced(layers, max(1, *layers.bytes)), 1, quiet=False).seconds
+    """Return the seconds of a step of a run, whose blocks travel whole, each in a message of its own.
+
+    Gradients go as they are made, so that all members push in one order: a block is updated once all have pushed it.
+    """
+    return play(layers, sliced(layers, max(1, *layers.bytes)), 1, as_made=True).seconds
 
 
 def _best(layers: Layers) -> tuple[int, Period]:

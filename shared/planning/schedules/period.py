@@ -63,11 +63,12 @@ def sliced(layers: Layers, slice_bytes: int) -> Slices:
     return slices
 
 
-def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool) -> Period:
+def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False, as_made: bool = False) -> Period:
     """Play a period.
 
-    message_bytes: a message takes slices until it has so many. quiet: no push begins that would still travel when the backward
-    pass ends, because the first layers, for which the next step waits, are ready only then.
+    message_bytes: a message takes slices until it has so many. as_made: pushes go in the order in which they are made.
+    quiet: no push begins that would still travel when the backward pass ends, because the first layers, for which the next step
+    waits, are ready only then.
     """
     computed = _computed(layers)
     ready: dict[int, list[int]] = {}
@@ -75,7 +76,7 @@ def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool) -> 
         ready.setdefault(layer, []).append(piece)
     arrivals = [(computed[layer], pieces) for layer, pieces in sorted(ready.items(), reverse=True)]
     link = _Link(slices, message_bytes, layers.message_seconds)
-    pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0)
+    pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0, as_made=as_made)
     pulls = link.carry([(push.end, push.slices) for push in pushes], slices.pull_seconds)
     arrived = [computed[0]] * len(layers)
     for message in pulls:
@@ -102,10 +103,18 @@ class _Link:
         self._message_bytes, self._message_seconds = message_bytes, message_seconds
 
     def carry(
-        self, arrivals: Sequence[tuple[float, list[int]]], seconds: list[float], quiet_until: float = 0.0
+        self,
+        arrivals: Sequence[tuple[float, list[int]]],
+        seconds: list[float],
+        quiet_until: float = 0.0,
+        *,
+        as_made: bool = False,
     ) -> list[Message]:
-        """Carry slices that become ready in rising order of time. quiet_until: a message begins later, or is done by then."""
-        waiting: list[int] = []
+        """Carry slices that become ready in rising order of time. quiet_until: a message begins later, or is done by then.
+
+        as_made: those that were ready first go first.
+        """
+        waiting: list[tuple[int, int]] = []
         messages: list[Message] = []
         now, upcoming = 0.0, 0
         while upcoming < len(arrivals) or waiting:
@@ -113,12 +122,12 @@ class _Link:
                 now = max(now, arrivals[upcoming][0])
             while upcoming < len(arrivals) and arrivals[upcoming][0] <= now:
                 for piece in arrivals[upcoming][1]:
-                    heappush(waiting, piece)
+                    heappush(waiting, (upcoming if as_made else 0, piece))
                 upcoming += 1
             room = quiet_until - now if now < quiet_until else float("inf")
             taken, size, took = [], 0, self._message_seconds
-            while waiting and size < self._message_bytes and took + seconds[waiting[0]] <= room:
-                piece = heappop(waiting)
+            while waiting and size < self._message_bytes and took + seconds[waiting[0][1]] <= room:
+                _, piece = heappop(waiting)
                 taken.append(piece)
                 size += self._sizes[piece]
                 took += seconds[piece]

@@ -65,7 +65,7 @@ def played(profile, rates: Rates, cut: int, members: int) -> float:
         (*(2 * each / 3 for each in seconds), 2 * turn / 3),
         (*(8 * members * size / rates.uplink for size in sizes), 0.0),
     )
-    return play(layers, sliced(layers, max(1, *sizes)), 1, quiet=False).seconds
+    return play(layers, sliced(layers, max(1, *sizes)), 1, as_made=True).seconds
 
 
 @given(profile=profiles(), up=RATE, down=RATE, trip=st.floats(0.0, 0.1), members=st.integers(1, 16))

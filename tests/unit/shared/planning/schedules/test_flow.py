@@ -6,7 +6,7 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import pytest
 
-from shared.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, bound_seconds
+from shared.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, bound_seconds, run_seconds
 from shared.planning.schedules.period import play, sliced
 from tests.support.planning.schedules import MIB, drawn_seconds, layers
 
@@ -184,3 +184,14 @@ def test_a_period_is_near_the_best_order_in_a_thousand_cases():
     assert found.mean() < 0.006
     assert np.quantile(found, 0.95) < 0.05
     assert found.max() < 0.2
+
+
+def test_a_run_pushes_whole_blocks_as_they_are_made():
+    # Backward: layer 2 at 1, layer 1 at 2, layer 0 at 3. Pushes until 3, 5 and 7, and each is pulled at once.
+    slow = layers((2.0,) * 3, (0.0,) * 3, (1.0,) * 3, (2.0,) * 3)
+    assert run_seconds(slow) == 9.0
+    # Layer 0 may go before layer 1: it is pulled from 5 to 7, and layer 1 from 7 to 9.
+    assert play(slow, sliced(slow, MIB), 1).seconds == 9.0
+    ahead = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3)
+    assert run_seconds(ahead) == 11.0
+    assert play(ahead, sliced(ahead, MIB), 1).seconds == 10.0
