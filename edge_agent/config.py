@@ -16,7 +16,7 @@ from edge_agent.choice_config import ChoiceSection
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.group_config import GroupSection, check_group
 from edge_agent.placement_config import PlacementSection, check_workers
-from shared.bounds import MOST_SAMPLES_AHEAD
+from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
 from shared.config import (
     CheckpointsConfig,
@@ -88,7 +88,7 @@ class DataConfig(Section):
     """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
     a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it
     trains on all that it has."""
-    ahead: Annotated[int, Field(ge=0, le=MOST_SAMPLES_AHEAD)] = 2
+    ahead: Annotated[int, Field(ge=0, le=MOST_SAMPLES_AHEAD)] = SAMPLES_AHEAD
     """Steps whose samples and labels may leave before K lets them begin, so that no step waits for them. This device and the
     trainers that get them keep so many more batches in memory."""
     workers: NonNegativeInt = 0

@@ -17,8 +17,10 @@ MOST_BITS_PER_SECOND = 1e15
 """The fastest that a link may be said to be."""
 MOST_LABEL_TENSORS = 16
 """Greatest number of tensors that the labels of a batch may be."""
+SAMPLES_AHEAD = 2
+"""Number of steps whose samples leave before they begin, where nothing else is said."""
 MOST_SAMPLES_AHEAD = 8
-"""Greatest number of steps whose samples may leave before they begin."""
+"""Greatest number of such steps."""
 MOST_WORKERS = 16
 """Workers of one session: what crosses between them is looked at pair by pair."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shared.planning.cost import steady_seconds
-from shared.planning.tasks import Direction, StepTasks
+from shared.planning.tasks import Direction, Round, StepTasks
 
 _LONG_AGO = (-math.inf, 0.0)
 _Moment = tuple[float, float]
@@ -59,13 +59,14 @@ def step_cost(step: StepTasks) -> StepCost:
     for tasks in step.workers.values():
         for delivery in (each for task in tasks for each in task.deliveries):
             directions[delivery.direction] = directions.get(delivery.direction, 0.0) + delivery.carry_seconds
-    seconds, round_trip_seconds = max(_alone(step, *each) for each in step.rounds())
+    seconds, round_trip_seconds = max(_alone(step, each) for each in step.rounds())
     return StepCost(workers, directions, seconds - round_trip_seconds, round_trip_seconds, step.ahead)
 
 
-def _alone(step: StepTasks, beginner: str, first: int, last: int) -> _Moment:
-    """Return the time at which a worker has done its task `last` of a step of which it began task `first` at 0. All that
-    does not depend on that was ready long before."""
+def _alone(step: StepTasks, between: Round) -> _Moment:
+    """Return the time from a worker's beginning of one task to its end of another, as far as `ahead` + 1 steps take it. All
+    that does not depend on the first was ready long before."""
+    beginner, first, last, share = between
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
     ends: dict[tuple[str, int], _Moment] = {}
     carried = defaultdict[Direction, list[tuple[tuple[int, int, int], _Moment]]](list)
@@ -78,7 +79,8 @@ def _alone(step: StepTasks, beginner: str, first: int, last: int) -> _Moment:
                 begin = max([begun, *(ends[worker, before] for before in task.after), *arrivals[worker, index]])
                 ends[worker, index] = _later(begin, task.seconds)
                 if (worker, index) == (beginner, last):
-                    return ends[worker, index]
+                    seconds, travel_seconds = ends[worker, index]
+                    return share * seconds, share * travel_seconds
                 for each in task.deliveries:
                     moment = _later(begin, each.after_seconds)
                     if each.carry_seconds > 0.0:

@@ -113,7 +113,8 @@ def _of_tiers(profile: Profile, experiment: Experiment, where: str) -> Profile:
         )
         for index, block in enumerate(profile.blocks)
     ]
-    return _of_this_run(replace(profile, blocks=tuple(blocks)), experiment)
+    profile = replace(profile, blocks=tuple(blocks), samples_ahead=experiment.recipe.samples_ahead)
+    return _of_this_run(profile, experiment)
 
 
 def _of_this_run(profile: Profile, experiment: Experiment) -> Profile:

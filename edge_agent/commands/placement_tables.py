@@ -113,12 +113,12 @@ def _direction(transfer: Transfer) -> tuple[str, str]:
 
 def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
     """Tabulate the memory of each worker, in KiB."""
-    columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "in all")
+    columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "ahead", "in all")
     table = Table("worker", title=f"KiB that each worker holds at K = {staleness}")
     for column in columns:
         table.add_column(column, justify="right")
     for one in memory:
-        numbers = (one.weights, one.gradients, one.optimizer, one.activations, one.waiting, one.total)
+        numbers = (one.weights, one.gradients, one.optimizer, one.activations, one.waiting, one.ahead, one.total)
         table.add_row(one.worker, *(f"{number / 1024:,.1f}" for number in numbers))
     return table
 

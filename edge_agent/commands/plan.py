@@ -3,6 +3,7 @@
 Parse, call, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,11 +31,12 @@ from edge_agent.commands.plans.plan_options import (
 )
 from edge_agent.commands.schedules.options import GROUP
 from isthmus import importing
+from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.commands.options import one_of
 from shared.errors import PlanError
 from shared.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
 
-OF_TIERS_ALONE = {"batch", "inputs_to", "placement_out", "placements"}
+OF_TIERS_ALONE = {"ahead", "batch", "inputs_to", "placement_out", "placements"}
 OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something about three tiers."""
 
@@ -88,6 +90,15 @@ def plan(
             rich_help_panel=TIERS,
         ),
     ] = None,
+    ahead: Annotated[
+        int,
+        typer.Option(
+            help="Steps that raw samples and labels leave before their own, as with data.ahead.",
+            min=0,
+            max=MOST_SAMPLES_AHEAD,
+            rich_help_panel=TIERS,
+        ),
+    ] = SAMPLES_AHEAD,
     placements: Annotated[
         Path | None,
         typer.Option(help="Placements to cost in place of planning, a JSON object a line.", rich_help_panel=TIERS),
@@ -122,7 +133,7 @@ def plan(
         refuse_others(context, OF_TIERS, "says nothing about three tiers")
         permitted = frozenset(inputs_to or ())
         space = SearchSpace(parse_bits(bits), staleness or 0, allow_edge_only=allow_edge_only, inputs_to=permitted)
-        question = tiers_question(loaded, space, batch, inputs_to or ())
+        question = tiers_question(replace(loaded, samples_ahead=ahead), space, batch, inputs_to or ())
         if placements is not None and placement_out is not None:
             raise typer.BadParameter(
                 "--placements costs placements, and --placement-out writes a planned one; leave one out"

@@ -68,11 +68,13 @@ class Memory:
     """Bytes that the backward of one batch needs."""
     waiting: int
     """Bytes that are kept of up to K batches more, whose error gradients are still to come."""
+    ahead: int
+    """Bytes of samples and labels that are there before their step begins (`data.ahead`)."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.waiting
+        return self.weights + self.gradients + self.optimizer + self.activations + self.waiting + self.ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,12 @@ class PlacementReport:
 def report_on(workload: Workload) -> PlacementReport:
     """The placement of a workload, judged and counted. Raises ConfigError, DataError or ModelError for one that may not be."""
     placement, chain, model = placement_of(workload), workload.chain, workload.facts
-    everything, types = StepPlan(placement, model).crossings, CrossingTypes(chain, workload.recipe, placement)
+    plan, types = StepPlan(placement, model), CrossingTypes(chain, workload.recipe, placement)
     return PlacementReport(
         placement=placement,
         block_names=tuple(block.name for block in chain.blocks),
-        transfers=tuple(_transfer(workload, placement, types, one) for one in everything),
-        memory=tuple(_memory(workload, placement, model, worker) for worker in placement.workers),
+        transfers=tuple(_transfer(workload, placement, types, one) for one in plan.crossings),
+        memory=tuple(_memory(workload, plan, worker) for worker in placement.workers),
         visibility=tuple(
             _visibility(placement, model, worker, _kept(workload, placement, model, worker))
             for worker in placement.workers
@@ -146,8 +148,8 @@ def _of_rows(specs: FeatureSpecs, rows: Rows) -> FeatureSpecs:
     return tuple(replace(spec, shape=(rows.count, *spec.shape[1:])) for spec in specs)
 
 
-def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker: str) -> Memory:
-    chain, config = workload.chain, workload.config
+def _memory(workload: Workload, plan: StepPlan, worker: str) -> Memory:
+    placement, model, chain, config = plan.placement, plan.model, workload.chain, workload.config
     held = [chain.blocks[block] for block in held_blocks(placement, worker)]
     owned = [block for block in held if placement.owner(block.index) == worker]
     learnt = _bytes(_learnt(owned))
@@ -174,6 +176,19 @@ def _memory(workload: Workload, placement: Placement, model: ModelFacts, worker:
         optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned),
         activations=activations,
         waiting=placement.staleness * waiting,
+        ahead=plan.samples_ahead * _bytes_ahead(workload, plan, worker),
+    )
+
+
+def _bytes_ahead(workload: Workload, plan: StepPlan, worker: str) -> int:
+    """Count the bytes of the samples and labels of one batch that a worker has before their step begins."""
+    sources = [source.rows for source in plan.placement.sources if source.worker == worker]
+    samples = [one.rows for one in plan.sent_ahead if one.receiver == worker and one.cargo is Cargo.FEATURE]
+    labels = [one.rows for one in plan.sent_ahead if one.receiver == worker and one.cargo is Cargo.LABEL]
+    if any(one.sender == worker for one in plan.sent_ahead):  # a source takes a batch as a whole
+        samples, labels = samples + sources, labels + sources
+    return sum(specs_bytes(_of_rows(workload.chain.features[0], rows)) for rows in samples) + sum(
+        specs_bytes(_of_rows(workload.labels, rows)) for rows in labels
     )
 
 

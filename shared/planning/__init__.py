@@ -25,7 +25,7 @@ from shared.planning.families.tier_plans import TierPlan, TierPlanner
 from shared.planning.layout import Layout, feature_routes, layout_of, stacked
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
-from shared.planning.placement_simulator import PlacementRun, simulate_placement
+from shared.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
 from shared.planning.planners.accurate import accurate
 from shared.planning.planners.edge_only import edge_only
 from shared.planning.planners.fixed import fixed
@@ -138,6 +138,7 @@ __all__ = [
     "stacked",
     "stacked_loads",
     "steady_seconds",
+    "steady_step_seconds",
     "step_tasks",
     "with_batch_size",
 ]

@@ -28,19 +28,27 @@ class PlacementRun:
     """Seconds at which the last worker has done it."""
     ahead: int
     """Steps that may be under way beyond the oldest: K, or more if nothing can be stale."""
+    early: int = 0
+    """Steps by which samples leave before their own. The last so many steps have none beside them."""
 
     def seconds_per_step(self) -> float:
         """Return the seconds of a step with a full pipeline: without the first half of the run, and its last steps,
         which drain it.
 
-        PlanError for a run of less than 3 (K + 1) steps, or three times as many as may be under way.
+        PlanError for a run of less than 3 (K + 1) steps, or three times as many as may be under way; where samples leave
+        ahead, for one of less than some more.
         """
-        window = self.ahead + 1
-        last = len(self.done) - window - 1
-        counted = (last + 1) // 2 // window * window
+        window, alike = self.ahead + 1, _alike_after(self.ahead, self.early)
+        last = len(self.done) - window - self.early - 1
+        counted = (last + 1) // 2 // alike * alike
         if not counted:
-            raise PlanError(f"a run of {len(self.done)} steps never fills the pipeline; it needs {3 * window} at least")
+            raise PlanError(f"a run of {len(self.done)} steps never fills the pipeline; it needs {2 * alike + window + self.early} at least")
         return (self.done[last] - self.done[last - counted]) / counted
+
+
+def _alike_after(ahead: int, early: int) -> int:
+    """Return a number of steps after which a run repeats, whether K bounds it or the samples that leave ahead."""
+    return math.lcm(ahead + 1, ahead + 1 + early)
 
 
 def simulate_placement(
@@ -57,7 +65,8 @@ def simulate_placement(
     run. until: the time from which sources begin no more steps. They begin one at least.
     A worker first does a task that does not hold up others, such as an update; then another task than the last; and of
     several steps the newest, as `StepScheduler.next_work` says. A worker that has samples or runs blocks begins step t
-    when it has done step t - K - 1, but for weights of blocks that it needs later.
+    when it has done step t - K - 1, but for weights of blocks that it needs later. Samples and labels that leave ahead leave
+    some steps before that.
     """
     run = _Run(step, steps, traces or {}, begin, until)
     for _ in run.steps():
@@ -76,13 +85,14 @@ ROUNDING = 1e-9
 def steady_step_seconds(step: StepTasks) -> float:
     """Return the seconds of a step with a full pipeline.
 
-    The run ends as soon as each worker begins all its tasks of some steps, K + 1 or a few times as many, as late after those of
-    as many steps before: from then on everything repeats. Where that does not come, the mean counts, or what the busiest part
-    takes.
+    The run ends as soon as each worker begins all its tasks of some steps, as many as may be under way or a few times that, as
+    late after those of as many steps before: from then on everything repeats. Where that does not come, the mean counts, or
+    what the busiest part takes.
     """
-    window = step.ahead + 1
-    run = _Run(step, MOST_WINDOWS * window, {}, 0.0, math.inf)
-    periods = [_Period(window * times) for times in range(1, MOST_PERIODS + 1)]
+    window, fed = step.ahead + 1, step.ahead + 1 + step.early
+    run = _Run(step, max(MOST_WINDOWS * window, 2 * _alike_after(step.ahead, step.early) + fed), {}, 0.0, math.inf)
+    lengths = {each * times for each in (window, fed) for times in range(1, MOST_PERIODS + 1)}
+    periods = [_Period(length, step.early) for length in sorted(lengths)]
     for number in run.steps():
         for period in periods:
             if number >= period.steps and period.repeats(run.begun(number - period.steps), run.begun(number)):
@@ -93,8 +103,10 @@ def steady_step_seconds(step: StepTasks) -> float:
 class _Period:
     """A number of steps after which a run may repeat."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, early: int) -> None:
+        """early: steps that have begun in part beyond those that are compared."""
         self.steps = steps
+        self._enough = steps + early
         self.seconds = 0.0
         """Seconds that each task of a step began after the same of so many steps before."""
         self._alike = 0
@@ -109,7 +121,7 @@ class _Period:
             return False
         self._alike = self._alike + 1 if self._alike and abs(most - self.seconds) <= within else 1
         self.seconds = most
-        return self._alike == self.steps
+        return self._alike == self._enough
 
 
 def _busiest_seconds(step: StepTasks) -> float:
@@ -124,8 +136,9 @@ def _busiest_seconds(step: StepTasks) -> float:
 class _Worker:
     """The progress of one worker, and its next task."""
 
-    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int) -> None:
-        """until: the time from which it begins no more steps. window: K + 1, as `Task.behind` counts it."""
+    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int, early: int) -> None:
+        """until: the time from which it begins no more steps. window: K + 1, as `Task.behind` counts it. early: steps that
+        samples leave ahead."""
         self.tasks = tasks
         self.done = [0] * len(tasks)
         """Number of steps in which each task is done. The step of that number is its next."""
@@ -142,6 +155,8 @@ class _Worker:
         """Last task that took time."""
         self._steps, self._until = steps, until
         self._window = window
+        self._kept = (MOST_PERIODS + 2) * (window + early)
+        """Number of steps whose times are kept: some workers are ahead of others."""
         waiting = defaultdict[int, set[int]](set)
         for index, task in enumerate(tasks):
             for before in (index, *task.after, *task.behind):
@@ -185,7 +200,7 @@ class _Worker:
             self.look_at(other)
         if not self._left[step]:
             del self._left[step]
-            self.begun.pop(step - (MOST_PERIODS + 2) * self._window, None)  # some workers are ahead of others
+            self.begun.pop(step - self._kept, None)
             self.ended.append(now)
             for other in self._bounded:
                 self.look_at(other)
@@ -202,7 +217,7 @@ class _Worker:
         for come in self.arrived[index]:
             if come <= step:
                 return False
-        return self._is_new_enough(step, task.behind)
+        return self._is_new_enough(step - task.early, task.behind)
 
     def _is_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
         """Tell whether the tasks are done that one waits for of an earlier step, and all of the step before that."""
@@ -262,7 +277,7 @@ class _Run:
         window = step.ahead + 1
         self._step = step
         self._workers = {
-            name: _Worker(tasks, steps, until if name in step.sources else math.inf, window)
+            name: _Worker(tasks, steps, until if name in step.sources else math.inf, window, step.early)
             for name, tasks in step.workers.items()
         }
         self._to_ask = dict.fromkeys(self._workers.values(), True)
@@ -299,6 +314,7 @@ class _Run:
             tuple(map(max, zip(*(ended[source] for source in self._step.sources), strict=True))),
             tuple(map(max, zip(*ended.values(), strict=True))),
             self._step.ahead,
+            self._step.early,
         )
 
     def _begin_all(self) -> None:

@@ -54,6 +54,7 @@ def facts_of(profile: Profile) -> ModelFacts:
         tuple(BlockFacts(block.name, min_samples=least) for block, least in blocks),
         values=tuple(ValueFacts(index, (index,), returns=index > 0, raw=is_raw) for index, is_raw in enumerate(raw)),
         features=tuple((index,) for index in range(len(raw))),
+        samples_ahead=profile.samples_ahead,
     )
 
 

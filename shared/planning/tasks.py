@@ -6,6 +6,7 @@ for example the rows of a tensor, does not matter here.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shared.errors import PlanError
 from shared.placement import (
@@ -71,7 +72,9 @@ class Task:
     after: tuple[int, ...] = ()
     """This worker's tasks that are done before of the same step."""
     behind: tuple[int, ...] = ()
-    """This worker's tasks that are done before of step t - `ahead` - 1, and with them all of the step before that."""
+    """This worker's tasks that are done before of step t - `ahead` - 1 - `early`, and with them all of the step before that."""
+    early: int = 0
+    """Steps by which samples and labels leave before their step may begin."""
     urgency: int = 0
     """See `urgency_of_segment`."""
 
@@ -79,6 +82,16 @@ class Task:
     def takes_time(self) -> bool:
         """Tell whether it keeps the worker busy. A task that only notes the arrival of messages does not."""
         return self.seconds + self.tail_seconds > 0.0
+
+
+class Round(NamedTuple):
+    """A way from one task of a worker to another that has to be done of an earlier step before."""
+
+    worker: str
+    first: int
+    last: int
+    share: float
+    """Part of the way that `ahead` + 1 steps take at least: 1, or less where the first task is so much earlier."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +108,21 @@ class StepTasks:
     shared: tuple[frozenset[Direction], ...] = ()
     """Directions that lie on one segment of a network, one way. Together they carry one message at a time."""
 
-    def rounds(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each worker with a task, and another that has to be done of step t - `ahead` - 1 before: `ahead` + 1 steps
-        take no less than the way from the one to the other."""
+    @property
+    def early(self) -> int:
+        """Return the steps by which samples and labels leave before their step may begin; 0 where none do."""
+        return max(task.early for tasks in self.workers.values() for task in tasks)
+
+    def rounds(self) -> Iterator[Round]:
+        """Yield the ways by which a worker waits for itself."""
+        window = self.ahead + 1
         for worker, tasks in self.workers.items():
-            known = set[int]()
+            known = set[tuple[int, int]]()
             for index, task in enumerate(tasks):
-                for last in known.symmetric_difference({*known, *task.behind}):
-                    known.add(last)
-                    yield worker, index, last
+                for last in task.behind:
+                    if (task.early, last) not in known:
+                        known.add((task.early, last))
+                        yield Round(worker, index, last, window / (window + task.early))
 
 
 def step_tasks(
@@ -171,7 +190,7 @@ class _Writer:
     def tasks(self) -> dict[str, list[Task]]:
         programs = {worker: segments(self.plan.program(worker)) for worker in self.plan.placement.workers}
         divided = {
-            worker: ((sent_first, *rest) if sent_first else rest)
+            worker: (*self._leading(sent_first), *rest)
             for worker, (sent_first, rest) in programs.items()
             if sent_first or rest
         }
@@ -188,12 +207,21 @@ class _Writer:
             for worker, whole in divided.items()
         }
 
+    def _leading(self, sent_first: Program) -> tuple[Program, ...]:
+        """What a worker with samples does before it computes: sends that leave ahead, where there are any, and the others,
+        with which the step begins."""
+        plan = self.plan
+        ahead = tuple(one for one in sent_first if isinstance(one, Send) and one.crossing in plan.sent_ahead)
+        if not ahead or not plan.samples_ahead:
+            return (sent_first,) if sent_first else ()
+        return ahead, tuple(one for one in sent_first if one not in ahead)
+
     def _in_order(self, worker: str, tasks: list[Task], sent_first: Program, rest: tuple[Program, ...]) -> list[Task]:
         """The tasks of a worker with those that each waits for."""
-        order, shift = Order.of(rest), 1 if sent_first else 0
+        order, shift = Order.of(rest), len(tasks) - len(rest)
         found = tasks[:shift]
         for task, segment, after, behind in zip(tasks[shift:], rest, order.after, order.behind, strict=True):
-            begun = (0,) if sent_first and not after else ()
+            begun = (shift - 1,) if sent_first and not after else ()
             found.append(
                 replace(
                     task,
@@ -204,7 +232,10 @@ class _Writer:
             )
         if worker in self.plan.waited:
             cleared = self.plan.waited[worker] or order.ends
-            found[0] = replace(found[0], behind=tuple(one + shift for one in cleared) or (0,))
+            behind = tuple(one + shift for one in cleared) or (shift - 1,)
+            for leading in range(shift):
+                early = self.plan.samples_ahead if leading < shift - 1 else 0
+                found[leading] = replace(found[leading], after=tuple(range(leading)), behind=behind, early=early)
         return found
 
     def _task(self, worker: str, segment: Program, awaited: Mapping[Crossing, tuple[int, int]]) -> Task:
@@ -263,7 +294,8 @@ def _add_reports(
             report = Delivery((worker, source), None, ends[source] + 1, place, end.seconds, 0.0, 0.0, travel_seconds)
             workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))
         workers[source].append(Task(len(others), 0.0, 0.0, (), after=(ends[source],)))
-        workers[source][0] = replace(workers[source][0], behind=(ends[source] + 1,))
+        for leading in range(2 if workers[source][0].early else 1):
+            workers[source][leading] = replace(workers[source][leading], behind=(ends[source] + 1,))
 
 
 def _received(segment: Program) -> list[Crossing]:

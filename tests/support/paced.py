@@ -48,5 +48,10 @@ class Paced(WorkerThread):
 
 
 def paced(worker: str, step: StepTasks, sent_first: Program) -> Paced:
-    """Return a worker that takes as long as its tasks. sent_first: see `segments`; it is a task, too."""
-    return Paced([task.seconds for task in step.workers[worker][bool(sent_first) :]])
+    """Return a worker that takes as long as its tasks.
+
+    sent_first: see `segments`; it is a task, too, or two, where samples leave before their step begins.
+    """
+    tasks = step.workers.get(worker, ())
+    leading = (2 if tasks[0].early else 1) if sent_first else 0
+    return Paced([task.seconds for task in tasks[leading:]])

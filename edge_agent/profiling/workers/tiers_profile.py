@@ -101,7 +101,8 @@ async def _profile(
             await asyncio.to_thread(parts.save)
     document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
     if parts.done.message_seconds is None:
-        parts.add_message(await _message(experiment, parse_profile(document, str(out)), threads, repeats))
+        measured = replace(parse_profile(document, str(out)), samples_ahead=experiment.recipe.samples_ahead)
+        parts.add_message(await _message(experiment, measured, threads, repeats))
     document["message"] = [parts.done.message_seconds, 0.0]
     profile = parse_profile(document, str(out))
     text = json.dumps(document, indent=1)

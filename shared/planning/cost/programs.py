@@ -12,7 +12,7 @@ import numpy as np
 from shared.planning.cost.conditions import Conditions, Direction
 from shared.planning.cost.loads import Loads, Paths
 from shared.planning.measurements import Floats
-from shared.planning.tasks import StepTasks
+from shared.planning.tasks import Round, StepTasks
 
 
 def loads_of_step(step: StepTasks, names: Sequence[str], at: Conditions | None = None) -> Loads:
@@ -30,7 +30,7 @@ def loads_of_step(step: StepTasks, names: Sequence[str], at: Conditions | None =
             direction = places[each.direction[0]], places[each.direction[1]]
             bits[direction] = bits.get(direction, np.zeros(1)) + each.bits
     table, count = _Table(len(names), at), len(names)
-    found = table.joined(_ways_of(step, each, places, table) for each in step.rounds())
+    found = table.joined(each.share * _ways_of(step, each, places, table) for each in step.rounds())
     pairs = [(near, far) for near in range(count) for far in range(count) if near != far]
     return Loads(
         np.array([step.ahead]),
@@ -88,10 +88,9 @@ class _Table:
         return np.array(kept).reshape(-1, self.columns)
 
 
-def _ways_of(step: StepTasks, between: tuple[str, int, int], places: dict[str, int], table: _Table) -> Floats:
-    """Return the paths from one of a worker's tasks to another; see `StepTasks.rounds`. All that does not depend on the first
-    was ready long before."""
-    beginner, first, last = between
+def _ways_of(step: StepTasks, between: Round, places: dict[str, int], table: _Table) -> Floats:
+    """Return the paths from one of a worker's tasks to another. All that does not depend on the first was ready long before."""
+    beginner, first, last, _ = between
     left = {worker: deque(enumerate(tasks)) for worker, tasks in step.workers.items()}
     ends: dict[tuple[str, int], Floats] = {}
     carried = defaultdict[Direction, list[tuple[tuple[int, int, int], Floats]]](list)

@@ -38,6 +38,7 @@ class Bounds:
         costs = profile.by_samples
         assert costs is not None
         self.batch_size, self.blocks, self.staleness = profile.batch_size, len(profile), staleness
+        self.samples_ahead = profile.samples_ahead
         self.rates, self._half_trips = at.rates, np.maximum(at.trips, at.trips.T) / 2
         times = np.array(
             [
@@ -173,11 +174,13 @@ class _Rows:
 
     def bound(self) -> Floats:
         """Return the bound, shape (n,)."""
-        of, staleness = self._of, self._by.staleness
+        of, by = self._of, self._by
         # From a single trainer nothing comes back, so nothing can be stale.
         only_there = (of.before == 0) & (of.long_samples == 0)
-        ahead = np.where(only_there, max(staleness, AHEAD_WHERE_NOTHING_IS_STALE), staleness)
-        paths = reduce(np.maximum, self._paths()) / (ahead + 1)
+        ahead = np.where(only_there, max(by.staleness, AHEAD_WHERE_NOTHING_IS_STALE), by.staleness)
+        # Raw samples may leave before their step begins, and features may not.
+        fed = np.where(of.before == 0, np.maximum(ahead, by.staleness + by.samples_ahead), ahead)
+        paths = reduce(np.maximum, self._paths((ahead + 1) / (fed + 1))) / (ahead + 1)
         return reduce(np.maximum, [*self._busy(), *self._carrying(), paths])
 
     def _feature(self, sender: Ints, receiver: Ints, at: Ints, rows: Ints, *, raw: Bools) -> _Sent:
@@ -265,8 +268,11 @@ class _Rows:
                 begun[role] = np.where(together, np.maximum(begun[role], carried), begun[role])
         return {role: begun[role] + each.total for role, each in self._inputs.items()}
 
-    def _paths(self) -> Iterator[Floats]:
-        """Yield the seconds from a worker's beginning of something to its next beginning of the same."""
+    def _paths(self, fed: Floats) -> Iterator[Floats]:
+        """Yield the seconds from a worker's beginning of something to its next beginning of the same.
+
+        fed: the part that counts of a way that begins with the device's sends.
+        """
         of, by, forward, backward = self._of, self._by, self._forward, self._backward
         out = {role: each.total for role, each in self._outputs.items()}
         answer = {role: each.total for role, each in self._answers.items()}
@@ -313,7 +319,7 @@ class _Rows:
                 -np.inf,
             ),
         ]
-        yield device + np.maximum(0.0, reduce(np.maximum, turned))
+        yield fed * (device + np.maximum(0.0, reduce(np.maximum, turned)))
 
         # A forward pass of block p waits for its new weights, and so for the parts of all.
         update = by.update(of.original, of.before, np.minimum(of.before + 1, self._ends))

@@ -36,6 +36,11 @@ def reported(*more, experiment=("cnn", "sgd")):
     return report_on(workload(*more, experiment=experiment))
 
 
+def memory_without_samples_ahead(report):
+    memory = of(report, "edge")[0]
+    return memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.waiting
+
+
 def of(report, worker):
     """Return a worker's memory, and the data that it sees."""
     return next(one for one in report.memory if one.worker == worker), next(
@@ -127,6 +132,25 @@ def test_with_stashing_activations_and_weights_wait_in_memory():
         "deployment.backward=replay", "deployment.backward=stash"))  # fmt: skip
     assert stashed.waiting == 2 * (stashed.activations + stashed.gradients)
     assert (replayed.activations, replayed.weights) == (stashed.activations, stashed.weights)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_samples_that_leave_before_their_step_are_in_memory_at_both_ends(tmp_path, ahead):
+    chosen = Workload(edge_config(*flags("cnn", "adam"), *shared(tmp_path), f"data.ahead={ahead}"))
+    report, shapes = report_on(chosen), (chosen.chain.features[0], chosen.labels)
+    inputs, labels = (sum(spec.bytes for spec in specs) for specs in shapes)
+    sent = [one for one in report.transfers if one.crossing.cargo is Cargo.FEATURE and one.crossing.sender == "edge"]
+    labelled = [one for one in report.transfers if one.crossing.cargo is Cargo.LABEL]
+    assert of(report, "edge")[0].ahead == ahead * (inputs + labels)
+    for trainer in ("near", "far"):
+        came = [one for one in (*sent, *labelled) if one.crossing.receiver == trainer]
+        assert of(report, trainer)[0].ahead == ahead * sum(one.bytes for one in came), trainer
+    assert of(report, "edge")[0].total == memory_without_samples_ahead(report) + ahead * (inputs + labels)
+
+
+def test_nothing_is_ahead_of_features_and_labels_that_stay():
+    stay = ('placement.edge=["0:1", "3:"]', "placement.near=1:2", "placement.far=2:3", 'placement.labels="edge"')
+    assert {one.ahead for one in reported(TWO, *stay).memory} == {0}
 
 
 def test_a_stage_below_which_nothing_learns_keeps_nothing():

@@ -1,6 +1,7 @@
 """The best division among three tiers: no bound is above a cost, and no division is better than the one that is found."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ from shared.planning.profile_operations import coded, facts_of
 from tests.support.planning.tiers import NAMES, tiers_document
 
 
-def question_of(seed: int, blocks: int = 5, batch_size: int = 12, staleness: int = 0) -> Question:
+def question_of(seed: int, blocks: int = 5, batch_size: int = 12, staleness: int = 0, ahead: int = 0) -> Question:
     draw = random.Random(seed)
     bits = draw.choice(((32,), (8, 32)))
     profile = parse_profile(tiers_document(blocks, batch_size, seed, codecs=len(bits) > 1), "tiers")
     inputs_to = frozenset(draw.choice(((), ("gpu",), NAMES[1:])))
-    return Question(profile, SearchSpace(bits, staleness, inputs_to=inputs_to))
+    return Question(replace(profile, samples_ahead=ahead), SearchSpace(bits, staleness, inputs_to=inputs_to))
 
 
 class Costs:
@@ -45,7 +46,7 @@ class Costs:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_bound_is_above_the_simulated_step(seed):
-    costs = Costs(question_of(seed, staleness=seed % 3))
+    costs = Costs(question_of(seed, staleness=seed % 3, ahead=2 * (seed % 2)))
     for row in np.random.default_rng(seed).choice(costs.every.rows, 25, replace=False):
         assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
 
@@ -53,7 +54,7 @@ def test_no_bound_is_above_the_simulated_step(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 130))
 def test_no_bound_is_above_the_simulated_step_in_many_divisions(seed):
-    costs = Costs(question_of(seed, staleness=seed % 3))
+    costs = Costs(question_of(seed, staleness=seed % 3, ahead=seed % 4))
     for row in np.random.default_rng(seed).choice(costs.every.rows, 150, replace=False):
         assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
 
@@ -72,7 +73,7 @@ def test_the_best_is_the_best_of_all(seed):
 @pytest.mark.parametrize("seed", range(200))
 def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
     """Divisions whose bound, which is never above the cost, is above the best are counted without being simulated."""
-    question = question_of(seed)
+    question = question_of(seed, ahead=2 * (seed % 2))
     costs = Costs(question)
     found = tiers.search(question, costs.at)
     rows = np.flatnonzero(costs.bounds <= found.seconds * (1 + 1e-9))
