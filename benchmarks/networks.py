@@ -198,6 +198,10 @@ PACE = "ISTHMUS_BENCHMARK_PACE"
 It may change while the process runs."""
 
 
+WORKER = "ISTHMUS_BENCHMARK_WORKER"
+"""The variable that names the worker of a process, for blocks that take other times on each."""
+
+
 def sleep_at_pace(seconds: float) -> None:
     """Sleep for so long as this device is slow."""
     file = os.environ.get(PACE)
@@ -220,7 +224,7 @@ class Work(nn.Module):
         """The value itself."""
         if not self.training:
             return value
-        worked: Tensor = _Identity.apply(value, self._work, *self._amounts)  # type: ignore[no-untyped-call]
+        worked: Tensor = Priced.apply(value, self._work, *self._amounts)  # type: ignore[no-untyped-call]
         return worked
 
 
@@ -252,15 +256,19 @@ def multiply(count: float) -> None:
         torch.mm(_matrix, _matrix, out=product)
 
 
-class _Identity(torch.autograd.Function):
+class Priced(torch.autograd.Function):
+    """The identity of a tensor, whose forward and backward do some work."""
+
     @staticmethod
     def forward(ctx: Any, value: Tensor, work: Any, forward_amount: float, backward_amount: float) -> Tensor:
+        """Do the work of the forward."""
         ctx.work, ctx.backward_amount = work, backward_amount
         work(forward_amount)
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Do the work of the backward."""
         ctx.work(ctx.backward_amount)
         return gradients[0], None, None, None
 

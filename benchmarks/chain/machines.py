@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.net import Mesh, meshed_namespaces, slowed_device
-from benchmarks.networks import PACE
+from benchmarks.networks import PACE, WORKER
 from benchmarks.support.live import LiveRun
 from benchmarks.support.processes import trainer_process
 from shared.placement import AGENT
@@ -42,11 +42,21 @@ def machines(folder: Path, names: Sequence[str], shares: Mapping[str, float] | N
 
     shares: of a core, by name, where blocks compute; None where they sleep, at pace 1.
     """
+    with meshed_namespaces("chain", names) as mesh, started(folder, mesh, shares) as running:
+        yield running
+
+
+@contextmanager
+def started(
+    folder: Path, mesh: Mesh, shares: Mapping[str, float] | None = None, trainer_flags: Sequence[str] = ()
+) -> Iterator[Machines]:
+    """Start the trainers on machines, of which the first is the agent's. shares: see `machines`."""
+    names = list(mesh.machines)
     with ExitStack() as stack:
-        mesh = stack.enter_context(meshed_namespaces("chain", names))
         wrappers = {}
         for name in names:
-            inside = mesh.machines[name].command(["env", f"{PACE}={_write_pace(folder, name, 1.0)}"])
+            variables = f"{PACE}={_write_pace(folder, name, 1.0)}", f"{WORKER}={name}"
+            inside = mesh.machines[name].command(["env", *variables])
             device = None if shares is None else stack.enter_context(slowed_device(shares[name]))
             wrappers[name] = inside if device is None else device.command(inside)
         allowed = ", ".join(f'"{mesh.machines[name].address}:*"' for name in names[1:])
@@ -54,6 +64,7 @@ def machines(folder: Path, names: Sequence[str], shares: Mapping[str, float] | N
             name: stack.enter_context(
                 trainer_process(
                     *PROCESS_FLAGS,
+                    *trainer_flags,
                     f"peers.allowed=[{allowed}]",
                     wrapper=wrappers[name],
                     listen=f"{mesh.machines[name].address}:0",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from benchmarks.net.namespaces import Namespace, join, join_by_relay, made_namespaces
 from benchmarks.net.shaping import LinkEnd
@@ -36,14 +36,19 @@ class Mesh:
 
 @contextmanager
 def meshed_namespaces(
-    name_prefix: str, names: Sequence[str], delays: Mapping[tuple[str, str], float] | None = None
+    name_prefix: str,
+    names: Sequence[str],
+    delays: Mapping[tuple[str, str], float] | None = None,
+    *,
+    in_a_line: bool = False,
 ) -> Iterator[Mesh]:
     """Make machines of these names, short ones, and remove them with every process in them when the context ends.
 
-    delays: round trips in seconds of some of the links, named in this order. No link is shaped yet. Each machine has one
-    address for all its links. Raises LinkError as `linked_namespaces`.
+    delays: round trips in seconds of some of the links, named in this order. in_a_line: links each machine to the next alone,
+    and those between two others forward what these send each other. No link is shaped yet. Each machine has one address for
+    all its links. Raises LinkError as `linked_namespaces`.
     """
-    addresses, links = _addresses(names), list(combinations(names, 2))
+    addresses, links = _addresses(names), list(pairwise(names) if in_a_line else combinations(names, 2))
     with made_namespaces(name_prefix, addresses, Namespace) as (machines, stack):
         for number, (one, other) in enumerate(links):
             if seconds := (delays or {}).get((one, other)):
@@ -56,6 +61,14 @@ def meshed_namespaces(
             for here, there in ((one, other), (other, one)):
                 machines[here].name_device(_device(there), 32)
                 machines[here].attach(_device(there), f"{addresses[there]}/32")
+        if in_a_line:
+            for name, machine in machines.items():
+                machine.forward()
+                for other in names:
+                    step = names.index(other) - names.index(name)
+                    if abs(step) > 1:
+                        next_one = names[names.index(name) + (1 if step > 0 else -1)]
+                        machine.route(f"{addresses[other]}/32", addresses[next_one], _device(next_one))
         yield Mesh(machines, links)
 
 

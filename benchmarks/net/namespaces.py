@@ -67,6 +67,15 @@ class Namespace:
         # The machine's default may be bbr, which misjudges a shaped link; the route goes when the device goes down.
         run_tool("ip", "-n", self.name, "route", "replace", network, "dev", device, "congctl", "cubic")
 
+    def route(self, network: str, gateway: str, device: str) -> None:
+        """Reach a network through another machine."""
+        via = ("via", gateway, "dev", device, "onlink")
+        run_tool("ip", "-n", self.name, "route", "replace", network, *via, "congctl", "cubic")
+
+    def forward(self) -> None:
+        """Hand on what others send each other through this machine."""
+        run_tool(*self.command(["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))
+
     def remove(self) -> None:
         """End what runs inside, our children first, then the namespace itself; nothing is done when there is none."""
         self._children.stop()

@@ -1,20 +1,25 @@
-"""Three tiers by the models: `python -m benchmarks.tiers [CASE ...]`.
+"""Three tiers by the models: `python -m benchmarks.tiers [CASE ...]`; `run` and `links` measure (see their --help).
 
 simulate: the tables of paper 004 for LeNet-5 and AlexNet at stated speeds, and its largest gains. cores: AlexNet with 1 to 4
 cores at the edge server (Fig. 11). planners: how long planning takes for a deep model and large batches.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.net import LinkError
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
+from benchmarks.tiers.links import links
 from benchmarks.tiers.planners import paces, paces_table
+from benchmarks.tiers.run import run
 from benchmarks.tiers.simulate import SPEEDS, cores, cores_table, gain_of, gains_table, rows_of, table_of
+from shared.errors import IsthmusError
 
 Result = tuple[Sequence[Table], object]
 """Tables, and the same as JSON has it."""
@@ -41,10 +46,18 @@ def planners() -> Result:
 
 
 CASES: dict[str, Callable[[], Result]] = {"simulate": networks, "cores": more_cores, "planners": planners}
+MEASURING: dict[str, Callable[[Sequence[str]], None]] = {"run": run, "links": links}
+"""Commands that measure: they need root."""
 
 
 def main() -> None:
     """Run the cases and print their tables."""
+    if (command := MEASURING.get(next(iter(sys.argv[1:]), ""))) is not None:
+        try:
+            command(sys.argv[2:])
+        except (IsthmusError, LinkError) as error:
+            sys.exit(f"{error}")
+        return
     parser = benchmark_parser("tiers", __doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
     arguments = parser.parse_args()

@@ -42,7 +42,8 @@ class PlacementRun:
         last = len(self.done) - window - self.early - 1
         counted = (last + 1) // 2 // alike * alike
         if not counted:
-            raise PlanError(f"a run of {len(self.done)} steps never fills the pipeline; it needs {2 * alike + window + self.early} at least")
+            needed = 2 * alike + window + self.early
+            raise PlanError(f"a run of {len(self.done)} steps never fills the pipeline; it needs {needed} at least")
         return (self.done[last] - self.done[last - counted]) / counted
 
 

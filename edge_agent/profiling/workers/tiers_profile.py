@@ -7,6 +7,7 @@ import asyncio
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 

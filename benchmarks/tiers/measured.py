@@ -1,0 +1,157 @@
+"""Steps of placements of three tiers as they are measured: three processes, whose blocks sleep, on three machines in a line.
+
+The device's traffic to the cloud goes through the edge server's machine. Needs root.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chain.machines import Machines, started
+from benchmarks.chain.pace import seconds_per_step
+from benchmarks.net import meshed_namespaces
+from benchmarks.support.report import Spread
+from benchmarks.tiers.sleeping import flags_of
+from shared.errors import PlanError
+from shared.placement import AGENT, Placement, document_of
+from shared.planning import Profile, Question, SearchSpace, TierPlanner
+
+PAYLOAD = 0.956
+"""Share of a rate that TCP's headers leave."""
+SECONDS, WARM_UP_STEPS = 10.0, 6
+ALIKE = 0.02
+"""Relative difference within which a rate or a trip is another."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The step of a placement, measured and predicted."""
+
+    seconds: Spread
+    """Seconds of a step."""
+    predicted: float
+    """Seconds in the simulator."""
+    eq12: float | None
+    """Seconds in phases; None where the placement is no division among three roles."""
+
+    @property
+    def error(self) -> float:
+        """Relative error of the prediction."""
+        return self.predicted / self.seconds.median - 1.0
+
+    @property
+    def eq12_error(self) -> float | None:
+        """Relative error of the seconds in phases."""
+        return None if self.eq12 is None else self.eq12 / self.seconds.median - 1.0
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Measured":
+        """Return what `document` has made."""
+        spread = Spread(document["seconds_per_step"], *document["quartiles"])
+        return cls(spread, document["predicted_seconds"], document["eq12_seconds"])
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return {
+            "seconds_per_step": self.seconds.median,
+            "quartiles": [self.seconds.lower_quartile, self.seconds.upper_quartile],
+            "predicted_seconds": self.predicted,
+            "eq12_seconds": self.eq12,
+            "error": self.error,
+            "eq12_error": self.eq12_error,
+        }
+
+
+def planner_of(profile: Profile, staleness: int = 0, inputs_to: Sequence[str] | None = None) -> TierPlanner:
+    """Return the planners of a profile. inputs_to: the trainers that may have raw samples, all where None."""
+    permitted = profile.names[1:] if inputs_to is None else inputs_to
+    return TierPlanner(Question(profile, SearchSpace((32,), staleness, inputs_to=frozenset(permitted))))
+
+
+def check_line(profile: Profile) -> None:
+    """Refuse a profile of other links than those of machines in a line. Raises PlanError."""
+    device, near, far = profile.names
+    if device != AGENT:
+        raise PlanError(
+            f"the first worker of the profile is {device!r}; it must be {AGENT!r}, as a run calls the device"
+        )
+    first, second, through = profile.rates(device, near), profile.rates(near, far), profile.rates(device, far)
+    expected = {
+        "up": (through.uplink, min(first.uplink, second.uplink)),
+        "down": (through.downlink, min(first.downlink, second.downlink)),
+        "round_trip_seconds": (
+            through.round_trip_seconds,
+            first.round_trip_seconds + second.round_trip_seconds,
+        ),
+    }
+    for key, (given, right) in expected.items():
+        if not math.isclose(given, right, rel_tol=ALIKE):
+            raise PlanError(
+                f"the profile has {key} {given:g} between {device} and {far}; through {near} it is {right:g}"
+            )
+    segments = [{frozenset(hop) for hop in hops} for hops in profile.shared_segments]
+    for link in ((device, near), (near, far)):
+        if not any({frozenset(link), frozenset((device, far))} <= segment for segment in segments):
+            raise PlanError(
+                f"the links {device}-{far} and {link[0]}-{link[1]} share no segment in the profile; what the device and {far} "
+                f"send each other goes over the link {link[0]}-{link[1]}, too"
+            )
+
+
+class Bench:
+    """The machines of a profile."""
+
+    def __init__(self, profile: Profile, machines: Machines) -> None:
+        self.profile, self._machines = profile, machines
+        self._runs = 0
+
+    def stretches(self, placement: Placement, seconds: float = SECONDS) -> list[float]:
+        """Return the seconds per step of each stretch of a run."""
+        self._runs += 1
+        path = self._machines.folder / f"placement-{self._runs}.json"
+        path.write_text(json.dumps(document_of(placement)))
+        trainers = json.dumps(list(self.profile.names[1:]))
+        run = self._machines.train(
+            [
+                *flags_of(self.profile),
+                f'placement.file="{path}"',
+                f"deployment.staleness={placement.staleness}",
+                f"privacy={{inputs_to={trainers}, gradients_to={trainers}}}",
+            ]
+        )
+        window = placement.staleness + 1
+        stretch = math.lcm(window, window + self.profile.samples_ahead)
+        try:
+            run.steps(WARM_UP_STEPS + window)
+            run.watch(seconds)
+            return seconds_per_step(run.steps(stretch)[WARM_UP_STEPS + window :], stretch)
+        finally:
+            run.stop()
+
+    def measured(self, placement: Placement, stretches: Sequence[float]) -> Measured:
+        """Put what was measured beside what is predicted."""
+        found = planner_of(self.profile, placement.staleness).cost(placement)
+        return Measured(Spread.of(stretches), found.seconds_per_step, found.eq12_seconds)
+
+
+@contextmanager
+def bench(folder: Path, profile: Profile) -> Iterator[Bench]:
+    """Make the machines of a profile, with its rates and trips. Raises PlanError where it has other links than a line, and
+    LinkError where no machines can be made."""
+    check_line(profile)
+    hops = list(pairwise(profile.names))
+    trips = {hop: profile.rates(*hop).round_trip_seconds for hop in hops}
+    with (
+        meshed_namespaces("tiers", profile.names, trips, in_a_line=True) as mesh,
+        started(folder, mesh, trainer_flags=("server.accept_inputs=true",)) as machines,
+    ):
+        for near, far in hops:
+            rates = profile.rates(near, far)
+            mesh.ends[near, far].shape(rates.uplink / PAYLOAD)
+            mesh.ends[far, near].shape(rates.downlink / PAYLOAD)
+        yield Bench(profile, machines)

@@ -1,0 +1,168 @@
+"""Blocks that sleep as a profile says, the profiles that can be measured so, and what is made of measurements."""
+
+import json
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from benchmarks.networks import WORKER
+from benchmarks.support.report import Spread
+from benchmarks.tiers import sleeping
+from benchmarks.tiers.fewer import best_of_fewer
+from benchmarks.tiers.links import (
+    BATCH,
+    FEWER,
+    ONE_BEHIND,
+    SETTINGS,
+    Setting,
+    Tried,
+    errors_table,
+    gains_table,
+    halves,
+    halves_profile,
+    kept_in,
+    overlap_table,
+    placements_of,
+    profile_of,
+)
+from benchmarks.tiers.measured import Measured, check_line, planner_of
+from benchmarks.tiers.sleeping import RandomVectors, flags_of, sleeping_blocks
+from edge_agent.config import EdgeConfig
+from shared.config import load_config
+from shared.errors import PlanError
+from shared.placement import check_size
+from shared.planner_names import BEST
+from shared.planning import MeasuredLink
+from tests.unit.shared.planning.tiers.test_tiers_search import Costs, question_of
+
+SMALL = profile_of((0.002, 0.001, 0.001), 40.0, 10.0, (24, 8, 32, 8), (20, 40, 4))
+
+
+def texts(table):
+    """Return the cells of a table by row."""
+    return list(zip(*(list(column.cells) for column in table.columns), strict=True))
+
+
+def measured(seconds, predicted, eq12=None):
+    return Measured(Spread(seconds, seconds, seconds), predicted, eq12)
+
+
+@pytest.mark.parametrize(("worker", "expected"), [("edge", (0.008, 0.016)), ("near", (0.004, 0.008)), ("", (0.0, 0.0))])
+def test_a_block_sleeps_by_its_worker_and_its_samples(monkeypatch, worker, expected):
+    lines = {
+        name: {"forward": [[0.0, each]], "backward": [[0.0, 2 * each]]}
+        for name, each in (("edge", 2e-3), ("near", 1e-3))
+    }
+    monkeypatch.setenv(WORKER, worker)
+    slept = []
+    with patch.object(sleeping, "sleep_at_pace", slept.append):
+        chain = sleeping_blocks([3], [5], lines)
+        chain(torch.ones(4, 2)).sum().backward()
+        assert slept == pytest.approx(expected)
+        chain.eval()(torch.ones(4, 2))
+    assert len(slept) == 2, "judging takes no time"
+
+
+def test_the_model_has_the_features_and_the_weights_of_the_profile(monkeypatch):
+    monkeypatch.delenv(WORKER, raising=False)
+    config = load_config(EdgeConfig, None, flags_of(SMALL), environ={})
+    chain, feature = sleeping_blocks(**config.model.kwargs), torch.ones(2, 6)
+    assert config.data.ahead == SMALL.samples_ahead
+    for block, floats, weights in zip(chain, (2, 8, 2), (5, 10, 1), strict=True):
+        feature = block(feature)
+        assert feature.shape == (2, floats)
+        assert sum(weight.numel() for weight in block.parameters()) == weights
+    feature.sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in chain.parameters())
+    data = RandomVectors(**config.data.train.kwargs)
+    assert (len(data), data[0][0].shape) == (BATCH * 10_000, (6,))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_of_machines_in_a_line(name):
+    check_line(SETTINGS[name].profile())
+
+
+def test_a_profile_of_other_links_than_a_line_is_refused():
+    link = SMALL.links["edge", "gpu"]
+    for changed, key in (
+        (link._replace(uplink=2 * link.uplink), "up 2e"),
+        (link._replace(downlink=0.5 * link.downlink), "down 5e"),
+        (link._replace(round_trip_seconds=0.001), "round_trip_seconds 0.001"),
+    ):
+        assert isinstance(changed, MeasuredLink)
+        with pytest.raises(PlanError, match=f"the profile has {key}.* between edge and gpu; through near it is"):
+            check_line(SMALL.with_links({("edge", "gpu"): changed}))
+    with pytest.raises(PlanError, match="edge-gpu and near-gpu share no segment"):
+        check_line(replace(SMALL, shared_segments=SMALL.shared_segments[:1]))
+    with pytest.raises(PlanError, match="the first worker of the profile is 'device'; it must be 'edge'"):
+        check_line(SMALL.named(("device", "near", "gpu")))
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_the_best_of_fewer_workers_is_the_best_of_those_that_leave_one_out(seed):
+    question = question_of(seed, blocks=3, batch_size=4)
+    question = replace(question, space=replace(question.space, bits=(32,)))
+    costs = Costs(question)
+    seconds = []
+    for row in range(costs.every.rows):
+        division = costs.every.division(row, question.profile.names)
+        computing = {division.original, *(["edge"] if division.before else [])}
+        computing |= {division.short} if division.short_samples else set()
+        computing |= {division.long} if division.long_samples else set()
+        if len(computing) < 3:
+            seconds.append(costs.seconds(row))
+    assert best_of_fewer(question.profile, question.space.inputs_to).seconds == min(seconds)
+
+
+def test_what_is_tried_in_a_setting_is_tried_once_and_begins_with_the_best():
+    setting = Setting("", (0.002, 0.001, 0.0005), 40.0, 20.0)
+    tried = placements_of(setting)
+    assert len(set(map(repr, tried.values()))) == len(tried)
+    seconds = {
+        name: planner_of(setting.profile(), each.staleness).cost(each).seconds_per_step for name, each in tried.items()
+    }
+    assert seconds[BEST] == min(seconds[name] for name in tried if name != ONE_BEHIND)
+
+
+@pytest.mark.parametrize("ways", [1.0, 2.0])
+def test_the_exchange_takes_as_long_as_computing(ways):
+    profile = halves_profile(ways)
+    placement = halves(len(profile))
+    check_size(placement)
+    found = planner_of(profile).cost(placement)
+    (exchange,) = {link: both for link, both in found.link_seconds.items() if both[1]}.values()
+    assert exchange[1] * ways == pytest.approx(found.worker_seconds["edge"], rel=0.2)
+
+
+def test_measurements_are_kept_and_read_again(tmp_path):
+    one = Tried("stay", BEST, Measured(Spread(1.0, 0.9, 1.1), 1.05, None))
+    path = tmp_path / "kept.jsonl"
+    assert kept_in(path) == []
+    path.write_text(json.dumps(one.document()) + "\n")
+    assert kept_in(path) == [one]
+
+
+def test_goals_that_are_missed_are_said_to_be():
+    good, bad = Tried("stay", BEST, measured(1.0, 1.04, 2.0)), Tried("stay", FEWER, measured(1.0, 1.2))
+    assert texts(errors_table([good]))[0] == ("simulator", "1", "4.0%", "4.0%", "")
+    assert texts(errors_table([good, bad]))[0][-1] == "MISSED"
+    assert texts(errors_table([good, bad]))[1][:3] == ("Eq. 12", "1", "100.0%")
+    assert texts(overlap_table([Tried("overlap", "each way", measured(1.0, 0.95))]))[0][-1] == ""
+    assert texts(overlap_table([Tried("overlap", "each way", measured(1.0, 0.9))]))[0][-1] == "MISSED"
+
+
+@pytest.mark.parametrize(
+    ("best", "fewer", "verdict"),
+    [
+        ((0.8, 0.8), (1.0, 1.0), ""),
+        ((0.92, 0.8), (1.0, 1.0), "MISSED"),
+        ((1.04, 0.95), (1.0, 1.0), ""),
+        ((1.06, 0.95), (1.0, 1.0), "MISSED"),
+    ],
+)
+def test_three_beat_two_by_what_is_predicted_or_are_near_the_best(best, fewer, verdict):
+    tried = [Tried("stay", BEST, measured(*best)), Tried("stay", FEWER, measured(*fewer))]
+    assert texts(gains_table(tried))[0][-1] == verdict
