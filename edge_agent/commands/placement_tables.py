@@ -114,7 +114,8 @@ def _direction(transfer: Transfer) -> tuple[str, str]:
 def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
     """Tabulate the memory of each worker, in KiB."""
     columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "ahead", "in all")
-    table = Table("worker", title=f"KiB that each worker holds at K = {staleness}")
+    narrow = (0, 1, 0, 0)  # all columns fit into 80 characters
+    table = Table("worker", title=f"KiB that each worker holds at K = {staleness}", padding=narrow)
     for column in columns:
         table.add_column(column, justify="right")
     for one in memory:

@@ -139,11 +139,11 @@ def test_samples_that_leave_before_their_step_are_in_memory_at_both_ends(tmp_pat
     chosen = Workload(edge_config(*flags("cnn", "adam"), *shared(tmp_path), f"data.ahead={ahead}"))
     report, shapes = report_on(chosen), (chosen.chain.features[0], chosen.labels)
     inputs, labels = (sum(spec.bytes for spec in specs) for specs in shapes)
-    sent = [one for one in report.transfers if one.crossing.cargo is Cargo.FEATURE and one.crossing.sender == "edge"]
+    raw = [one for one in report.transfers if one.crossing.cargo is Cargo.FEATURE and one.crossing.index == 0]
     labelled = [one for one in report.transfers if one.crossing.cargo is Cargo.LABEL]
     assert of(report, "edge")[0].ahead == ahead * (inputs + labels)
     for trainer in ("near", "far"):
-        came = [one for one in (*sent, *labelled) if one.crossing.receiver == trainer]
+        came = [one for one in (*raw, *labelled) if one.crossing.receiver == trainer]
         assert of(report, trainer)[0].ahead == ahead * sum(one.bytes for one in came), trainer
     assert of(report, "edge")[0].total == memory_without_samples_ahead(report) + ahead * (inputs + labels)
 
