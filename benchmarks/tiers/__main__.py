@@ -4,9 +4,11 @@ simulate: the tables of paper 004 for LeNet-5 and AlexNet at stated speeds, and 
 cores at the edge server (Fig. 11). planners: how long planning takes for a deep model and large batches.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -15,10 +17,13 @@ from benchmarks.net import LinkError
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
+from benchmarks.tiers.links import CASES as LINK_CASES
 from benchmarks.tiers.links import links
+from benchmarks.tiers.measured import SECONDS
 from benchmarks.tiers.planners import paces, paces_table
 from benchmarks.tiers.run import run
 from benchmarks.tiers.simulate import SPEEDS, cores, cores_table, gain_of, gains_table, rows_of, table_of
+from shared.bounds import SAMPLES_AHEAD
 from shared.errors import IsthmusError
 
 Result = tuple[Sequence[Table], object]
@@ -46,15 +51,43 @@ def planners() -> Result:
 
 
 CASES: dict[str, Callable[[], Result]] = {"simulate": networks, "cores": more_cores, "planners": planners}
-MEASURING: dict[str, Callable[[Sequence[str]], None]] = {"run": run, "links": links}
+
+
+def measuring(name: str, given: Sequence[str]) -> None:
+    """Run a command that measures. Raises as it does."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.tiers {name}", description=MEASURING[name].__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="how long each is measured (default: %(default)g)"
+    )
+    if name == "run":
+        parser.add_argument("--profile", type=Path, required=True, help="profile of three tiers (isthmus.tiers/v1)")
+        parser.add_argument(
+            "--placements", type=Path, required=True, help="placements (isthmus.placement/v1), one a line"
+        )
+        parser.add_argument("--staleness", type=int, default=0, help="K of placements that name none (default: 0)")
+        parser.add_argument("--ahead", type=int, default=SAMPLES_AHEAD, help="as data.ahead (default: %(default)s)")
+        parser.add_argument("--json", action="store_true", help="print a JSON object a line")
+    else:
+        parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(LINK_CASES)} (default: all)")
+        parser.add_argument("--repeats", type=int, default=1, help="how often each is (default: %(default)s)")
+        parser.add_argument(
+            "--keep", type=Path, help="a file to which rows are added, and whose rows the tables have, too"
+        )
+    arguments = parser.parse_args(given)
+    if name == "links" and (unknown := [each for each in arguments.cases if each not in LINK_CASES]):
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(LINK_CASES)}")
+    MEASURING[name](arguments)
+
+
+MEASURING: dict[str, Callable[[argparse.Namespace], None]] = {"run": run, "links": links}
 """Commands that measure: they need root."""
 
 
 def main() -> None:
     """Run the cases and print their tables."""
-    if (command := MEASURING.get(next(iter(sys.argv[1:]), ""))) is not None:
+    if sys.argv[1:] and sys.argv[1] in MEASURING:
         try:
-            command(sys.argv[2:])
+            measuring(sys.argv[1], sys.argv[2:])
         except (IsthmusError, LinkError) as error:
             sys.exit(f"{error}")
         return

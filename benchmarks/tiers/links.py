@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.support.machine import machine
 from benchmarks.tiers.fewer import best_of_fewer
-from benchmarks.tiers.measured import SECONDS, Bench, Measured, bench, planner_of
+from benchmarks.tiers.measured import Bench, Measured, bench, planner_of
 from shared.bounds import SAMPLES_AHEAD
 from shared.placement import Placement, Rows, Source, Tile
 from shared.planner_names import BEST, HIERTRAIN
@@ -152,18 +152,8 @@ OVERLAP = "overlap"
 CASES = (*SETTINGS, OVERLAP)
 
 
-def links(given: Sequence[str]) -> None:
+def links(arguments: argparse.Namespace) -> None:
     """Measure cases and print the tables of all that is kept."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers links", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="how long each is measured (default: %(default)g)"
-    )
-    parser.add_argument("--repeats", type=int, default=1, help="how often each is (default: %(default)s)")
-    parser.add_argument("--keep", type=Path, help="a file to which rows are added, and whose rows the tables have, too")
-    arguments = parser.parse_args(given)
-    if unknown := [name for name in arguments.cases if name not in CASES]:
-        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
     tried = {(one.setting, one.name): one for one in kept_in(arguments.keep)}
     for name in arguments.cases or CASES:
         found = (overlap if name == OVERLAP else partial(measure, name))(arguments.seconds, arguments.repeats)

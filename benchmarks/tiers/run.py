@@ -6,35 +6,18 @@ Each is trained by three processes in three network namespaces, and its step is 
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.tiers.measured import SECONDS, Measured, bench
-from shared.bounds import SAMPLES_AHEAD
+from benchmarks.tiers.measured import Measured, bench
 from shared.errors import PlanError
 from shared.placement import document_of, parse_placement
 from shared.planning import load_profile
 
 
-def arguments_of(given: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tiers run", description=__doc__)
-    parser.add_argument("--profile", type=Path, required=True, help="profile of three tiers (isthmus.tiers/v1)")
-    parser.add_argument("--placements", type=Path, required=True, help="placements (isthmus.placement/v1), one a line")
-    parser.add_argument("--staleness", type=int, default=0, help="K of placements that name none (default: 0)")
-    parser.add_argument("--ahead", type=int, default=SAMPLES_AHEAD, help="as data.ahead (default: %(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="how long each is measured (default: %(default)g)"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object a line")
-    return parser.parse_args(given)
-
-
-def run(given: Sequence[str]) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Measure the placements and print a line for each as soon as it is measured. Raises PlanError for a profile or
     placements that cannot be measured, ConfigError for a placement that may not be, and LinkError without namespaces."""
-    arguments = arguments_of(given)
     profile = replace(load_profile(arguments.profile), samples_ahead=arguments.ahead)
     if profile.by_samples is None:
         raise PlanError(f"{arguments.profile}: the profile has no times by samples; three tiers need isthmus.tiers/v1")

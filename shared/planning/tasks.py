@@ -208,7 +208,7 @@ class _Writer:
         }
 
     def _leading(self, sent_first: Program) -> tuple[Program, ...]:
-        """What a worker with samples does before it computes: sends that leave ahead, where there are any, and the others,
+        """Return what a worker with samples does before it computes: the sends that leave ahead, if any, and the others,
         with which the step begins."""
         plan = self.plan
         ahead = tuple(one for one in sent_first if isinstance(one, Send) and one.crossing in plan.sent_ahead)
