@@ -134,6 +134,11 @@ class _GroupSeries(Collector):
         late = CounterMetricFamily(
             "isthmus_group_late", "Gradients of blocks that came too late to count.", labels=["group", "rank"]
         )
+        residuals = CounterMetricFamily(
+            "isthmus_group_residuals_lost",
+            "Times that a rank began again without what its codec had left of its gradients.",
+            labels=["group", "rank"],
+        )
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
             attached = group.attached
@@ -142,4 +147,5 @@ class _GroupSeries(Collector):
                 linked.add_metric(of_rank, rank in attached)
                 left_out.add_metric(of_rank, group.figures.left_out[rank])
                 late.add_metric(of_rank, group.figures.late[rank])
-        return step, linked, left_out, late
+                residuals.add_metric(of_rank, group.figures.residuals_lost[rank])
+        return step, linked, left_out, late, residuals

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from shared.config import GroupName, Section
+from shared.config import GroupName, OneOf, Section
+from shared.registry import codec_names
 
 if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
@@ -27,6 +28,9 @@ class GroupSection(Section):
     layers: Path | None = Field(default=None, examples=["layers.json"])
     """File of layers (isthmus.layers/v1) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
     each block."""
+    codec: Annotated[str, OneOf(codec_names())] = Field(default="raw", examples=["uniform8"])
+    """Codec of this device's gradients on their way to the trainers. What a lossy one loses of a gradient is added to that of
+    the next step. "raw" sends them as they are."""
 
 
 def check_group(config: "EdgeConfig") -> None:

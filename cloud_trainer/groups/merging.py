@@ -42,6 +42,8 @@ class GroupFigures:
         """Updates of blocks without the rank."""
         self.late = Counter[int]()
         """Gradients of the rank that came too late to count."""
+        self.residuals_lost = Counter[int]()
+        """Times that the rank began again without what its codec had left of its gradients."""
 
 
 class Merging(GroupListener):

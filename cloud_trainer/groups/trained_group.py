@@ -24,6 +24,8 @@ from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.execution.group import MOST_BEHIND, Merged
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
+from shared.placement import Cargo
+from shared.registry import is_lossy
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks, put_back
 from shared.training.step_log import StepLog
@@ -212,6 +214,10 @@ class TrainedGroup:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
                 _log.info("a member begins", group=self.config.name, rank=seat.rank, step=beginning.step)
+                if beginning.step and _is_lossy_from(session):
+                    self.figures.residuals_lost[seat.rank] += 1
+                    told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
+                    _log.info("what its codec had left of its gradients is lost", **told)
             return Begun(merging.life.message, beginning.step)
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
@@ -440,6 +446,12 @@ def _of_all_others(session: Session, positions: list[Position]) -> list[Position
     if len(positions) != (others := len(_owners(session)) - 1):
         raise ProtocolError(f"a member tells the positions of {len(positions)} other trainers; the group has {others}")
     return positions
+
+
+def _is_lossy_from(session: Session) -> bool:
+    """Tell whether a member's codec takes anything from the gradients that it sends here."""
+    codecs = session.worker.placement.codecs
+    return any(route.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(name) for route, name in codecs.items())
 
 
 def _is_attached(seat: MemberSeat) -> bool:

@@ -91,6 +91,7 @@ def _groups() -> Panels:
     of_rank = "{{group}}, {{rank}}, " + INSTANCE
     without = Curve(TRAINER.rate("isthmus_group_left_out_total"), of_rank)
     late = Curve(TRAINER.rate("isthmus_group_late_total"), of_rank)
+    lost = Curve(TRAINER.rate("isthmus_group_residuals_lost_total"), of_rank)
     return [
         graph("Step of a group", "", "short", 12, step, steps=True),
         graph(
@@ -98,6 +99,9 @@ def _groups() -> Panels:
         ),
         graph("Updates without a member", "Blocks a second that went on without a rank.", "short", 12, without),
         graph("Late gradients", "Blocks a second whose gradient came too late to count.", "short", 12, late),
+        graph(
+            "Residuals lost", "Members a second that began again without what their codec had left.", "short", 12, lost
+        ),
     ]
 
 

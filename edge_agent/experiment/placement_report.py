@@ -135,7 +135,8 @@ def _payload_bytes(workload: Workload, types: CrossingTypes, one: Crossing, code
         case Cargo.LABEL:
             return specs_bytes(_of_rows(workload.labels, one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
-            return sum(entry.spec.bytes for entry in entries_of(chain.blocks[one.index], one.cargo))
+            entries = entries_of(chain.blocks[one.index], one.cargo)
+            return sum(_encoded_bytes(each.spec, codec if each.may_be_coded else _UNCODED) for each in entries)
         case Cargo.NORMS | Cargo.COEFFICIENT | Cargo.SCALE:
             return numbers_spec(chain, one).bytes
 

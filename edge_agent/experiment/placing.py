@@ -34,6 +34,7 @@ from shared.placement import (
     parse_range,
     spread,
     two_workers,
+    weight_crossings,
 )
 from shared.registry import LOSSES
 from shared.training.held_state import changing_blocks
@@ -94,7 +95,15 @@ def completed(placement: Placement, workload: Workload, labels_to: frozenset[str
     routes = {Route(one.sender, one.receiver, one.cargo) for one in crossing if one.cargo in configured}
     codecs = {route: configured[route.cargo] for route in sorted(routes, key=str)}
     _check_widths(config, chain, placement.codecs.values())
-    return replace(placement, codecs={**codecs, **placement.codecs})
+    return replace(placement, codecs={**codecs, **_codecs_of_member(placement, workload), **placement.codecs})
+
+
+def _codecs_of_member(placement: Placement, workload: Workload) -> dict[Route, str]:
+    """Return the codecs of what a member exchanges with its group, by route; none where tensors go as they are."""
+    if (group := workload.config.member) is None or group.codec == "raw":
+        return {}
+    pushed = (one for one in weight_crossings(placement, workload.facts) if one.cargo is Cargo.WEIGHT_GRADIENT)
+    return {Route(one.sender, one.receiver, one.cargo): group.codec for one in pushed}
 
 
 def configured_codecs(config: EdgeConfig) -> dict[Cargo, str]:

@@ -16,6 +16,7 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
+from shared.execution.residuals import Residuals
 from shared.execution.shared_blocks import BlockPart, weights_layout
 from shared.execution.step_in_flight import Load, Outgoing
 from shared.execution.step_scheduler import StepScheduler, Work
@@ -33,6 +34,7 @@ from shared.placement import (
     moves,
     scaling_worker,
 )
+from shared.registry import is_lossy
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.loss_scale import LossScale
@@ -108,6 +110,7 @@ class InProcessSession:
         }
         self._batches = recipe.accumulate_batches
         self._losses: dict[int, list[BatchLoss]] = {}
+        self._residuals = {name: Residuals() for name in placement.workers}
         self._place(placement)
 
     def _place(self, placement: Placement) -> None:
@@ -346,7 +349,10 @@ class InProcessSession:
         """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
-        if isinstance(one.load, dict) or crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
+        if isinstance(one.load, dict):
+            is_sent_coded = crossing.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(codec)
+            return self._residuals[crossing.sender].sent(codec, crossing.index, one.load) if is_sent_coded else one.load
+        if crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             return one.load
         return decoded(codec, one.load, self._chain.coded_slots(crossing.index))
 

@@ -16,6 +16,7 @@ from shared.tensor_wire import can_be_sent
 
 SHARED = (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
 """The cargoes that concern a shared block."""
+_CODED_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,11 @@ class BlockEntry:
     spec: TensorSpec
     is_gradient: bool
     """True for a gradient, of which there may be none in a step."""
+
+    @property
+    def may_be_coded(self) -> bool:
+        """Tell whether the codec of its route carries it: buffers are few numbers that all count, and go as they are."""
+        return self.is_gradient and self.spec.dtype in _CODED_TYPES and can_be_sent(self.spec)
 
     @property
     def sent(self) -> TensorSpec:

@@ -14,6 +14,8 @@ from torch import Tensor
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.crossing_types import CrossingTypes
+from shared.execution.residuals import Residuals
+from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
@@ -64,6 +66,8 @@ class CrossingWire:
     """Refuses labels that the loss cannot take; raises an IsthmusError."""
     recipe: Recipe
     """The recipe: in some precisions the loss is scaled, so that gradients may overflow."""
+    residuals: Residuals = field(default_factory=Residuals, repr=False)
+    """The losses of codecs on the gradients of weights that this worker has sent."""
     _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
 
     _coded: dict[int, tuple[bool, ...]] = field(default_factory=dict, init=False, repr=False)
@@ -93,13 +97,17 @@ class CrossingWire:
         return step - (crossing.cargo is Cargo.WEIGHTS)
 
     def codec(self, crossing: Crossing, slot: int) -> str:
-        """The codec of one tensor: some go raw, see `Chain.coded_slots`."""
+        """The codec of one tensor: some go raw, see `Chain.coded_slots` and `BlockEntry.may_be_coded`."""
+        if crossing.cargo in SHARED:
+            return self._of_route(crossing) if self.entries(crossing)[slot].may_be_coded else "raw"
         if crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             return "raw"
         if crossing.index not in self._coded:
             self._coded[crossing.index] = self.chain.coded_slots(crossing.index)
-        route = Route(crossing.sender, crossing.receiver, crossing.cargo)
-        return self.placement.codecs.get(route, "raw") if self._coded[crossing.index][slot] else "raw"
+        return self._of_route(crossing) if self._coded[crossing.index][slot] else "raw"
+
+    def _of_route(self, crossing: Crossing) -> str:
+        return self.placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
 
     def expected(self, crossing: Crossing, step: int, slot: int, samples: int) -> ExpectedTensor:
         """Describe the tensor that must come for one slot of a crossing. samples: of the whole batch."""
@@ -113,7 +121,7 @@ class CrossingWire:
             entry = self.entries(crossing)[slot]
             # A part without samples has nothing at all.
             may_be_absent = crossing.cargo is Cargo.WEIGHT_GRADIENT and (entry.is_gradient or not rows)
-            return ExpectedTensor(key, version, "raw", entry.sent, may_be_absent=may_be_absent)
+            return ExpectedTensor(key, version, self.codec(crossing, slot), entry.sent, may_be_absent=may_be_absent)
         spec = self.spec(crossing, slot)
         whole = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         tensor: TensorSpec | Callable[[TensorSpec], None] = whole
@@ -141,24 +149,39 @@ class CrossingWire:
     def crosses_as_it_lies(self, crossing: Crossing) -> bool:
         """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
         no time."""
-        if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
+        if crossing.cargo is Cargo.LABEL:
             return True
-        return not any(is_lossy(self.codec(crossing, slot)) for slot in crossing.slots)
+        return not any(is_lossy(self.codec(crossing, slot)) for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
         """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
-        if crossing.cargo is Cargo.LABEL or crossing.cargo in SHARED:
-            return codec_by_name("raw").QUICK_BYTES
-        return min(codec_by_name(self.codec(crossing, slot)).QUICK_BYTES for slot in crossing.slots)
+        raw = codec_by_name("raw")
+        if crossing.cargo is Cargo.LABEL:
+            return raw.QUICK_BYTES
+        codecs = (codec_by_name(self.codec(crossing, slot)) for slot in self.slots(crossing))
+        return min((codec.QUICK_BYTES for codec in codecs), default=raw.QUICK_BYTES)
 
     def encode(self, crossing: Crossing, load: Load) -> EncodedSlots:
-        """The tensors of a load by slot. Computes."""
-        if isinstance(load, dict):
-            return {
-                slot: self._encoded(crossing, slot, entry.to_wire(load[entry.name])) if entry.name in load else None
-                for slot, entry in enumerate(self.entries(crossing))
-            }
-        return {slot: self._encoded(crossing, slot, load[slot]) for slot in self.slots(crossing)}
+        """The tensors of a load by slot. Computes.
+
+        To be called once for a gradient of weights: what its codec takes from it goes with the next one.
+        """
+        if not isinstance(load, dict):
+            return {slot: self._encoded(crossing, slot, load[slot]) for slot in self.slots(crossing)}
+        if crossing.cargo is not Cargo.WEIGHT_GRADIENT or not is_lossy(self._of_route(crossing)):
+            return self._encoded_entries(crossing, load)
+        wanted = self.residuals.added(crossing.index, load)
+        encoded = self._encoded_entries(crossing, wanted)
+        received = self.decode(crossing, encoded)
+        assert isinstance(received, dict), "a part of a block is by name"
+        self.residuals.note(crossing.index, wanted, received)
+        return encoded
+
+    def _encoded_entries(self, crossing: Crossing, load: BlockPart) -> EncodedSlots:
+        return {
+            slot: self._encoded(crossing, slot, entry.to_wire(load[entry.name])) if entry.name in load else None
+            for slot, entry in enumerate(self.entries(crossing))
+        }
 
     def _encoded(self, crossing: Crossing, slot: int, tensor: Tensor | None) -> Encoded | None:
         return None if tensor is None else codec_by_name(self.codec(crossing, slot)).encode(tensor.cpu())

@@ -64,7 +64,9 @@ class LoadCoder:
         return function() if at_once else await self._codecs.run(function)
 
     def _encode(self, item: Item) -> EncodedSlots:
-        encoded = self.wire.encode(item.crossing, item.load)
+        if item.encoded is not None:  # by a call that nobody waits for any more, because its stream was lost
+            return item.encoded
+        item.encoded = encoded = self.wire.encode(item.crossing, item.load)
         if self._feedback.wants(item.crossing):
             received = self.wire.decode(item.crossing, encoded)
             assert isinstance(received, tuple)

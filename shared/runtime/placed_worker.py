@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.residuals import Residuals
 from shared.execution.step_in_flight import Outgoing
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan, Window
@@ -39,6 +40,7 @@ class PlacedWorker:
         """Made on any thread, with work that grows with the placement; `start` comes next."""
         self._setup = setup
         self._plan = plan
+        self._residuals = Residuals()
         self.run = self._made(plan.training, setup.emit, first_step)
         """The steps of training."""
 
@@ -68,6 +70,7 @@ class PlacedWorker:
         """Go on from a checkpoint, under the placement with which it was restored."""
         if self._setup.step_log is not None:
             self._setup.step_log.rolled_back(first_step)
+        self._residuals = Residuals()  # of gradients that are no more
         await self.place(plan, first_step)
 
     async def begin_again(self, plan: PlacementPlan, first_step: int, life: int) -> None:
@@ -92,7 +95,7 @@ class PlacedWorker:
     def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
-        wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels, setup.held.recipe)
+        wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels, setup.held.recipe, self._residuals)
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)
         return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log, setup.give)

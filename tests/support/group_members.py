@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from shared.codec import codec_by_name
 from shared.model.chain import Chain
 from shared.model.random_state import random_state
-from shared.placement import Placement, Rows, Source, Tile
+from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 from tests.support.placed import batch_of, chain_of
@@ -23,12 +24,14 @@ TookPart = Callable[[int, int], Sequence[int]]
 """The ranks whose gradients are in the update of a block, by step and block."""
 
 
-def copies(blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",)) -> Placement:
-    """Return a member's placement: the device runs all, and the trainers own all, in turns."""
+def copies(blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",), up: str = "raw") -> Placement:
+    """Return a member's placement: the device runs all, and the trainers own all, in turns. up: codec of gradients."""
     whole = Rows(0, SAMPLES)
     owners = {block: trainers[block % len(trainers)] for block in range(blocks)}
     tiles = (Tile("edge", 0, blocks, whole),)
-    return Placement(0, blocks, SAMPLES, ("edge", *trainers), tiles, (Source("edge", whole),), owners, None, staleness)
+    codecs = {Route("edge", trainer, Cargo.WEIGHT_GRADIENT): up for trainer in trainers}
+    sources = (Source("edge", whole),)
+    return Placement(0, blocks, SAMPLES, ("edge", *trainers), tiles, sources, owners, None, staleness, codecs)
 
 
 def owned_by(trainer: str, placement: Placement) -> list[int]:
@@ -54,6 +57,30 @@ def batches(
         yield inputs[:count], labels[:count]
 
 
+class PlainCodecs:
+    """The codecs of a loop, each with what it has left."""
+
+    def __init__(self, up: str = "raw", lost: Collection[tuple[int, int]] = ()) -> None:
+        """up: of gradients. lost: ranks, each with a step before which what its codec has left is lost."""
+        self._up = codec_by_name(up)
+        self._lost = lost
+        self._left: dict[tuple[int, str], Tensor] = {}
+
+    def begin(self, step: int) -> None:
+        """Lose what is lost before a step."""
+        ranks = [rank for rank, first in self._lost if first == step]
+        self._left = {key: left for key, left in self._left.items() if key[0] not in ranks}
+
+    def received(self, rank: int, name: str, gradient: Tensor) -> Tensor:
+        """Return a gradient as the group gets it."""
+        if not self._up.spec.lossy:
+            return gradient
+        wanted = gradient + self._left.get((rank, name), 0.0)
+        arrived = self._up.decode(self._up.encode(wanted))
+        self._left[rank, name] = wanted - arrived
+        return arrived
+
+
 def micro_batches(
     module: nn.Module,
     told: Recipe,
@@ -62,10 +89,11 @@ def micro_batches(
     steps: int = STEPS,
     short: Collection[int] = (),
     took_part: TookPart | None = None,
+    codecs: PlainCodecs | None = None,
 ) -> dict[str, Tensor]:
     """Train a copy of a module on the batches of so many ranks; see `accumulated`."""
     members = [batches(rank, steps, short=short) for rank in range(size)]
-    return accumulated(chain_of(copy.deepcopy(module)), told, members, SAMPLES, took_part)
+    return accumulated(chain_of(copy.deepcopy(module)), told, members, SAMPLES, took_part, codecs)
 
 
 def accumulated(
@@ -74,11 +102,14 @@ def accumulated(
     members: Sequence[Iterator[tuple[Any, Tensor]]],
     samples: int,
     took_part: TookPart | None = None,
+    codecs: PlainCodecs | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
 
     members: inputs and labels of each step, by rank. samples: of a whole batch of one member. took_part: all ranks if left out.
+    codecs: none if left out.
     """
+    codecs = codecs or PlainCodecs()
     blocks_of = {name: block.index for block in chain.blocks for name in block.named_parameters()}
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
@@ -92,6 +123,7 @@ def accumulated(
             for block, ranks in ranks_of.items()
         }
         summed: dict[str, Tensor] = {}
+        codecs.begin(step)
         for rank, (inputs, labels) in enumerate(whole):
             value = inputs
             for block in chain.blocks:
@@ -101,9 +133,11 @@ def accumulated(
             plain_loss(told.loss, value, labels).backward()
             for name, parameter in module.named_parameters():
                 block = blocks_of[name]
-                if parameter.grad is not None and rank in ranks_of[block]:
-                    share = parameter.grad * (len(labels) / all_samples[block])
-                    summed[name] = summed[name] + share if name in summed else share
+                if parameter.grad is not None:
+                    received = codecs.received(rank, name, parameter.grad)
+                    if rank in ranks_of[block]:
+                        share = received * (len(labels) / all_samples[block])
+                        summed[name] = summed[name] + share if name in summed else share
                 parameter.grad = None
         for name, parameter in module.named_parameters():
             parameter.grad = summed.get(name)
@@ -119,14 +153,16 @@ def accumulated(
     return module.state_dict()
 
 
-def group_state(configs: Sequence[EdgeConfig], took_part: TookPart | None = None) -> dict[str, Tensor]:
+def group_state(
+    configs: Sequence[EdgeConfig], took_part: TookPart | None = None, codecs: PlainCodecs | None = None
+) -> dict[str, Tensor]:
     """Return the state after all steps of a group's members, by rank, trained here and now as one loop; see `accumulated`."""
     first = Experiment(configs[0])
     members = []
     for config in configs:
         loader = Experiment(config).loader
         members.append((batch.inputs, batch.labels) for batch in loader.iterate(0, first.steps))
-    return accumulated(first.built_again(), first.recipe, members, first.batch_size, took_part)
+    return accumulated(first.built_again(), first.recipe, members, first.batch_size, took_part, codecs)
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -14,7 +14,7 @@ from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
 from tests.integration.training.test_groups import ACCEPTING, SHARD, group_of, member_flags, trainers_at
 from tests.support.forked import Forked
-from tests.support.group_members import group_state
+from tests.support.group_members import PlainCodecs, group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import ALLOWED, agent_process, edge_config, heard_trainer_process, held_port
 from tests.support.samples import FlatDigits
@@ -70,11 +70,11 @@ class Running:
             agent_process(*self._flags(rank), control_off(), output=self.folder / f"member-{rank}")
         )
 
-    def assert_whole(self, members, took_part=None):
+    def assert_whole(self, members, took_part=None, codecs=None):
         """Wait for the members, and compare their models with those of one loop; see `accumulated`."""
         for process, said in members:
             assert process.wait(120) == 0, said
-        expected = group_state(self.configs, took_part)
+        expected = group_state(self.configs, took_part, codecs)
         for rank in range(SIZE):
             assert_same_bits(expected, load_file(self.folder / f"member-{rank}" / "model.safetensors"))
 
@@ -215,3 +215,34 @@ def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its
         assert {step for step, _ in ranks} == set(range(STEPS))
         assert (0, 1) in ranks.values()
         running.assert_whole(members, lambda step, block: ranks.get((step, block), ()))
+
+
+CODED = ["group.codec=uniform3"]
+
+
+def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec(tmp_path):
+    first, gate = 10, tmp_path / "gate"
+    reads = 32 * (1 + first)  # one batch of 32 tells what samples are like
+    gated = f'data.train={{factory="{__name__}:Gated", kwargs={{before={reads}, file="{gate}"}}}}'
+    with Running(tmp_path, more={0: CODED, 1: [*CODED, gated]}) as running:
+        _, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", first)
+        members[1][0].send_signal(signal.SIGKILL)
+        members[1][0].wait()
+        gate.touch()
+        members[1] = running.member(1)
+        assert said.first_event("what its codec had left of its gradients is lost", first)["step"] == first
+        running.assert_whole(members, codecs=PlainCodecs("uniform3", lost=[(1, first)]))
+
+
+def test_a_trainer_that_is_killed_leaves_no_member_anything_of_its_codec(tmp_path):
+    with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED)) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        _, again = running.trainer()
+        step = again.first_event("a group begins")["step"]
+        running.assert_whole(members, codecs=PlainCodecs("uniform3", lost=[(rank, step) for rank in range(SIZE)]))

@@ -11,7 +11,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
 from shared.errors import ConfigError, ExitCode, RefusedError
 from tests.support.experiments import flags
-from tests.support.group_members import group_state
+from tests.support.group_members import PlainCodecs, group_state
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer, trainer_config
 
@@ -63,6 +63,17 @@ async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(o
         states = await trained(configs)
         assert not server.service.sessions.built
     expected = group_state(configs)
+    for state in states:
+        assert_same_bits(expected, state)
+
+
+@pytest.mark.parametrize(("codec", "optimizer"), [("uniform8", "adamw"), ("uniform3", "nesterov"), ("bf16", "adamw")])
+async def test_gradients_by_a_codec_end_with_the_weights_of_a_loop_that_gives_back_what_it_takes(codec, optimizer):
+    async with running_trainer(*group_of(2)) as server:
+        more = [SHARD, f"group.codec={codec}"]
+        configs = [member(rank, server, optimizer=optimizer, size=2, more=more) for rank in range(2)]
+        states = await trained(configs)
+    expected = group_state(configs, codecs=PlainCodecs(codec))
     for state in states:
         assert_same_bits(expected, state)
 

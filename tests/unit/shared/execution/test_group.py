@@ -21,6 +21,7 @@ from shared.training.losses import LossHead
 from tests.support.group_members import (
     SAMPLES,
     STEPS,
+    PlainCodecs,
     assert_equal,
     batches,
     copies,
@@ -414,3 +415,27 @@ def test_ranks_are_those_of_the_size():
     group, _ = alone(2)
     with pytest.raises(ConfigError, match="the ranks are 0 to 1"):
         group.take_seat(2)
+
+
+@pytest.mark.parametrize("codec", ["uniform8", "uniform2", "fp16", "mbq3", "uniform4-channel"])
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+def test_what_a_codec_takes_from_a_gradient_goes_with_the_next_one(codec, trainers):
+    module, told, placed = built("dropping"), recipe("adam"), copies(4, trainers=trainers, up=codec)
+    _, members, chain = grouped(module, told, 2, placed)
+    members.train(STEPS, {rank: batches(rank) for rank in range(2)})
+    expected = micro_batches(module, told, 2, codecs=PlainCodecs(codec))
+    assert_equal(chain.module.state_dict(), expected)
+    plain = micro_batches(module, told, 2)
+    assert any(not torch.equal(expected[name], plain[name]) for name in plain), "the codec loses something"
+
+
+def test_a_member_that_begins_again_has_nothing_left_of_its_codec():
+    module, told = built("dropping"), recipe("adam")
+    _, members, chain = grouped(module, told, 2, copies(4, up="uniform2"))
+    members.train(2, {rank: batches(rank) for rank in range(2)})
+    assert members.begin_again(1) == 2
+    members.train(STEPS, {rank: batches(rank, first=2) for rank in range(2)})
+    assert_equal(
+        chain.module.state_dict(),
+        micro_batches(module, told, 2, codecs=PlainCodecs("uniform2", lost=[(1, 2)])),
+    )

@@ -14,6 +14,7 @@ from shared.placement import (
     Permissions,
     Placement,
     Receive,
+    Route,
     Rows,
     Send,
     Source,
@@ -113,3 +114,11 @@ def test_gradients_go_to_the_group_only_where_that_is_permitted():
     with pytest.raises(ConfigError, match=r"block 2 \(c\) would go from 'edge' to 'near'.*privacy.gradients_to"):
         check(placement, model, Permissions())
     check(placement, dataclasses.replace(model, merged=False), Permissions())
+
+
+def test_a_codec_takes_the_gradients_of_a_group_and_no_other_weights():
+    coded = dataclasses.replace(COPIES, codecs={Route("edge", "near", Cargo.WEIGHT_GRADIENT): "uniform8"})
+    check(coded, MODEL, EVERYTHING)
+    halves = (Tile("edge", 0, 3, Rows(0, 4)), Tile("near", 0, 3, Rows(4, 8)))
+    with pytest.raises(ConfigError, match="a codec is named for the cargo weight_gradient; only"):
+        check(dataclasses.replace(coded, tiles=halves), dataclasses.replace(MODEL, merged=False), EVERYTHING)

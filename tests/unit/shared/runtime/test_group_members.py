@@ -11,7 +11,16 @@ from shared.execution.blocks import Method
 from shared.execution.group import Group
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
-from tests.support.group_members import SAMPLES, assert_equal, batches, copies, micro_batches, owned_by, with_a_cut
+from tests.support.group_members import (
+    SAMPLES,
+    PlainCodecs,
+    assert_equal,
+    batches,
+    copies,
+    micro_batches,
+    owned_by,
+    with_a_cut,
+)
 from tests.support.placed import CPU, built, chain_of, recipe
 from tests.support.placed_session import PlacedSession
 from tests.support.virtual import run_virtually
@@ -61,13 +70,21 @@ def trained(placement, told, seed, steps=STEPS):
 
 
 @pytest.mark.parametrize("seed", range(15))
-@pytest.mark.parametrize("placement", [copies, with_a_cut, partial(copies, trainers=("near", "far"))])
-def test_members_that_wait_for_each_other_equal_micro_batches(placement, seed):
+@pytest.mark.parametrize(
+    ("placement", "up"),
+    [
+        (copies, "raw"),
+        (with_a_cut, "raw"),
+        (partial(copies, trainers=("near", "far")), "raw"),
+        (partial(copies, trainers=("near", "far"), up="uniform4"), "uniform4"),
+    ],
+)
+def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, seed):
     placed = placement(4)
     clips = ("block", "model") if len(placed.workers) == 2 else ("block",)
     told = recipe("adam", 0.1, clip=clips[seed % len(clips)])
     module, group, ends = trained(placed, told, seed)
-    assert_equal(group, micro_batches(module, told, SIZE, steps=STEPS))
+    assert_equal(group, micro_batches(module, told, SIZE, steps=STEPS, codecs=PlainCodecs(up)))
     if placement is not with_a_cut:
         for found in ends.values():
             assert_equal(found, group)

@@ -1,0 +1,54 @@
+"""Error feedback of gradients of weights: what a codec takes from the gradient of one step is added to that of the next.
+
+So the sum of what has been sent stays within one step's loss of the sum of what was to be sent, however few bits a codec has.
+"""
+
+import math
+
+from torch import Tensor
+
+from shared.codec import codec_by_name
+from shared.execution.shared_blocks import BlockPart
+
+
+class Residuals:
+    """The losses of codecs on the gradients that a worker has sent, which go with the next ones.
+
+    It is lost with the worker: then it begins with nothing, as before the first step. One thread at a time sends the gradients
+    of a block.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[tuple[int, str], Tensor] = {}
+        """By block and name of a gradient."""
+
+    def added(self, block: int, part: BlockPart) -> BlockPart:
+        """Return a part of a block with what is left of the gradients before; buffers stay as they are."""
+        return {
+            name: self._added(block, name, tensor) if name.startswith("gradient/") else tensor
+            for name, tensor in part.items()
+        }
+
+    def _added(self, block: int, name: str, gradient: Tensor) -> Tensor:
+        left = self._left.get((block, name))
+        wanted = gradient.cpu() if left is None else gradient.cpu() + left
+        if math.isfinite(wanted.sum().item()):
+            return wanted
+        # A codec may make an infinity finite, and what overflows would be hidden; of NaN it tells.
+        return wanted.masked_fill(wanted.isinf(), math.nan)
+
+    def sent(self, codec_name: str, block: int, part: BlockPart) -> BlockPart:
+        """Return a part as a receiver in the same process has it, and keep what the codec has taken from it."""
+        codec, wanted = codec_by_name(codec_name), self.added(block, part)
+        received = {
+            name: codec.decode(codec.encode(tensor)) if name.startswith("gradient/") else tensor
+            for name, tensor in wanted.items()
+        }
+        self.note(block, wanted, received)
+        return received
+
+    def note(self, block: int, sent: BlockPart, received: BlockPart) -> None:
+        """Keep what the codecs have taken from a part that `added` has returned."""
+        for name, tensor in sent.items():
+            if name.startswith("gradient/"):
+                self._left[block, name] = tensor - received[name]
