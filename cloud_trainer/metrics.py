@@ -125,6 +125,9 @@ class _GroupSeries(Collector):
     def collect(self) -> Iterable[Metric]:
         """One family a figure, one series a group, or one a rank."""
         step = GaugeMetricFamily("isthmus_group_step", "The step that a group is at.", labels=["group"])
+        members = GaugeMetricFamily(
+            "isthmus_group_members", "Members that take part in the step of a group.", labels=["group"]
+        )
         linked = GaugeMetricFamily(
             "isthmus_group_linked", "1 while the member of a rank is linked.", labels=["group", "rank"]
         )
@@ -141,6 +144,7 @@ class _GroupSeries(Collector):
         )
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
+            members.add_metric([group.config.name], len(group.members))
             attached = group.attached
             for rank in range(group.config.size):
                 of_rank = [group.config.name, str(rank)]
@@ -148,4 +152,4 @@ class _GroupSeries(Collector):
                 left_out.add_metric(of_rank, group.figures.left_out[rank])
                 late.add_metric(of_rank, group.figures.late[rank])
                 residuals.add_metric(of_rank, group.figures.residuals_lost[rank])
-        return step, linked, left_out, late, residuals
+        return step, members, linked, left_out, late, residuals

@@ -191,7 +191,7 @@ async def _train_or_deliver(
         await asyncio.to_thread(warn_of_unkept, experiment)
         return await _train(prepared, events, write_result, shutdown, newest)
     except IsthmusError as failure:
-        add_outlook(failure, newest.stored, shutdown.resume_command)
+        add_outlook(failure, newest.stored, shutdown.resume_command, is_member=experiment.config.member is not None)
         add_run(failure, newest.stored)
         raise
 

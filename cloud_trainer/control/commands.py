@@ -110,6 +110,7 @@ def sessions_table(sessions: Iterable[pb.TrainerSessionStatus]) -> Table:
 
 def group_table(group: pb.GroupStatus) -> Table:
     """A group, a row for each rank."""
+    count = sum(member.takes_part for member in group.members)
     table = Table(
         Column("rank", justify="right"),
         Column("member", overflow="fold"),
@@ -117,10 +118,10 @@ def group_table(group: pb.GroupStatus) -> Table:
         Column("left out", justify="right"),
         Column("late", justify="right"),
         Column("awaited"),
-        title=f"{group.name}: step {group.step} of {group.steps or '?'}, {group.size} members",
+        title=f"{group.name}: step {group.step} of {group.steps or '?'}, {count} members",
     )
     for member in group.members:
-        link = "linked" if member.linked else "away"
+        link = "linked" if member.linked else "away" if member.takes_part else "none"
         whose = f" ({member.subject})" if member.subject else ""
         step = str(member.step) if member.linked else ""
         counts = (str(count) for count in (member.left_out, member.late))

@@ -154,10 +154,15 @@ class TrainerControl:
 
     def _group_status(self, group: TrainedGroup) -> pb.GroupStatus:
         missing, sessions, figures = group.missing, group.sessions, group.figures
+        taking_part = group.members
         members = []
         for rank in range(group.config.size):
             member = pb.GroupMemberStatus(
-                rank=rank, awaited=rank in missing, left_out=figures.left_out[rank], late=figures.late[rank]
+                rank=rank,
+                takes_part=rank in taking_part,
+                awaited=rank in missing,
+                left_out=figures.left_out[rank],
+                late=figures.late[rank],
             )
             if (session := sessions.get(rank)) is not None:
                 member.linked, member.step = session.attachment.attached, session.worker.next_step

@@ -1,19 +1,21 @@
 """The checkpoints of one group at one trainer: weights and optimizer of its blocks between two steps, and what it trains."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
 from torch import Tensor
 
 from cloud_trainer.groups.agreement import Agreement
-from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, Files
+from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, Files, seal, unseal
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import states_in, to_bytes
 
 _log = structlog.get_logger(__name__)
+_MEMBERS = "members.json"
 _KEPT = 3
 """Checkpoints that stay: the newest may be damaged, and another trainer may not have it when this one takes the next."""
 
@@ -33,6 +35,7 @@ class GroupStore:
     def __init__(self, group: str, files: Files | None, disk: WorkerThread) -> None:
         """files: the folder; None stores nothing."""
         self._group = group
+        self._files = files
         self._store = None if files is None else CheckpointStore(files, _KEPT)
         self._disk = disk
         self._saving: asyncio.Task[None] | None = None
@@ -68,6 +71,27 @@ class GroupStore:
         await self.written()
         if self._store is not None:
             await self._disk.run(self._remove_after, self._store, origin)
+
+    async def keep_members(self, ranks: Sequence[int]) -> None:
+        """Keep the ranks that go on if the group goes back to any checkpoint. A failure is logged."""
+        if self._files is None:
+            return
+        try:
+            await self._disk.run(self._files.write, _MEMBERS, seal({"ranks": list(ranks)}))
+        except StorageError as failure:
+            _log.warning("members of a group not written", group=self._group, reason=str(failure))
+
+    async def members(self) -> tuple[int, ...] | None:
+        """Return what was kept by `keep_members`; None where nothing is. Raises StorageError."""
+        data = None if self._files is None else await self._disk.run(self._files.read, _MEMBERS)
+        found = None if data is None else unseal(data)
+        return None if found is None else tuple(map(int, found["ranks"]))
+
+    async def forget(self) -> None:
+        """Remove all of a training. Raises StorageError."""
+        await self.go_back(None)
+        if self._files is not None:
+            await self._disk.run(self._files.remove, _MEMBERS)
 
     async def _write(
         self, store: CheckpointStore, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]

@@ -28,6 +28,8 @@ class Life(NamedTuple):
     """Rank of the member whose first weights these were."""
     checkpoint_steps: int
     """Steps between checkpoints, at all trainers."""
+    ranks: tuple[int, ...]
+    """Members at its first step."""
 
     @property
     def first_step(self) -> int:
@@ -39,7 +41,11 @@ class Life(NamedTuple):
         """Return it as members carry it."""
         origin = None if self.origin is None else _message(self.origin)
         return pb.GroupLife(
-            number=self.number, origin=origin, first_rank=self.first_rank, checkpoint_steps=self.checkpoint_steps
+            number=self.number,
+            origin=origin,
+            first_rank=self.first_rank,
+            checkpoint_steps=self.checkpoint_steps,
+            ranks=self.ranks,
         )
 
     @classmethod
@@ -55,7 +61,7 @@ class Life(NamedTuple):
                 f"no group can be in life {said.number} with a checkpoint every {said.checkpoint_steps} steps"
             )
         origin = checkpoint_name(said.origin) if said.HasField("origin") else None
-        return cls(said.number, origin, said.first_rank, said.checkpoint_steps)
+        return cls(said.number, origin, said.first_rank, said.checkpoint_steps, tuple(said.ranks))
 
 
 class Position(NamedTuple):

@@ -69,7 +69,7 @@ class Merging(GroupListener):
         self._copied: Copy | None = None
         """The copy that waits to be taken."""
         leaves_out = config.leave_out_seconds is not None
-        self._group = Group(held, config.size, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
+        self._group = Group(held, life.ranks, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
         self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
@@ -95,6 +95,20 @@ class Merging(GroupListener):
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
         return await self._lane.run(self._group.merge, rank, one.step, one.crossing.index, dict(one.load), one.samples)
+
+    async def leave(self, rank: int, step: int) -> list[Merged]:
+        """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
+        return await self._lane.run(self._group.leave, rank, step)
+
+    @property
+    def ranks(self) -> list[int]:
+        """List the ranks that take part in the present step or will."""
+        return sorted(self._group.ranks)
+
+    @property
+    def staying(self) -> list[int]:
+        """List the members that have not told their last step."""
+        return self._group.staying
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""

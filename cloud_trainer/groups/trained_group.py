@@ -62,6 +62,10 @@ class MemberSeat:
         """Begin as `Seat` says."""
         return await self._group.begin(self, wanted, step)
 
+    async def leave(self, last_step: int) -> None:
+        """Leave as `Seat` says."""
+        await self._group.leave(self, last_step)
+
     async def position(self) -> pb.GroupPosition:
         """Tell as `Seat` says."""
         return (await self._group.position()).message
@@ -96,6 +100,8 @@ class TrainedGroup:
         self._seats: dict[int, MemberSeat] = {}
         self._agreement: Agreement | None = None
         self._merging: Merging | None = None
+        self._kept_members: list[int] | None = None
+        """Ranks that go on, as this process has written them last."""
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
         self._has_ended = False
@@ -122,6 +128,11 @@ class TrainedGroup:
     def life(self) -> int:
         """Return the number of its life; 0 before the first."""
         return 0 if self._merging is None else self._merging.life.number
+
+    @property
+    def members(self) -> list[int]:
+        """List the ranks that take part in the present step; those of the first one before it begins."""
+        return list(range(self.config.size)) if self._merging is None else self._merging.ranks
 
     @property
     def missing(self) -> list[int]:
@@ -210,6 +221,7 @@ class TrainedGroup:
                 self._seated(seat)
             seat.is_taken = True
             self._finished.discard(seat.rank)
+            await self._keep_members(merging)
             if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
@@ -219,6 +231,28 @@ class TrainedGroup:
                     told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
                     _log.info("what its codec had left of its gradients is lost", **told)
             return Begun(merging.life.message, beginning.step)
+
+    async def leave(self, seat: MemberSeat, last_step: int) -> None:
+        """Have the member of a seat take part in no step after its last one, wherever the group goes back to.
+
+        It stays until the end where that is the last of all. Raises StatusError for a session that has not begun, and
+        ProtocolError for a step that cannot be its last.
+        """
+        async with self._alone:
+            self._seated(seat)
+            if (merging := self._merging) is None or not seat.is_taken:
+                raise StatusError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"rank {seat.rank} has not begun in group {self.config.name!r}, so that it has no last step there",
+                )
+            if last_step + 1 >= merging.agreement.steps:
+                return
+            merged = await merging.leave(seat.rank, last_step + 1)
+            await self._keep_members(merging)
+            _log.info("a member leaves", group=self.config.name, rank=seat.rank, last_step=last_step)
+            if not merging.staying:
+                _log.warning("nobody goes on with a group", group=self.config.name, step=last_step + 1)
+            await self._hand_out(merging, merged)
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
         """Take the gradient of a block that the session of a seat has."""
@@ -233,7 +267,7 @@ class TrainedGroup:
             self._agreement = None
         if self._merging is not None and self._merging.is_done and session.forgotten:
             self._finished.add(seat.rank)
-            if len(self._finished) == self.config.size:
+            if self._finished.issuperset(self._merging.ranks):
                 self._end_training()
 
     async def close(self) -> None:
@@ -272,12 +306,12 @@ class TrainedGroup:
         merging = self._merging
         if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
             return merging
-        here = await self.position()
+        here, ranks = await self.position(), await self._members_to_go_on()
         number, steps = next_number(here, others), self.config.checkpoint_steps
         for name in common_checkpoints(here, others):
             if (stored := await self._store.load(name)) is not None:
-                return await self._live(Life(number, name, seat.rank, steps), stored, session, seat)
-        return await self._live(Life(number, None, seat.rank, steps), None, session, seat)
+                return await self._live(Life(number, name, seat.rank, steps, ranks), stored, session, seat)
+        return await self._live(Life(number, None, seat.rank, steps, ranks), None, session, seat)
 
     async def _following(self, life: Life, seat: MemberSeat) -> Merging:
         """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
@@ -286,6 +320,7 @@ class TrainedGroup:
         if life.number < self.life:
             raise self._other_life(f"life {life.number} has ended")
         check_number(life.number, await self.position())
+        self._check_ranks(life.ranks)
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:
                 raise self._other_life(f"checkpoint {life.origin} is not here")
@@ -327,6 +362,27 @@ class TrainedGroup:
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging
+
+    async def _members_to_go_on(self) -> tuple[int, ...]:
+        """Return the ranks with which a life begins: those that go on in the one before. Raises StorageError."""
+        if self._merging is not None:
+            return tuple(self._merging.staying)
+        kept = await self._store.members()
+        return tuple(range(self.config.size)) if kept is None else kept
+
+    def _check_ranks(self, ranks: Sequence[int]) -> None:
+        """Refuse members that the group cannot have. Raises ProtocolError."""
+        if len(ranks) > (size := self.config.size) or any(rank >= size for rank in ranks):
+            raise ProtocolError(
+                f"group {self.config.name!r} cannot have {len(ranks)} members, of which one has rank {max(ranks)}; its "
+                f"ranks are 0 to {size - 1}"
+            )
+
+    async def _keep_members(self, merging: Merging) -> None:
+        """Write who goes on, if that has changed."""
+        if self._kept_members != (staying := merging.staying):
+            await self._store.keep_members(staying)
+            self._kept_members = staying
 
     def _end(self, seat: MemberSeat) -> None:
         """End the session of a taken seat, so that its member begins again in another one."""
@@ -426,7 +482,8 @@ class TrainedGroup:
     async def _forget_ended(self) -> None:
         """Remove the checkpoints of a training that has ended, so that no other begins with them. Raises StorageError."""
         if self._has_ended:
-            await self._store.go_back(None)
+            await self._store.forget()
+            self._kept_members = None
             self._has_ended = False
 
 

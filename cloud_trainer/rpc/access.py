@@ -46,6 +46,7 @@ SCOPES: dict[str, Scope | None] = {
     LINK: Scope.TRAIN,
     f"/{SERVICE}/JoinSession": Scope.TRAIN,
     f"/{SERVICE}/RestoreWorker": Scope.TRAIN,
+    f"/{SERVICE}/LeaveGroup": Scope.TRAIN,
     f"/{SERVICE}/DialPeers": Scope.TRAIN,
     f"/{SERVICE}/OfferBlocks": Scope.TRAIN,
     f"/{SERVICE}/FetchBlocks": Scope.TRAIN,

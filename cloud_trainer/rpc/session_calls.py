@@ -13,7 +13,7 @@ from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.bounds import MOST_WORKERS, is_session_id
+from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step
 from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
@@ -80,6 +80,15 @@ class SessionCalls:
             async with session.changing(request.fence):
                 await session.dial(request.peers, request.evaluation, self._dialer)
         return pb.DialPeersResponse()
+
+    async def leave_group(self, request: pb.LeaveGroupRequest, _context: Context) -> pb.LeaveGroupResponse:
+        """Let a member of a group go after a step."""
+        if not is_step(request.last_step):
+            raise ProtocolError(f"no member of a group can do step {request.last_step}; a step is {MOST_STEPS} at most")
+        with self._sessions.using(request.session_id) as session:
+            async with session.changing(request.fence):
+                await session.leave_group(request.last_step)
+        return pb.LeaveGroupResponse()
 
     async def check_peers(self, request: pb.CheckPeersRequest, _context: Context) -> pb.CheckPeersResponse:
         """Check whether other trainers could be dialled."""

@@ -26,6 +26,9 @@ class Seat(Protocol):
         No link is up. Raises IsthmusError if this member may not begin.
         """
 
+    async def leave(self, last_step: int) -> None:
+        """Take part in no step after this one, which is still to be done. Raises IsthmusError if that cannot be."""
+
     async def position(self) -> pb.GroupPosition:
         """Tell where the group is here. Raises StorageError."""
 

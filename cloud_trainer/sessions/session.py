@@ -166,6 +166,12 @@ class Session:
         await self._end_links()
         return await seat.take(beginning.group, beginning.step)
 
+    async def leave_group(self, last_step: int) -> None:
+        """Leave the group of this session's seat after a step. Called inside `changing`. Raises as `Seat.leave` does."""
+        if self.seat is None:
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"session {self.id} is in no group that it could leave")
+        await self.seat.leave(last_step)
+
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).
 

@@ -87,6 +87,7 @@ def _sessions() -> Panels:
 
 def _groups() -> Panels:
     step = Curve(TRAINER.of("isthmus_group_step"), "{{group}}, " + INSTANCE)
+    members = Curve(TRAINER.of("isthmus_group_members"), "{{group}}, " + INSTANCE)
     linked = Curve(TRAINER.of("isthmus_group_linked"), "{{group}}, {{rank}}, " + INSTANCE)
     of_rank = "{{group}}, {{rank}}, " + INSTANCE
     without = Curve(TRAINER.rate("isthmus_group_left_out_total"), of_rank)
@@ -94,6 +95,7 @@ def _groups() -> Panels:
     lost = Curve(TRAINER.rate("isthmus_group_residuals_lost_total"), of_rank)
     return [
         graph("Step of a group", "", "short", 12, step, steps=True),
+        graph("Members", "Those that have not left.", "short", 12, members, steps=True),
         graph(
             "Members linked", "1 while a rank is; the group waits for one that is not.", "short", 12, linked, steps=True
         ),

@@ -100,10 +100,15 @@ def resume(agent: ControlCall) -> None:
 
 
 @_AGENT.command
-def drain(agent: ControlCall) -> None:
+def drain(
+    agent: ControlCall,
+    leave: Annotated[
+        bool, typer.Option("--leave", help="Leave the group of devices, which goes on without it.")
+    ] = False,
+) -> None:
     """End the run as SIGTERM does: at the next step boundary and with a checkpoint."""
-    answer = agent.service.Drain(pb.EdgeControlServiceDrainRequest(), timeout=SOON_SECONDS)
-    agent.show(answer, "the run ends at the next step boundary")
+    answer = agent.service.Drain(pb.EdgeControlServiceDrainRequest(leave=leave), timeout=SOON_SECONDS)
+    agent.show(answer, f"the run ends at the next step boundary{', and leaves its group' if leave else ''}")
 
 
 @_AGENT.command

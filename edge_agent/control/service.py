@@ -66,10 +66,12 @@ class EdgeControl:
         self._of.pause.release()
         return pb.ResumeResponse(step=self._of.statistics.steps)
 
-    async def drain(self, _request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
+    async def drain(self, request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
-        _log.info("told to drain")
-        self._of.shutdown.drain()
+        if request.leave:
+            self._check_may_leave()
+        _log.info("told to drain", leave=request.leave)
+        self._of.shutdown.drain(leave=request.leave)
         await self._tell_health()
         return pb.EdgeControlServiceDrainResponse()
 
@@ -200,6 +202,15 @@ class EdgeControl:
 
     async def _tell_health(self) -> None:
         await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
+
+    def _check_may_leave(self) -> None:
+        """Refuse to leave a group where this device is in none, or has not come to it yet. Raises StatusError."""
+        if self._of.config.member is None:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this device is in no group (group.name), so that there is nothing to leave; drain without --leave",
+            )
+        self._open_run()
 
     def _open_run(self) -> OpenRun:
         run = self._of.run

@@ -1,7 +1,10 @@
 """This device as a member of a group: the group says how many steps it does, where it begins, and with which weights."""
 
+from functools import partial
+
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.bounds import is_step
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
@@ -38,10 +41,25 @@ async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
     return step
 
 
+async def leave_after(session: OpenSession, last_step: int) -> None:
+    """Tell all trainers the last step of this device, of which it has given nothing. Raises IsthmusError.
+
+    The deciding trainer hears it first: should the group go back, that one says who goes on.
+    """
+    decider, others = _trainers(session)
+    await session.retry.run(lambda: decider.leave_group(last_step))
+    await gathered(*(session.retry.run(partial(trainer.leave_group, last_step)) for trainer in others))
+
+
+def _trainers(session: OpenSession) -> tuple[TrainerWorker, list[TrainerWorker]]:
+    """Return the trainer that decides, and the others that have a part of the group."""
+    decider = session.members[deciding_trainer(session.experiment, session.placement)]
+    return decider, [trainer for trainer in session.members.holders(session.placement) if trainer is not decider]
+
+
 async def _begun_at_all(session: OpenSession) -> int:
     """Carry to the deciding trainer where the group is at the others, and to them what it decides."""
-    decider = session.members[deciding_trainer(session.experiment, session.placement)]
-    others = [trainer for trainer in session.members.holders(session.placement) if trainer is not decider]
+    decider, others = _trainers(session)
     reminded = await gathered(*(trainer.remind() for trainer in others))
     positions = [answer.group for answer in reminded]
     decided = await decider.begin_in_group(pb.Beginning(group=pb.GroupBeginning(others=positions)))

@@ -4,11 +4,11 @@ from edge_agent.sessions.stored_session import StoredSession
 from shared.errors import ConfigError, GoneError, IsthmusError, StoppedError
 
 
-def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_command: str) -> None:
+def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_command: str, *, is_member: bool) -> None:
     """Add to the sentence of `failure` the command that continues the stored session.
 
-    stored: the session of the run; None if it had none. A lost session, and a configuration that would fail again, have
-    sentences of their own.
+    stored: the session of the run; None if it had none. is_member: of a group of devices, which goes on. A lost session, and
+    a configuration that would fail again, have sentences of their own.
     """
     if isinstance(failure, ConfigError | GoneError):
         return
@@ -16,6 +16,8 @@ def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_comm
         says = f"the trained model is kept, and {going_on(stored, resume_command)} writes its results"
     elif stored is not None and stored.resumable:
         says = f"{going_on(stored, resume_command)} goes on"
+    elif isinstance(failure, StoppedError) and is_member:
+        says = "the next run goes on with the group"
     elif isinstance(failure, StoppedError):
         says = "nothing is kept, so the next run is a new one"
     else:

@@ -126,6 +126,11 @@ class TrainerWorker:
         request = pb.RestoreWorkerRequest(session_id=self.session_id, fence=self._state.fence, beginning=beginning)
         return await self.client.restore_worker(request)
 
+    async def leave_group(self, last_step: int) -> None:
+        """Tell the last step of this device in its group."""
+        request = pb.LeaveGroupRequest(session_id=self.session_id, fence=self._state.fence, last_step=last_step)
+        await self.client.leave_group(request)
+
     def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
         """Begin a checkpoint as `WorkerCalls` says."""
         shared = self._state.stored.shared

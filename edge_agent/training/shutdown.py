@@ -14,6 +14,8 @@ class Shutdown:
         """resume_command: the command with which the run can be resumed."""
         self.resume_command = resume_command
         self.requested = False
+        self.leaves = False
+        """True if this device, a group's member, is to leave that."""
         self.exit_code = ExitCode.TERMINATED
         self.reason = ""
         """Reason of the stop, as the beginning of a sentence."""
@@ -50,9 +52,14 @@ class Shutdown:
             signal.signal(number, signal.SIG_DFL)
         self._request(exit_code, "interrupted" if exit_code is ExitCode.INTERRUPTED else "stopped by SIGTERM")
 
-    def drain(self) -> None:
-        """Stop at the next boundary, for an operator."""
-        self._request(ExitCode.TERMINATED, "drained")
+    def drain(self, *, leave: bool = False) -> None:
+        """Stop at the next boundary, for an operator. leave: leave the group of this device before."""
+        self.leaves |= leave
+        self._request(ExitCode.TERMINATED, "drained before its group had let it go," if self.leaves else "drained")
+
+    def note_left(self) -> None:
+        """Note that this device has left its group."""
+        self.reason = "left its group"
 
     def error(self, where: str) -> StoppedError:
         """Build the error that ends the run. where: the step at which it stops, and how it can continue."""

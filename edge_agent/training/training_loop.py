@@ -39,6 +39,7 @@ from edge_agent.training.events import (
     StoodIn,
 )
 from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
+from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
@@ -134,6 +135,7 @@ class TrainingLoop:
         """True if the next checkpoint to restore is an earlier process's."""
         self._is_unseated = config.member is not None
         """True for a member of a group until it has begun in that."""
+        self._exit = GroupExit(session, pause)
         self._links: Links | None = None
 
     @property
@@ -249,8 +251,8 @@ class TrainingLoop:
     def _next_stop_step(self) -> int:
         """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
         step, ends, boundary_from = self.step, [self._experiment.steps], self._experiment.recipe.boundary_from
-        if step == self._changed_step and self.deployer.is_ready:
-            return boundary_from(step + 1)  # another change waits for it
+        if self._exit.is_asked or (step == self._changed_step and self.deployer.is_ready):
+            return boundary_from(step + 1)  # the end, or another change, waits for it
         if self._evaluation_steps:
             ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
@@ -259,6 +261,8 @@ class TrainingLoop:
     async def _at_boundary(self) -> _End | None:
         """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
         self._boundary.clear_request()  # later requests may need another boundary
+        if await self._exit.has_a_step_left(self.step):
+            return None
         if self._pause.shutdown.requested or self._leaving.must_stop:
             self._leaving.must_stop = False
             await self._take_last_checkpoint()

@@ -212,6 +212,10 @@ class TrainerClient:
         answer = await self._connection.call("CommitPlacement", request, pb.CommitPlacementResponse)
         return self._judge.with_tickets("CommitPlacement", answer)
 
+    async def leave_group(self, request: pb.LeaveGroupRequest) -> None:
+        """See `TrainerService.LeaveGroup`."""
+        await self._connection.call("LeaveGroup", request, pb.LeaveGroupResponse)
+
     async def dial_peers(self, request: pb.DialPeersRequest) -> None:
         """See `TrainerService.DialPeers`."""
         await self._connection.call("DialPeers", request, pb.DialPeersResponse)

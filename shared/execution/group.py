@@ -7,7 +7,7 @@ and links.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -67,28 +67,24 @@ class _Seat:
 class Group:
     """The weights and optimizer of a group, and its members. Belongs to one thread.
 
-    All ranks take part from the first step on, whether they have come or not.
+    Its first members take part from the first step on, whether they have come or not.
     """
 
     def __init__(
         self,
         held: HeldBlocks,
-        size: int,
+        ranks: Collection[int],
         staleness: int = 0,
         first_step: int = 0,
         listener: GroupListener | None = None,
         *,
         leaves_out: bool = False,
     ) -> None:
-        """held: all blocks of the model, or those of one trainer, before `first_step`.
+        """held: all blocks of the model, or those of one trainer, before `first_step`. ranks: the first members.
 
         staleness: K, by which a member may be ahead of the group.
-        leaves_out: late ranks are left out, so that a part may come when its step is done. Raises ConfigError for a group
-        without members.
+        leaves_out: late ranks are left out, so that a part may come when its step is done.
         """
-        if size < 1:
-            raise ConfigError(f"a group has {size} members; it must have 1 or more")
-        self.size = size
         self.step = first_step
         """The oldest step of which some block is not updated."""
         self._held = held
@@ -98,7 +94,7 @@ class Group:
         """Most steps by which a part may come after its step is done."""
         self.blocks = tuple(block for block in changing_blocks(held.chain) if block in held.indices)
         """The blocks of which it has the weights, and that training changes."""
-        self._seats = {rank: _Seat(first_step) for rank in range(size)}
+        self._seats = {rank: _Seat(first_step) for rank in ranks}
         self._parts: dict[tuple[int, int], dict[int, WeightedPart]] = defaultdict(dict)
         """By step and block, the parts of the update to come, by rank."""
         self._gradients: dict[int, BlockGradients] = {}
@@ -115,7 +111,13 @@ class Group:
     @property
     def ranks(self) -> dict[int, int]:
         """By rank that takes part in this step or will, the first step in which it does."""
-        return {rank: seat.first for rank, seat in self._seats.items() if seat.stop is None or seat.stop > self.step}
+        seats = list(self._seats.items())  # a scrape of the metrics reads this on another thread
+        return {rank: seat.first for rank, seat in seats if seat.stop is None or seat.stop > self.step}
+
+    @property
+    def staying(self) -> list[int]:
+        """List the ranks of which no end is known."""
+        return sorted(rank for rank, seat in self._seats.items() if seat.stop is None)
 
     @property
     def is_between_steps(self) -> bool:
@@ -144,20 +146,14 @@ class Group:
     def take_seat(self, rank: int) -> int:
         """Have a rank go on, with nothing but what it gets here; returns the step at which it can begin.
 
-        One that has never left begins again at the present step: what it has given of that counts already, and is dropped when
-        it comes again. One that had left takes part from the first step on of which no block is updated. Its weights are to be
-        read (`first_weights`) once the group is at that step. Raises ConfigError for a rank that the group has not got.
+        It begins again at the present step: what it has given of that counts already, and is dropped when it comes again. An
+        end that it has announced and not come to is forgotten. Raises ConfigError for a rank that takes no part any more.
         """
-        if (seat := self._seats.get(rank)) is None:
-            raise ConfigError(f"rank {rank} is none of a group of {self.size}; the ranks are 0 to {self.size - 1}")
+        if (seat := self._seats.get(rank)) is None or (seat.stop is not None and seat.stop <= self.step):
+            raise ConfigError(f"rank {rank} has left the group, which goes on without it from step {self.step} on")
         seat.awaited.clear()
-        seat.is_late = False
-        if seat.stop is None:
-            return max(self.step, seat.first)
-        begun = self.step + bool(self._updated or self._gradients)
-        # It has given all before its end, so that it may go on before this is reached.
-        seat.first, seat.stop = max(begun, seat.stop), None
-        return seat.first
+        seat.is_late, seat.stop = False, None
+        return max(self.step, seat.first)
 
     def first_weights(self, block: int, step: int) -> BlockPart:
         """Return a block's weights with which a step begins: the present one, of which it may be updated already, or the last.
@@ -169,15 +165,14 @@ class Group:
         return of_last or self._before.get(block) or weights_of(self._held.chain.blocks[block])
 
     def leave(self, rank: int, step: int) -> list[Merged]:
-        """Have a rank take part in no step from this one on; it has given all before.
+        """Have a rank take part in no step from this one on, nor in one that is done without it. It gives what comes before.
 
         Returns what the others waited for. Raises ProtocolError where it has given anything of the step.
         """
-        seat = self._seats[rank]
-        if step < self.step or any(given >= step and rank in parts for (given, _), parts in self._parts.items()):
+        seat, stop = self._seats[rank], max(step, self.step)
+        if any(given >= stop and rank in parts for (given, _), parts in self._parts.items()):
             raise ProtocolError(f"rank {rank} is to leave the group before step {step}, which has begun")
-        seat.stop = step
-        seat.awaited.clear()
+        seat.stop = stop
         return self._advanced()
 
     def merge(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> list[Merged]:

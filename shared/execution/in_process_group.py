@@ -18,7 +18,7 @@ class InProcessGroup:
         """groups: by trainer. member: makes the session of a rank, which gives its gradients as it is told."""
         self._groups = groups
         self._member = member
-        self._members = {rank: self._joined(rank) for rank in range(next(iter(groups.values())).size)}
+        self._members = {rank: self._joined(rank) for rank in next(iter(groups.values())).ranks}
 
     def train(self, stop_step: int, batches: Mapping[int, Iterator[Batch]]) -> dict[int, list[BatchLoss]]:
         """Do the steps up to one, which every rank with batches is part of. Returns the losses by rank."""
@@ -38,6 +38,11 @@ class InProcessGroup:
         """Have a block go on without the ranks that have not given its gradient in the present step."""
         group = self._groups[trainer]
         self._hand_out(group.leave_out(group.step, block))
+
+    def leave(self, rank: int, step: int) -> None:
+        """Have every trainer know that a rank takes part in no step from this one on."""
+        for group in self._groups.values():
+            self._hand_out(group.leave(rank, step))
 
     def member(self, rank: int) -> InProcessSession:
         """Return the session of a rank."""

@@ -205,6 +205,8 @@ def steer_an_engine(edge, trainer):
     edge.watch_until(lambda status: status["deployment"]["edgeBlocks"] == fixed["deployment"]["edgeBlocks"])
     code, sentence = edge.refused("SetPlanner", {"planner": "jointdnn"})
     assert (code, sentence.startswith('the planner is "jointdnn"; a run has greedy, ')) == ("invalid_argument", True)
+    code, sentence = edge.refused("Drain", {"leave": True})
+    assert (code, sentence.startswith("this device is in no group")) == ("failed_precondition", True)
     edge("TakeCheckpoint", remember=False)
     edge("Pause", remember=False)
     with curl_stream(edge.target, f"{EDGE}/Watch", OFTEN) as statuses:

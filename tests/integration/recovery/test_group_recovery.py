@@ -1,5 +1,6 @@
 """Groups of real processes of which some are killed: members and trainers; they end as if nothing had happened."""
 
+import re
 import signal
 import subprocess
 import time
@@ -9,10 +10,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from edge_agent.main import app as agent_app
+from shared.errors import ExitCode
 from shared.training.step_log import merged_ranks
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
 from tests.integration.training.test_groups import ACCEPTING, SHARD, group_of, member_flags, trainers_at
+from tests.support.commands import command
 from tests.support.forked import Forked
 from tests.support.group_members import PlainCodecs, group_state
 from tests.support.plain import assert_same_bits
@@ -22,14 +26,16 @@ from tests.support.samples import FlatDigits
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 40
 SIZE = 2
+SLOWLY = {rank: ['data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.01}}'] for rank in range(SIZE)}
+"""Members that take long enough for a step to be steered."""
 
 
 class Running:
     """Trainers with a group, and its members, each a process."""
 
-    def __init__(self, folder, trainers=("near",), more=None, group=None):
-        """more: further flags of members, by rank. group: of the trainers."""
-        self.more, self.group = more or {}, group or group_of(SIZE)
+    def __init__(self, folder, trainers=("near",), more=None, group=None, step_logs=None):
+        """more: further flags of members, by rank. group: of the trainers. step_logs: their folders of logs, by name."""
+        self.more, self.group, self.step_logs = more or {}, group or group_of(SIZE), step_logs or {}
         self.stack = ExitStack()
         self.folder = folder
         self.ports = {name: self.stack.enter_context(held_port()) for name in trainers}
@@ -51,10 +57,10 @@ class Running:
         process, _, said = self.stack.enter_context(heard_trainer_process(*self._trainer_flags(name)))
         return process, said
 
-    def trainer_killed_at(self, point):
+    def trainer_killed_at(self, point, name="near"):
         """Start a trainer that is killed when it comes to a function, and return its process."""
         planned = [Planned("trainer", Fault.KILL_TRAINER, point, 1)]
-        flags = [*self._trainer_flags("near"), f"models.allowed={ALLOWED}"]
+        flags = [*self._trainer_flags(name), f"models.allowed={ALLOWED}"]
         process = Forked(sides.trainer, flags, "trainer", planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
         return process
@@ -62,20 +68,30 @@ class Running:
     def _trainer_flags(self, name):
         location = f"checkpoints.location={self.folder / name}"
         listen = f"server.listen=127.0.0.1:{self.ports[name]}"
-        return [*self.group, "compute.threads=1", listen, location, control_off()]
+        log = [f"checkpoints.step_log={self.step_logs[name]}"] if name in self.step_logs else []
+        return [*self.group, *log, "compute.threads=1", listen, location, control_off()]
 
     def member(self, rank):
         """Start a member."""
         return self.stack.enter_context(
-            agent_process(*self._flags(rank), control_off(), output=self.folder / f"member-{rank}")
+            agent_process(
+                *self._flags(rank), f"control.listen={self._socket(rank)}", output=self.folder / f"member-{rank}"
+            )
         )
 
+    def leave(self, rank):
+        """Have a member leave the group."""
+        command(agent_app, "drain", "--leave", f"--control={self._socket(rank)}")
+
+    def _socket(self, rank):
+        return f"unix:{self.folder}/member-{rank}.sock"
+
     def assert_whole(self, members, took_part=None, codecs=None):
-        """Wait for the members, and compare their models with those of one loop; see `accumulated`."""
+        """Wait for the members, by rank from 0 on, and compare their models with those of one loop; see `accumulated`."""
         for process, said in members:
             assert process.wait(120) == 0, said
         expected = group_state(self.configs, took_part, codecs)
-        for rank in range(SIZE):
+        for rank in range(len(members)):
             assert_same_bits(expected, load_file(self.folder / f"member-{rank}" / "model.safetensors"))
 
 
@@ -178,6 +194,91 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
         said = [running.trainer(name)[1] for name in running.ports]
         assert len({each.first_event("a group begins")["step"] for each in said}) == 1
         running.assert_whole(members)
+
+
+LEFT = re.compile(r"left its group at step (\d+) of 40; the next run goes on with the group")
+
+
+def ranks_in(log):
+    """Read who took part, by step and block."""
+    return merged_ranks((log / "line-group.steps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
+    logs = {name: tmp_path / f"{name}-log" for name in trainers}
+    with Running(tmp_path, trainers, step_logs=logs, more=SLOWLY) as running:
+        said = [running.trainer(name)[1] for name in trainers]
+        members = [running.member(rank) for rank in range(SIZE)]
+        said[0].first_event("checkpoint of a group", 4)
+        running.leave(1)
+        assert members[1][0].wait(60) == ExitCode.TERMINATED
+        stop = int(LEFT.search(str(members[1][1]))[1])
+        assert 4 < stop < STEPS
+        running.assert_whole(members[:1], lambda step, _: (0, 1) if step < stop else (0,))
+        for name in trainers:
+            for (step, _), ranks in ranks_in(logs[name]).items():
+                assert ranks == ((0, 1) if step < stop else (0,)), "all trainers agree on the first step without it"
+        for each in said:
+            each.first_event("a group has ended")
+
+
+def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_path):
+    log = tmp_path / "near-log"
+    with Running(tmp_path, step_logs={"near": log}, more=SLOWLY) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        running.leave(1)
+        assert members[1][0].wait(60) == ExitCode.TERMINATED
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        running.trainer()
+        assert members[0][0].wait(120) == 0, members[0][1]
+        ranks = ranks_in(log)
+        assert {(0, 1), (0,)} == set(ranks.values())
+        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
+
+
+@pytest.mark.parametrize("killed", ["near", "far"])
+def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(killed, tmp_path):
+    """The deciding trainer, near, hears it first; what it has heard holds for all."""
+    trainers = ("near", "far")
+    logs = {name: tmp_path / f"{name}-log" for name in trainers}
+    with Running(tmp_path, trainers, step_logs=logs, more=SLOWLY) as running:
+        (other,) = set(trainers) - {killed}
+        process = running.trainer_killed_at("cloud_trainer.groups.trained_group:TrainedGroup.leave", killed)
+        _, said = running.trainer(other)
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        running.leave(1)
+        assert process.wait(60) == -signal.SIGKILL
+        running.trainer(killed)
+        assert members[1][0].wait(60) == ExitCode.TERMINATED
+        if killed == "near":  # nobody has heard it: the seat is kept, and the member comes back
+            assert "drained before its group had let it go" in str(members[1][1])
+            members[1] = running.member(1)
+            running.assert_whole(members)
+            return
+        assert members[0][0].wait(120) == 0, members[0][1]
+        ranks = {key: took for name in trainers for key, took in ranks_in(logs[name]).items()}
+        assert set(ranks.values()) >= {(0,)}
+        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
+
+
+def test_a_member_that_has_left_is_refused_and_the_last_one_leaves_a_group_that_stands_still(tmp_path):
+    with Running(tmp_path, more=SLOWLY) as running:
+        _, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", 4)
+        running.leave(1)
+        assert members[1][0].wait(60) == ExitCode.TERMINATED
+        process, again = running.member(1)
+        assert process.wait(60) == ExitCode.REFUSED
+        assert "rank 1 has left the group, which goes on without it from step" in str(again)
+        running.leave(0)
+        assert members[0][0].wait(60) == ExitCode.TERMINATED
+        said.first_event("nobody goes on with a group")
 
 
 class Gated:

@@ -233,6 +233,11 @@ CLAIMS = [
         for what, placement in _PLACEMENTS.items()
     ),
     Claim(
+        "LeaveGroup",
+        "the last step that there can be",
+        _unary(lambda session: pb.LeaveGroupRequest(session_id=session, fence=_JOINED, last_step=2**64 - 1)),
+    ),
+    Claim(
         "DialPeers",
         "a hundred thousand peers",
         _unary(lambda session: pb.DialPeersRequest(session_id=session, fence=_JOINED, peers=[pb.Peer()] * 100_000)),
@@ -363,6 +368,7 @@ CLAIMS = [
             "DownloadBlock": pb.DownloadBlockRequest,
             "RestoreWorker": pb.RestoreWorkerRequest,
             "CommitPlacement": pb.CommitPlacementRequest,
+            "LeaveGroup": pb.LeaveGroupRequest,
             "DialPeers": pb.DialPeersRequest,
             "CheckpointWorker": pb.CheckpointWorkerRequest,
             "JoinEvaluation": pb.JoinEvaluationRequest,

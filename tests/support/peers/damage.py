@@ -231,6 +231,7 @@ class Damage:
                         placement=placement,
                     ),
                 ),
+                ("LeaveGroup", pb.LeaveGroupRequest(session_id=session, fence=fence, last_step=7)),
                 ("DialPeers", pb.DialPeersRequest(session_id=session, fence=fence)),
                 (
                     "DialPeers",

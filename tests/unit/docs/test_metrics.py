@@ -73,7 +73,8 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
     if session:
         sessions.built.append(OpenSession())
     metrics.watch(sessions)
-    group = SimpleNamespace(config=SimpleNamespace(name="line", size=2), step=7, attached=[1], figures=GroupFigures())
+    config = SimpleNamespace(name="line", size=2)
+    group = SimpleNamespace(config=config, step=7, members=[0, 1], attached=[1], figures=GroupFigures())
     metrics.watch_groups([group] if session else [])
     return metrics.registry
 

@@ -915,12 +915,17 @@ class EdgeControlServiceDrainRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    LEAVE_FIELD_NUMBER: _builtins.int
+    leave: _builtins.bool
+    """Whether the device leaves its group of devices, which then goes on without it. The run ends one step later."""
     def __init__(
         self,
+        *,
+        leave: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leave", b"leave"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1887,6 +1892,7 @@ class GroupMemberStatus(_message.Message):
     AWAITED_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
+    TAKES_PART_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Its rank."""
     session_id: _builtins.str
@@ -1903,6 +1909,8 @@ class GroupMemberStatus(_message.Message):
     """Updates of blocks without it, since the trainer has begun."""
     late: _builtins.int
     """Gradients of it that came too late to count, since then."""
+    takes_part: _builtins.bool
+    """Whether it takes part in the present step."""
     def __init__(
         self,
         *,
@@ -1914,10 +1922,11 @@ class GroupMemberStatus(_message.Message):
         awaited: _builtins.bool = ...,
         left_out: _builtins.int = ...,
         late: _builtins.int = ...,
+        takes_part: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "late", b"late", "left_out", b"left_out", "linked", b"linked", "rank", b"rank", "session_id", b"session_id", "step", b"step", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "late", b"late", "left_out", b"left_out", "linked", b"linked", "rank", b"rank", "session_id", b"session_id", "step", b"step", "subject", b"subject", "takes_part", b"takes_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -174,6 +174,7 @@ class EdgeControlServiceServicer:
     def Drain(self, request, context):
         """Ends the run as SIGTERM does: at the next step boundary, with a checkpoint on both sides where checkpoints are kept.
         The answer comes at once; Watch shows the end. The process exits with code 143, and `edge-agent run --resume` goes on.
+        FAILED_PRECONDITION: a group is to be left, and the device is in none, or no session is open yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

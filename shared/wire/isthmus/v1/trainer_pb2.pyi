@@ -633,6 +633,7 @@ class GroupLife(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     FIRST_RANK_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Rises with each."""
     first_rank: _builtins.int
@@ -643,6 +644,10 @@ class GroupLife(_message.Message):
     def origin(self) -> Global___CheckpointName:
         """The checkpoint with which it has begun. Left out, it began at step 0 with first weights."""
 
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The ranks of its members at its first step."""
+
     def __init__(
         self,
         *,
@@ -650,14 +655,64 @@ class GroupLife(_message.Message):
         origin: Global___CheckpointName | None = ...,
         first_rank: _builtins.int = ...,
         checkpoint_steps: _builtins.int = ...,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "first_rank", b"first_rank", "number", b"number", "origin", b"origin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "first_rank", b"first_rank", "number", b"number", "origin", b"origin", "ranks", b"ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupLife: _TypeAlias = GroupLife  # noqa: Y015
+
+@_typing.final
+class LeaveGroupRequest(_message.Message):
+    """Has a member leave its group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    last_step: _builtins.int
+    """The last step that the member does."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        last_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "last_step", b"last_step", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveGroupRequest: _TypeAlias = LeaveGroupRequest  # noqa: Y015
+
+@_typing.final
+class LeaveGroupResponse(_message.Message):
+    """The group goes on without it after that step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveGroupResponse: _TypeAlias = LeaveGroupResponse  # noqa: Y015
 
 @_typing.final
 class RestoreWorkerResponse(_message.Message):

@@ -73,6 +73,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.FromString,
                 _registered_method=True)
+        self.LeaveGroup = channel.unary_unary(
+                '/isthmus.v1.TrainerService/LeaveGroup',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.FromString,
+                _registered_method=True)
         self.DialPeers = channel.unary_unary(
                 '/isthmus.v1.TrainerService/DialPeers',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
@@ -235,6 +240,16 @@ class TrainerServiceServicer:
         are ended, and what this worker lacks was uploaded. Repeating a commit that was done changes nothing.
         FAILED_PRECONDITION: a step is under way, a block was not uploaded, this worker has blocks of another lineage, or the placement
         does not follow the one in force. ABORTED: another agent has joined since. After any error the old placement is in force.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveGroup(self, request, context):
+        """Has a member of a group take part in no step after one that it is still to do, wherever the group goes back to afterwards. It
+        asks every trainer before it gives anything of that step. To begin by RestoreWorker before the step is done takes it back.
+        INVALID_ARGUMENT: the session is in no group, or the step that would be the first without it has begun with it.
+        FAILED_PRECONDITION: the session has not begun in the group. ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -431,6 +446,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.CommitPlacement,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.SerializeToString,
+            ),
+            'LeaveGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveGroup,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.SerializeToString,
             ),
             'DialPeers': grpc.unary_unary_rpc_method_handler(
                     servicer.DialPeers,
@@ -656,6 +676,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/CommitPlacement',
             isthmus_dot_v1_dot_trainer__pb2.CommitPlacementRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.CommitPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/LeaveGroup',
+            isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

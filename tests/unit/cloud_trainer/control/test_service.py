@@ -70,6 +70,7 @@ def a_group(session_id, **config):
         life=2,
         step=7,
         steps=40,
+        members=[0, 1],
         missing=[0],
         sessions={1: session},
         figures=figures,
@@ -99,14 +100,16 @@ async def test_a_group_is_visible_to_those_who_may_be_members_and_to_operators(w
 
 def test_the_table_says_for_whom_a_group_waits():
     members = [
-        pb.GroupMemberStatus(rank=0, awaited=True),
-        pb.GroupMemberStatus(rank=1, linked=True, step=6, subject="ours", late=2),
+        pb.GroupMemberStatus(rank=0, awaited=True, takes_part=True),
+        pb.GroupMemberStatus(rank=1, linked=True, step=6, subject="ours", late=2, takes_part=True),
+        pb.GroupMemberStatus(rank=2),
     ]
-    table = group_table(pb.GroupStatus(name="line", size=2, step=7, steps=40, members=members))
+    table = group_table(pb.GroupStatus(name="line", size=3, step=7, steps=40, members=members))
     with (console := Console(width=80)).capture() as captured:
         console.print(table)
     shown = captured.get()
     assert "line: step 7 of 40, 2 members" in shown
     rows = [row.split() for row in re.findall(r"[│|](.*)[│|]", shown.replace("│", "|"))]
     assert any("away" in row and "yes" in row for row in rows)
+    assert any("none" in row and "yes" not in row for row in rows), "it has left"
     assert any("linked" in row and "(ours)" in row and "yes" not in row for row in rows)

@@ -59,7 +59,7 @@ def grouped(module, told, size, placement, *, staleness=0, log=None):
     groups = {
         trainer: Group(
             HeldBlocks(chain, told, CPU, owned_by(trainer, placement)),
-            size,
+            range(size),
             staleness,
             0,
             log,
@@ -138,7 +138,7 @@ def test_a_group_is_one_batch_of_all_members_in_float64():
 
     told, steps, example = recipe("sgd"), 30, torch.zeros(8, INPUTS, dtype=torch.float64)
     chain = build_chain(wide(), example)
-    groups = {"near": Group(HeldBlocks(chain, told, CPU, range(3)), 3)}
+    groups = {"near": Group(HeldBlocks(chain, told, CPU, range(3)), range(3))}
 
     def member(_rank, give):
         chains = {worker: build_chain(wide(), example) for worker in ("edge", "near")}
@@ -182,7 +182,7 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
 
     def run(choose):
         chain = chain_of(built("dropping"))
-        group = Group(HeldBlocks(chain, told, CPU, range(4)), 3)
+        group = Group(HeldBlocks(chain, told, CPU, range(4)), range(3))
         left = {rank: [(step, block) for step in range(3) for block in (3, 2, 1, 0)] for rank in range(3)}
         given: dict[int, int] = dict.fromkeys(range(3), 0)
         while any(given[rank] < 12 for rank in left):
@@ -316,7 +316,7 @@ def test_nobody_is_left_out_of_a_step_that_is_done_or_a_block_that_waits_for_all
 def alone(size=2, **how):
     """Return a group of which tests give the gradients themselves."""
     chain = chain_of(built("dropping"))
-    return Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), size, **how), chain
+    return Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), range(size), **how), chain
 
 
 def give_step(group, chain, rank, step):
@@ -326,21 +326,76 @@ def give_step(group, chain, rank, step):
     ]
 
 
-def test_a_member_leaves_at_its_own_boundary_and_comes_back_at_a_step_that_nobody_has_done():
+def test_nobody_waits_for_a_member_after_the_last_step_that_it_has_told():
     group, chain = alone()
+    assert not group.leave(1, 1)
     for rank in (0, 1):
         give_step(group, chain, rank, 0)
-    assert not give_step(group, chain, 0, 1)
-    assert [(one.rank, one.step, one.block) for one in group.leave(1, 1)] == [(0, 1, block) for block in (3, 2, 1, 0)]
-    assert (group.step, group.ranks) == (2, {0: 0})
-    group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
-    assert group.take_seat(1) == 3, "block 3 of step 2 is updated without it"
-    assert group.missing() == [0]
-    for block in (2, 1, 0):
-        group.merge(0, 2, block, part_of(chain, block, 1.0), 2)
-    assert group.step == 3
-    assert not give_step(group, chain, 0, 3)
-    assert {one.rank for one in give_step(group, chain, 1, 3)} == {0, 1}
+    assert (group.step, group.ranks, group.staying) == (1, {0: 0}, [0])
+    assert [(one.rank, one.step) for one in give_step(group, chain, 0, 1)] == [(0, 1)] * 4
+    with pytest.raises(ProtocolError, match="takes no part"):
+        group.merge(1, 2, 3, part_of(chain, 3, 1.0), 2)
+    with pytest.raises(ConfigError, match="rank 1 has left the group, which goes on without it from step 2 on"):
+        group.take_seat(1)
+
+
+def test_a_member_that_begins_again_before_its_last_step_is_done_stays():
+    group, chain = alone()
+    group.leave(1, 1)
+    give_step(group, chain, 0, 0)
+    assert group.take_seat(1) == 0
+    give_step(group, chain, 1, 0)
+    assert (group.staying, group.missing()) == ([0, 1], [0, 1])
+
+
+def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_group_is():
+    group, chain = alone(leaves_out=True)
+    for step in range(3):
+        group.merge(0, step, 3, part_of(chain, 3, 1.0), 2)
+        group.leave_out(step, 3)
+        for block in (2, 1, 0):
+            group.merge(0, step, block, part_of(chain, block, 1.0), 2)
+    group.leave(1, 1)
+    assert (group.step, group.ranks) == (3, {0: 0})
+    group.merge(1, 0, 3, part_of(chain, 3, 1.0), 2)
+    assert group.missing() == [0], "it is late with what it still owes, and nobody waits for it"
+
+
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("clip", ["block", "model"])
+def test_members_that_leave_are_in_no_update_after_their_last_step(seed, trainers, clip):
+    """The dice say when each leaves, and who goes on."""
+    dice, size = random.Random(seed), 3
+    module, told = built("dropping"), recipe("adam", 0.1, clip=clip if len(trainers) == 1 else "block")
+    _, members, chain = grouped(module, told, size, copies(4, trainers=trainers))
+    last = {0: STEPS - 1, 1: dice.randrange(STEPS - 1), 2: dice.randrange(STEPS - 1)}
+    running = {rank: members.member(rank).training(0, last[rank] + 1, batches(rank)) for rank in range(size)}
+    untold = {1, 2}
+    while running:
+        if untold and dice.random() < 0.5:
+            members.leave(rank := untold.pop(), last[rank] + 1)
+        rank = dice.choice(sorted(running))
+        if rank not in untold and next(running[rank], running) is running:
+            del running[rank]
+    expected = micro_batches(
+        module, told, size, took_part=lambda step, _: [rank for rank in last if step <= last[rank]]
+    )
+    assert_equal(chain.module.state_dict(), expected)
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_those_who_stay_end_with_the_same_weights_where_they_may_be_ahead(staleness):
+    module, told = built("dropping"), recipe("sgd")
+    groups, members, chain = grouped(module, told, 3, copies(4, staleness), staleness=staleness)
+    members.leave(1, 2)
+    running = [members.member(rank).training(0, 2 if rank == 1 else STEPS, batches(rank)) for rank in range(3)]
+    members.run(running)
+    assert groups["near"].step == STEPS
+    for block in range(4):
+        for name, value in chain.blocks[block].named_parameters().items():
+            for rank in (0, 2):
+                assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
 
 
 def test_the_first_weights_of_a_step_are_kept_until_it_ends():
@@ -410,10 +465,8 @@ def test_a_member_is_ahead_by_its_staleness_and_no_more():
 
 
 def test_ranks_are_those_of_the_size():
-    with pytest.raises(ConfigError, match="it must have 1 or more"):
-        alone(0)
     group, _ = alone(2)
-    with pytest.raises(ConfigError, match="the ranks are 0 to 1"):
+    with pytest.raises(ConfigError, match="rank 2 has left the group"):
         group.take_seat(2)
 
 

@@ -36,7 +36,7 @@ def trained(placement, told, seed, steps=STEPS):
     async def main():
         chain = chain_of(copy.deepcopy(module))
         groups = {
-            trainer: Group(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), SIZE, placement.staleness)
+            trainer: Group(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), range(SIZE), placement.staleness)
             for trainer in set(placement.owners.values())
         }
         members: dict[int, PlacedSession] = {}
