@@ -100,7 +100,10 @@ def control_off():
     return "control.listen=none"
 
 
-@pytest.mark.parametrize(("killed", "by"), [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("killed", "by"),
+    [(0, signal.SIGKILL), pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow), (1, signal.SIGTERM)],
+)
 def test_a_member_that_ends_and_comes_back_does_what_it_has_not_done(killed, by, tmp_path):
     with Running(tmp_path) as running:
         _, said = running.trainer()
@@ -154,7 +157,7 @@ def test_members_wait_for_a_trainer_that_is_killed_while_they_open_their_session
         running.assert_whole(members)
 
 
-@pytest.mark.parametrize("killed", ["near", "far"])
+@pytest.mark.parametrize("killed", ["near", pytest.param("far", marks=pytest.mark.slow)])
 def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_both(killed, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
@@ -204,7 +207,7 @@ def ranks_in(log):
     return merged_ranks((log / "line-group.steps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+@pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.slow), ("near", "far")])
 def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
     logs = {name: tmp_path / f"{name}-log" for name in trainers}
     with Running(tmp_path, trainers, step_logs=logs, more=SLOWLY) as running:
@@ -240,7 +243,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
         running.assert_whole(members[:1], lambda step, block: ranks[step, block])
 
 
-@pytest.mark.parametrize("killed", ["near", "far"])
+@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
 def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(killed, tmp_path):
     """The deciding trainer, near, hears it first; what it has heard holds for all."""
     trainers = ("near", "far")
@@ -337,6 +340,7 @@ def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec
         running.assert_whole(members, codecs=PlainCodecs("uniform3", lost=[(1, first)]))
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_leaves_no_member_anything_of_its_codec(tmp_path):
     with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED)) as running:
         trainer, said = running.trainer()
