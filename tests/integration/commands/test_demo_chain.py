@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
+from shared.planning.engine.devices import FREE_ANSWERS
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks(tmp_path):
-    demo = [sys.executable, str(ROOT / "deploy/demo/demo_chain.py")]
+    demo = [sys.executable, str(ROOT / "deploy/demo/demo_chain.py"), "log.level=info"]
     done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -28,9 +29,9 @@ def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_block
     (slow,) = re.findall(r"step (\d+): near becomes slow", trained)
     earlier = [near for step, _, near, _ in shown if step <= int(slow)]
     after = [near for step, _, near, _ in shown if step > int(slow)]
-    # On a busy machine the engine may have answered changes before, and then waits for proof.
-    is_answered = len(earlier) > 1
-    assert earlier[-1] <= 1 or is_answered or min(after, default=earlier[-1]) < earlier[-1], done.stdout + done.stderr
+    # On a busy machine workers change all the time. Once the engine has answered that so often, it waits for proof.
+    waits = done.stderr.count('"reason": "device"') >= FREE_ANSWERS
+    assert earlier[-1] <= 1 or waits or min(after, default=earlier[-1]) < earlier[-1], done.stdout + done.stderr
     assert "accuracy" in trained
     assert "on edge" in trained
     gained = re.search(r"with near slow: ([\d.]+) steps a second before blocks moved, ([\d.]+) after", trained)

@@ -63,18 +63,23 @@ def expected(one_thread, tmp_path_factory):  # noqa: ARG001 - what it does is wh
         return plain_tiles_state(edge_config(*tiers.flags()[:-1]))
 
 
+def assert_nobody_went_back(tiers, process, said, expected):
+    """Wait for the end of a run, which is that of an undisturbed one, with each step done once."""
+    said.first_event("evaluated")
+    process.wait(240)
+    assert process.returncode == 0, said
+    assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
+    assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
+    assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+
+
 @pytest.mark.parametrize(("point", "call"), POINTS)
 def test_a_killed_trainer_without_a_state_begins_again_and_nobody_goes_back(point, call, tmp_path, expected):
     with Tiers(tmp_path, Planned("trainer", Fault.KILL_TRAINER, point, call)) as tiers:
         process, said = tiers.agent()
         tiers.back()
         assert said.first_event("a worker without a state begins again; nobody goes back")["worker"] == "far"
-        said.first_event("evaluated")
-        process.wait(240)
-        assert process.returncode == 0, said
-        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
-        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
-        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+        assert_nobody_went_back(tiers, process, said, expected)
         again = run_agent("replay", str(tiers.output))
         assert again.returncode == 0, again.stderr
 
@@ -109,12 +114,7 @@ def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point
         stood_in = said.first_event("a trainer stands in for another one")
         assert (stood_in["trainer"], stood_in["worker"]) == ("cloud", "far")
         said.first_event("placement changed")  # it has the blocks by its own name from the next boundary on
-        said.first_event("evaluated")
-        process.wait(240)
-        assert process.returncode == 0, said
-        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
-        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
-        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+        assert_nobody_went_back(tiers, process, said, expected)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,7 @@ def test_a_stand_in_that_dies_too_costs_nobody_a_step(event, tmp_path, expected)
         said.first_event(event)
         tiers.kill("cloud")
         tiers.back()
-        said.first_event("evaluated")
-        process.wait(240)
-        assert process.returncode == 0, said
-        assert not [event for event in said.heard if event["event"] == "went back to a checkpoint"]
-        assert json.loads((tiers.output / "summary.json").read_text())["steps"] == STEPS
-        assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
+        assert_nobody_went_back(tiers, process, said, expected)
 
 
 def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, expected):
