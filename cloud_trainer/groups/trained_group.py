@@ -14,6 +14,7 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number, read_positions
+from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
 from cloud_trainer.groups.waits import Waits
 from cloud_trainer.sessions.seat import Begun
@@ -37,42 +38,6 @@ BuildHeld = Callable[[Agreement, int], Awaitable[HeldBlocks]]
 """Builder of the blocks of an agreement, for so many members, which need not fit the first weights."""
 EndSession = Callable[[Session], Coroutine[None, None, None]]
 """Ends a session whose member has come back in another one, or has to."""
-
-
-class MemberSeat:
-    """The place of one member's session; see `Seat`."""
-
-    def __init__(self, group: "TrainedGroup", rank: int) -> None:
-        self._group = group
-        self.rank = rank
-        self.session: Session | None = None
-        """The session, once it is built."""
-        self.is_taken = False
-        """True once the session has begun in the group."""
-
-    def give(self, one: Outgoing) -> None:
-        """Give as `Seat` says."""
-        self._group.give(self, one)
-
-    async def occupy(self, session: Session) -> int:
-        """Belong to a session that was built for it; see `TrainedGroup.occupy`."""
-        return await self._group.occupy(self, session)
-
-    async def take(self, wanted: pb.GroupBeginning, step: int) -> Begun:
-        """Begin as `Seat` says."""
-        return await self._group.begin(self, wanted, step)
-
-    async def leave(self, last_step: int) -> None:
-        """Leave as `Seat` says."""
-        await self._group.leave(self, last_step)
-
-    async def position(self) -> pb.GroupPosition:
-        """Tell as `Seat` says."""
-        return (await self._group.position()).message
-
-    def vacate(self) -> None:
-        """End as `Seat` says."""
-        self._group.vacate(self)
 
 
 class TrainedGroup:

@@ -14,7 +14,7 @@ from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import GROUPS_FOLDER, TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.groups import Groups
-from cloud_trainer.groups.trained_group import MemberSeat
+from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block

@@ -1,0 +1,47 @@
+"""The place of one member's session in a group."""
+
+from typing import TYPE_CHECKING
+
+from cloud_trainer.sessions.seat import Begun
+from cloud_trainer.sessions.session import Session
+from shared.execution.step_in_flight import Outgoing
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+if TYPE_CHECKING:
+    from cloud_trainer.groups.trained_group import TrainedGroup
+
+
+class MemberSeat:
+    """The place of one member's session; see `Seat`."""
+
+    def __init__(self, group: "TrainedGroup", rank: int) -> None:
+        self._group = group
+        self.rank = rank
+        self.session: Session | None = None
+        """The session, once it is built."""
+        self.is_taken = False
+        """True once the session has begun in the group."""
+
+    def give(self, one: Outgoing) -> None:
+        """Give as `Seat` says."""
+        self._group.give(self, one)
+
+    async def occupy(self, session: Session) -> int:
+        """Belong to a session that was built for it; see `TrainedGroup.occupy`."""
+        return await self._group.occupy(self, session)
+
+    async def take(self, wanted: pb.GroupBeginning, step: int) -> Begun:
+        """Begin as `Seat` says."""
+        return await self._group.begin(self, wanted, step)
+
+    async def leave(self, last_step: int) -> None:
+        """Leave as `Seat` says."""
+        await self._group.leave(self, last_step)
+
+    async def position(self) -> pb.GroupPosition:
+        """Tell as `Seat` says."""
+        return (await self._group.position()).message
+
+    def vacate(self) -> None:
+        """End as `Seat` says."""
+        self._group.vacate(self)
