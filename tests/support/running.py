@@ -96,16 +96,18 @@ class StandardError:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def first_event(self, name: str, least_step: int = 0) -> dict[str, Any]:
-        """The first log entry of that name, and of this step or a later one, waited for exactly as long as needed.
+    def first_event(self, *names: str, least_step: int = 0) -> dict[str, Any]:
+        """The first log entry of one of these names, and of this step or a later one, waited for exactly as long as needed.
 
         What came before it is passed over.
         """
         while (event := self._events.get()) is not None:
             self.heard.append(event)
-            if event.get("event") == name and event.get("step", least_step) >= least_step:
+            if event.get("event") in names and event.get("step", least_step) >= least_step:
                 return event
-        raise AssertionError(f"the process ended with {self._process.wait()} before it said {name!r}: {self}")
+        raise AssertionError(
+            f"the process ended with {self._process.wait()} before it said {' or '.join(names)!r}: {self}"
+        )
 
     def events(self) -> Iterator[dict[str, Any]]:
         """All log entries, once the process has ended."""

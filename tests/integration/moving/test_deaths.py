@@ -131,7 +131,7 @@ def test_the_candidate_that_keeps_the_replicas_takes_over(tmp_path, expected):
 def test_a_candidate_takes_over_from_the_store_of_all_trainers(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", on_one_store=True) as trainers:
         _, said = agent = trainers.agent()
-        said.first_event("checkpoint at every worker", 40)
+        said.first_event("checkpoint at every worker", least_step=40)
         trainers.kill("here")
         assert said.first_event("trainers replaced")["trainers"] == ["here"]
         trainers.assert_as_undisturbed(agent, expected, "here", "there")

@@ -52,7 +52,7 @@ def applied(chain, worker):
 def test_three_handovers_lose_no_step_and_change_no_bit(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)
-        said.first_event("checkpoint at every worker", CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=CHECKPOINT_STEPS)
         for before, name in (("near", "far"), ("far", "cloud"), ("cloud", "near")):
             assert ask(chain, "handover", name)["fromTrainer"] == before
             assert said.first_event("trainer released")["trainer"] == before
@@ -68,7 +68,7 @@ def test_three_handovers_lose_no_step_and_change_no_bit(tmp_path, expected):
 def test_late_gradients_of_three_handovers_are_those_of_the_replay(tmp_path):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG, "deployment.staleness=2", "output.record=true")
-        said.first_event("checkpoint at every worker", CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=CHECKPOINT_STEPS)
         for name in ("far", "cloud", "near"):
             ask(chain, "handover", name)
         assert finished(chain, agent) == ["edge", "edge", "near", "near"]

@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp
     with trainer_process("compute.threads=1", f"checkpoints.location={tmp_path / 'trainer'}") as (_, address):
         chosen += [f"trainer.address={address}"]
         with agent_process(*chosen) as (agent, said):
-            said.first_event("checkpoint at every worker", 60)
+            said.first_event("checkpoint at every worker", least_step=60)
             agent.kill()
             agent.wait()
         done = run_agent("run", "--resume", *(f"--set={flag}" for flag in chosen))

@@ -54,7 +54,7 @@ def last_shared(said):
 def test_a_middle_that_never_comes_back_is_replaced_bit_for_bit(tmp_path, expected):
     with Chain(tmp_path) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         assert said.first_event("trainers replaced")["trainers"] == ["far"]
         assert finished(chain, agent, expected) == ["edge", "near", "cloud", "cloud"]
@@ -63,7 +63,7 @@ def test_a_middle_that_never_comes_back_is_replaced_bit_for_bit(tmp_path, expect
 def test_a_middle_that_comes_back_in_time_goes_on_with_its_blocks(tmp_path, expected):
     with Chain(tmp_path, replace_after_seconds=600) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         chain.start("far")
         assert said.first_event("went back to a checkpoint")["step"] >= 30
@@ -76,12 +76,12 @@ def test_a_middle_that_is_back_at_once_with_an_empty_disk_goes_on_from_the_repli
 ):
     with Chain(tmp_path, replace_after_seconds) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         chain.lose_disk("far")
         chain.start("far")
         assert said.first_event("went back to a checkpoint")["step"] >= 30
-        said.first_event("checkpoint at every worker", 50)
+        said.first_event("checkpoint at every worker", least_step=50)
         chain.kill("far")  # and what it has now is as good as what it had
         chain.start("far")
         assert said.first_event("went back to a checkpoint")["step"] >= 50
@@ -91,7 +91,7 @@ def test_a_middle_that_is_back_at_once_with_an_empty_disk_goes_on_from_the_repli
 def test_a_trainer_alone_that_is_back_with_an_empty_disk_goes_on_from_what_the_device_keeps(tmp_path, expected):
     with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("near")
         chain.lose_disk("near")
         chain.start("near")
@@ -102,7 +102,7 @@ def test_a_trainer_alone_that_is_back_with_an_empty_disk_goes_on_from_what_the_d
 def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replicas(tmp_path, expected):
     with Chain(tmp_path, None) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         process.kill()
         process.wait()
         chain.kill("far")
@@ -116,7 +116,7 @@ def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replic
 def test_an_agent_that_dies_while_it_takes_a_trainer_in_again_leaves_no_place_taken(tmp_path, expected):
     with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         process.kill()
         process.wait()
         chain.kill("near")
@@ -143,7 +143,7 @@ def test_of_a_middle_that_is_killed_while_it_sends_a_replica_the_checkpoint_befo
 def test_where_a_replica_is_damaged_the_checkpoint_before_it_counts(tmp_path, expected):
     with Chain(tmp_path) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         newest, before, *_ = chain.replicas("cloud")
         newest.write_bytes(newest.read_bytes()[:-1])
@@ -155,7 +155,7 @@ def test_where_a_replica_is_damaged_the_checkpoint_before_it_counts(tmp_path, ex
 def test_where_the_one_with_the_replica_dies_too_the_run_says_which_blocks_are_nowhere(tmp_path):
     with Chain(tmp_path) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         chain.kill("cloud")
         process.wait(240)
@@ -168,7 +168,7 @@ def test_where_the_one_with_the_replica_dies_too_the_run_says_which_blocks_are_n
 def test_an_agent_that_dies_after_a_replacement_goes_on_without_that_trainer(tmp_path, expected):
     with Chain(tmp_path) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("far")
         said.first_event("trainers replaced")
         process.kill()
@@ -181,7 +181,7 @@ def test_an_agent_that_dies_after_a_replacement_goes_on_without_that_trainer(tmp
 def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
     with Chain(tmp_path, placed={"edge": "0:2", "near": "2:"}) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 30)
+        said.first_event("checkpoint at every worker", least_step=30)
         chain.kill("near")
         assert said.first_event("trainers replaced")["trainers"] == ["near"]
         assert finished(chain, agent, expected) == ["edge", "edge", "edge", "edge"]

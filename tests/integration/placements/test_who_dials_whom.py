@@ -48,7 +48,7 @@ def test_a_placement_with_a_link_that_is_not_allowed_is_refused_in_words_and_the
     with Chain(tmp_path, None, PLACED) as chain:
         start_near(chain, "far")
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         (tmp_path / "wanted.json").write_text(json.dumps(chain.document(WITHOUT_FAR)))
         with pytest.raises(RefusedError) as refused:
             command(agent_app, "place", str(tmp_path / "wanted.json"), f"--control={chain.control}")
@@ -65,7 +65,7 @@ def test_a_replacement_takes_who_may_be_dialled(tmp_path, expected):
     with Chain(tmp_path, 1, PLACED) as chain:
         start_near(chain, "far")
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         chain.kill("far")
         said.first_event("trainers replaced")
         assert finished(chain, agent, expected) == ["edge", "near", "edge", "cloud"], "near may not dial cloud"

@@ -48,7 +48,7 @@ class Logged:
 
     def until(self, event, at_least=0):
         """Read the log to the next such event, of this step or a later one."""
-        return self._said.first_event(event, at_least)
+        return self._said.first_event(event, least_step=at_least)
 
     @property
     def heard(self):

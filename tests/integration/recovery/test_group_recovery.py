@@ -108,11 +108,11 @@ def test_a_member_that_ends_and_comes_back_does_what_it_has_not_done(killed, by,
     with Running(tmp_path) as running:
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         members[killed][0].send_signal(by)
         members[killed][0].wait()
         members[killed] = running.member(killed)
-        assert 4 <= said.first_event("a member begins", 1)["step"] < STEPS
+        assert 4 <= said.first_event("a member begins", least_step=1)["step"] < STEPS
         running.assert_whole(members)
 
 
@@ -120,7 +120,7 @@ def test_a_trainer_that_is_killed_brings_the_group_back_to_its_newest_checkpoint
     with Running(tmp_path) as running:
         trainer, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         trainer.send_signal(signal.SIGKILL)
         trainer.wait()
         _, again = running.trainer()
@@ -132,7 +132,7 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
     with Running(tmp_path) as running:
         trainer, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         trainer.send_signal(signal.SIGTERM)
         assert trainer.wait(30) == 0
         _, again = running.trainer()
@@ -162,7 +162,7 @@ def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
         members = [running.member(rank) for rank in range(SIZE)]
-        trainers[killed][1].first_event("checkpoint of a group", 4)
+        trainers[killed][1].first_event("checkpoint of a group", least_step=4)
         trainers[killed][0].send_signal(signal.SIGKILL)
         trainers[killed][0].wait()
         running.trainer(killed)
@@ -175,7 +175,7 @@ def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank,
     with Running(tmp_path, ("near", "far")) as running:
         said = [running.trainer(name)[1] for name in running.ports]
         members = [running.member(rank) for rank in range(SIZE)]
-        said[0].first_event("checkpoint of a group", 4)
+        said[0].first_event("checkpoint of a group", least_step=4)
         members[rank][0].send_signal(signal.SIGKILL)
         members[rank][0].wait()
         members[rank] = running.member(rank)
@@ -190,7 +190,7 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
         members = [running.member(rank) for rank in range(SIZE)]
-        trainers["near"][1].first_event("checkpoint of a group", 6)
+        trainers["near"][1].first_event("checkpoint of a group", least_step=6)
         for process, _ in trainers.values():
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -213,7 +213,7 @@ def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
     with Running(tmp_path, trainers, step_logs=logs, more=SLOWLY) as running:
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
-        said[0].first_event("checkpoint of a group", 4)
+        said[0].first_event("checkpoint of a group", least_step=4)
         running.leave(1)
         assert members[1][0].wait(60) == ExitCode.TERMINATED
         stop = int(LEFT.search(str(members[1][1]))[1])
@@ -231,7 +231,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
     with Running(tmp_path, step_logs={"near": log}, more=SLOWLY) as running:
         trainer, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         running.leave(1)
         assert members[1][0].wait(60) == ExitCode.TERMINATED
         trainer.send_signal(signal.SIGKILL)
@@ -253,7 +253,7 @@ def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(kil
         process = running.trainer_killed_at("cloud_trainer.groups.trained_group:TrainedGroup.leave", killed)
         _, said = running.trainer(other)
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         running.leave(1)
         assert process.wait(60) == -signal.SIGKILL
         running.trainer(killed)
@@ -273,7 +273,7 @@ def test_a_member_that_has_left_is_refused_and_the_last_one_leaves_a_group_that_
     with Running(tmp_path, more=SLOWLY) as running:
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         running.leave(1)
         assert members[1][0].wait(60) == ExitCode.TERMINATED
         process, again = running.member(1)
@@ -307,7 +307,7 @@ def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its
     with Running(tmp_path, more={0: [slow]}, group=[*leaving_out, f"checkpoints.step_log={logs}"]) as running:
         _, said = running.trainer()
         members = [running.member(0)]
-        said.first_event("checkpoint of a group", 2)
+        said.first_event("checkpoint of a group", least_step=2)
         members.append(running.member(1))
         while said.first_event("a member begins")["rank"] != 1:
             pass
@@ -331,12 +331,12 @@ def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec
     with Running(tmp_path, more={0: CODED, 1: [*CODED, gated]}) as running:
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", first)
+        said.first_event("checkpoint of a group", least_step=first)
         members[1][0].send_signal(signal.SIGKILL)
         members[1][0].wait()
         gate.touch()
         members[1] = running.member(1)
-        assert said.first_event("what its codec had left of its gradients is lost", first)["step"] == first
+        assert said.first_event("what its codec had left of its gradients is lost", least_step=first)["step"] == first
         running.assert_whole(members, codecs=PlainCodecs("uniform3", lost=[(1, first)]))
 
 
@@ -345,7 +345,7 @@ def test_a_trainer_that_is_killed_leaves_no_member_anything_of_its_codec(tmp_pat
     with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED)) as running:
         trainer, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", 4)
+        said.first_event("checkpoint of a group", least_step=4)
         trainer.send_signal(signal.SIGKILL)
         trainer.wait()
         _, again = running.trainer()

@@ -22,7 +22,7 @@ LOSSES = 6
 def test_a_process_behind_another_one_may_be_lost_again_and_again_without_a_step_between(tmp_path):
     with Chain(tmp_path, None, {"edge": "0:1", "near": "1:2", "far": "2:"}, replicas=0) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 20)
+        said.first_event("checkpoint at every worker", least_step=20)
         command(agent_app, "pause", f"--control={chain.control}")
         chain.kill("far")
         chain.start("far", FIRST_UPDATE)

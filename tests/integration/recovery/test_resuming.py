@@ -207,7 +207,7 @@ def interrupted(folder, *arguments, at_least):
     process = agent(folder, *arguments)
     said = StandardError(process)
     try:
-        said.first_event("checkpoint at every worker", at_least)
+        said.first_event("checkpoint at every worker", least_step=at_least)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == ExitCode.INTERRUPTED
     finally:

@@ -63,10 +63,10 @@ def killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected
     idle = [*placed][-1]
     with Chain(tmp_path, replace_after_seconds, placed, replicas=0 if replace_after_seconds is None else 1) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         chain.kill(idle)
         if back:
-            said.first_event("checkpoint at every worker", 4 * CHECKPOINT_STEPS)
+            said.first_event("checkpoint at every worker", least_step=4 * CHECKPOINT_STEPS)
             chain.start(idle)
         assert idle not in finished(chain, agent, expected)
 
@@ -87,7 +87,7 @@ def test_a_trainer_without_blocks_that_is_killed_costs_no_step(placed, back, rep
 def test_a_trainer_that_keeps_replicas_and_is_killed_is_followed_by_another_keeper(tmp_path, expected):
     with Chain(tmp_path, None, SPARE) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         chain.kill("far")
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
 
@@ -110,7 +110,7 @@ def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_
 def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk, tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         chain.kill("far")
         if disk == "is lost":
             chain.lose_disk("far")
@@ -123,7 +123,7 @@ def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk
 def test_blocks_for_a_spare_that_is_away_stay_where_they_are(tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         chain.kill("far")
         with pytest.raises(RefusedError, match="is away"):
             place(chain, SPARED)
@@ -134,7 +134,7 @@ def test_blocks_for_a_spare_that_is_away_stay_where_they_are(tmp_path, expected)
 def test_a_trainer_that_has_given_all_its_blocks_away_is_not_needed_any_more(tmp_path, expected):
     with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}, replicas=0) as chain:
         _, said = agent = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         place(chain, ALONE)
         said.first_event("placement changed")
         chain.kill("near")
@@ -147,7 +147,7 @@ def test_a_run_is_resumed_though_a_trainer_without_blocks_is_away(placed, tmp_pa
     idle = [*placed][-1]
     with Chain(tmp_path, None, placed, replicas=0) as chain:
         process, said = chain.agent()
-        said.first_event("checkpoint at every worker", 2 * CHECKPOINT_STEPS)
+        said.first_event("checkpoint at every worker", least_step=2 * CHECKPOINT_STEPS)
         process.kill()
         process.wait()
         chain.kill(idle)
