@@ -51,6 +51,7 @@ CODECS: dict[str, CodecSpec] = {
             for stochastic in (False, True)
         ),
         *(CodecSpec(f"mbq{bits}", "mbq", bits, "shared.codec.mbq:Mbq", lossy=True) for bits in (2, 3, 4)),
+        *(CodecSpec(f"topk{bits}", "topk", bits, "shared.codec.topk:TopK", lossy=True) for bits in (1, 2, 4, 8)),
     )
 }
 
