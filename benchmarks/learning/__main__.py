@@ -47,7 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         help="file of results; those in it are not run again (default: the suite's under benchmarks/results)",
     )
     add("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
-    add("--suite", choices=SUITES, default="pair", help="a pair of workers or a chain of three (default: %(default)s)")
+    add(
+        "--suite",
+        choices=SUITES,
+        default="pair",
+        help="a pair of workers, a chain of three, or a group (default: %(default)s)",
+    )
     add("--configs", nargs="+", metavar="NAME", help="of the suite (default: all)")
     add("--seeds", type=numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")
     add("--epochs", type=int, default=8, help="of every training (default: %(default)s)")

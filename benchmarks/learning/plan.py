@@ -62,6 +62,8 @@ class Suite:
     goals: tuple[Goal, ...]
     schedule: Literal["cosine", "multistep"]
     """Course of the learning rate after its warm-up."""
+    members: int = 0
+    """Members of a group that share each batch; gradients go up by the codec, weights come down by the other. 0: no group."""
 
 
 _OFF, _LITERAL = FeedbackMode.OFF, FeedbackMode.LITERAL
@@ -112,8 +114,23 @@ SUITES = {
         ),
         "multistep",
     ),
+    "group": Suite(
+        {
+            "group": (Scheme(),),
+            "group-8bit-up": (Scheme(codec="uniform8"),),
+            "group-8bit-up-off": (Scheme(codec="uniform8", feedback=_OFF),),
+            "group-4bit-up": (Scheme(codec="uniform4"),),
+            "group-4bit-up-off": (Scheme(codec="uniform4", feedback=_OFF),),
+            "group-topk1": (Scheme(codec="topk1"),),
+            "group-topk1-off": (Scheme(codec="topk1", feedback=_OFF),),
+        },
+        (Goal("group-8bit-up", -1.0, "group"), Goal("group-topk1", -1.0, "group")),
+        "cosine",
+        members=2,
+    ),
 }
-"""A pair: a device and a trainer. A chain: a device and two trainers, the features between all of them in few bits."""
+"""A pair: a device and a trainer. A chain: a device and two trainers, the features between all of them in few bits. A group:
+members that compute the whole model, and a trainer that has the weights."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,11 @@ from benchmarks.learning.plan import Trial
 from shared.errors import DataError
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
-RESULTS = {"pair": _RESULTS / "learning.jsonl", "chain": _RESULTS / "learning_chain.jsonl"}
+RESULTS = {
+    "pair": _RESULTS / "learning.jsonl",
+    "chain": _RESULTS / "learning_chain.jsonl",
+    "group": _RESULTS / "learning_group.jsonl",
+}
 """Files that the tables of the documentation are made from, by suite."""
 
 

@@ -17,13 +17,16 @@ from benchmarks.learning.plan import (
     NETWORKS,
     SUITES,
     WEIGHT_DECAY,
+    Network,
     Suite,
     Trial,
 )
 from benchmarks.learning.results import RESULTS, Result, read_results
 from benchmarks.support.arguments import numbers
 from benchmarks.support.report import replaced
+from shared.codec import FeedbackMode
 from shared.errors import DataError
+from shared.execution.split import Scheme
 from shared.registry import is_lossy
 
 
@@ -76,10 +79,15 @@ def tables(results: Sequence[Result]) -> str:
     ]
     for name, network in NETWORKS.items():
         if chosen := [result for result in results if result.trial.network == name]:
-            cuts = " and ".join(map(str, network.cuts[name_of_suite]))
-            title = f"**{name}**: `{network.factory}` with {network.kwargs}, cut after {cuts} blocks."
+            title = f"**{name}**: `{network.factory}` with {network.kwargs}, {_divided(network, name_of_suite)}."
             parts += [title, "\n".join(_table(suite, chosen)), *_left_out(suite, chosen), *_verdicts(suite, chosen)]
     return "\n\n".join(parts)
+
+
+def _divided(network: Network, suite: str) -> str:
+    if members := SUITES[suite].members:
+        return f"each batch shared by the {members} members of a group; gradients go up, weights down"
+    return f"cut after {' and '.join(map(str, network.cuts[suite]))} blocks"
 
 
 def _course(suite: Suite, trial: Trial) -> str:
@@ -135,7 +143,7 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             str(scheme.staleness),
             scheme.backward if scheme.staleness else "",
             _in_turn(scheme.codec for scheme in schemes),
-            scheme.feedback.value if is_lossy(scheme.codec) else "",
+            _feedback(suite, scheme) if is_lossy(scheme.codec) else "",
             _in_turn(scheme.downlink_codec for scheme in schemes),
             _mean_and(list(accuracies.values()), "", of_mean=False),
             _mean_and(_differences(results, name, baseline), "+", of_mean=True) if name != baseline else "",
@@ -143,6 +151,11 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             str(len(accuracies)),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _feedback(suite: Suite, scheme: Scheme) -> str:
+    is_residual = suite.members and scheme.feedback is not FeedbackMode.OFF
+    return "residual" if is_residual else scheme.feedback.value
 
 
 def _in_turn(codecs: Iterable[str]) -> str:

@@ -61,6 +61,21 @@ def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive,
     assert "Goal: chain-mbq2 at most 1 point below chain:" in text
 
 
+@pytest.mark.slow
+def test_members_of_a_group_share_a_batch_with_residuals_and_without(archive, tmp_path):
+    path = tmp_path / "results.jsonl"
+    call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "2", "--seeds", "3"]
+    call += ["--train-samples", str(2 * BATCH_SIZE), "--suite", "group"]
+    main([*call, "--configs", "group", "group-topk1", "group-topk1-off"])
+    results = read_results(path)
+    assert len({one.train_loss for one in results}) == 3
+    assert {one.whole_accuracy for one in results} == {None}
+    text = table.tables(results)
+    assert "each batch shared by the 2 members of a group" in text
+    assert "| group-topk1 | 0 |  | topk1 | residual | fp32 |" in text
+    assert "| group-topk1-off | 0 |  | topk1 | off | fp32 |" in text
+
+
 def test_a_configuration_of_another_suite_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["--data", "none.npz", "--configs", "chain-mbq2"])

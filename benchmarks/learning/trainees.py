@@ -1,0 +1,159 @@
+"""A network that is trained by the schemes of a trial: cut among workers, or by the members of a group."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils import convert_conv2d_weight_memory_format
+
+from benchmarks.learning.images import Images
+from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
+from shared.codec import FeedbackMode, codec_by_name
+from shared.execution.blocks import Method
+from shared.execution.group import Group
+from shared.execution.in_process_group import InProcessGroup
+from shared.execution.in_process_session import InProcessSession
+from shared.execution.split import EDGE, TRAINER, split_placement, split_session
+from shared.execution.step_in_flight import Outgoing
+from shared.model.build import build_checked_chain
+from shared.model.chain import Chain
+from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
+from shared.registry import is_lossy
+from shared.training.held_blocks import HeldBlocks
+from shared.training.losses import BatchLoss, LossHead
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+class Trainee(Protocol):
+    """One training under way."""
+
+    def train_epoch(self, epoch: int, batches: Batches) -> Sequence[BatchLoss]:
+        """Do the steps of an epoch; returns the losses of the batches."""
+
+    def accuracy(self, test: Images) -> float:
+        """Return the share of the test set that is right, features compressed as in training."""
+
+    def whole_accuracy(self, test: Images) -> float | None:
+        """Return that of the model in one piece, features as they are, after the last epoch; None where that is the same."""
+
+
+def make_trainee(trial: Trial, example: Tensor, device: torch.device) -> Trainee:
+    """Make what a trial trains. example: inputs of a batch."""
+    return (TrainedGroup if SUITES[trial.suite].members else CutNetwork)(trial, example, device)
+
+
+class CutNetwork:
+    """A network whose blocks are cut among workers, and whose scheme changes at milestones."""
+
+    def __init__(self, trial: Trial, example: Tensor, device: torch.device) -> None:
+        self._trial, self._cuts = trial, NETWORKS[trial.network].cuts[trial.suite]
+        self._schemes = SUITES[trial.suite].configs[trial.config]
+        self._later = dict(zip(trial.milestones, self._schemes[1:], strict=False))
+        self._chain = _chain(trial, example)
+        self._session = split_session(self._chain, self._cuts, trial.recipe(), self._schemes[0], device)
+
+    def train_epoch(self, epoch: int, batches: Batches) -> Sequence[BatchLoss]:
+        """See `Trainee.train_epoch`; drained at its end, as where each epoch is evaluated."""
+        if epoch in self._later:
+            self._session.change(split_placement(self._chain, self._cuts, self._later[epoch]))
+        steps = self._trial.steps_per_epoch
+        return self._session.train(epoch * steps, (epoch + 1) * steps, batches)
+
+    def accuracy(self, test: Images) -> float:
+        """See `Trainee.accuracy`."""
+        return _accuracy(self._session, test, BATCH_SIZE)
+
+    def whole_accuracy(self, test: Images) -> float | None:
+        """See `Trainee.whole_accuracy`."""
+        last = self._schemes[-1]
+        if not is_lossy(last.codec):
+            return None
+        self._session.change(split_placement(self._chain, self._cuts, replace(last, codec="fp32")))
+        return self.accuracy(test)
+
+
+class TrainedGroup:
+    """Members that share each batch, and the group at a trainer that has the weights. It keeps one scheme."""
+
+    def __init__(self, trial: Trial, example: Tensor, device: torch.device) -> None:
+        suite, recipe = SUITES[trial.suite], trial.recipe()
+        self._trial, self._ranks = trial, range(suite.members)
+        self._shard = BATCH_SIZE // suite.members
+        (scheme,) = suite.configs[trial.config]
+        held = _chain(trial, example[: self._shard])
+        group = Group(HeldBlocks(held, recipe, device, range(len(held.blocks))), self._ranks)
+        keeps_residuals = scheme.feedback is not FeedbackMode.OFF
+
+        def member(rank: int, give: Callable[[Outgoing], object]) -> InProcessSession:
+            chains = {worker: _chain(trial, example[: self._shard]) for worker in (EDGE, TRAINER)}
+            method = Method(LossHead(recipe.loss, None), first_sample=rank * self._shard)
+            placement = _copies(len(held.blocks), self._shard, scheme.codec if keeps_residuals else "fp32")
+            given = give if keeps_residuals else _by_codec(scheme.codec, give)
+            return InProcessSession(chains, placement, recipe, method, device, given)
+
+        self._members = InProcessGroup({TRAINER: group}, member)
+
+    def train_epoch(self, epoch: int, batches: Batches) -> Sequence[BatchLoss]:
+        """See `Trainee.train_epoch`; the losses are those of the first member."""
+        whole = list(batches)
+        shards = {rank: (self._part(batch, rank) for batch in whole) for rank in self._ranks}
+        return self._members.train((epoch + 1) * self._trial.steps_per_epoch, shards)[0]
+
+    def accuracy(self, test: Images) -> float:
+        """See `Trainee.accuracy`: of the first member."""
+        return _accuracy(self._members.member(0), test, self._shard)
+
+    def whole_accuracy(self, test: Images) -> float | None:  # noqa: ARG002
+        """See `Trainee.whole_accuracy`: no feature crosses a cut."""
+        return None
+
+    def _part(self, batch: tuple[Tensor, Tensor], rank: int) -> tuple[Tensor, Tensor]:
+        inputs, labels = batch
+        rows = slice(rank * self._shard, (rank + 1) * self._shard)
+        return inputs[rows], labels[rows]
+
+
+def _copies(blocks: int, samples: int, codec: str) -> Placement:
+    """Return the placement of a member that computes all blocks, of which a trainer has the weights."""
+    whole = Rows(0, samples)
+    return Placement(
+        version=0,
+        blocks=blocks,
+        batch_size=samples,
+        workers=(EDGE, TRAINER),
+        tiles=(Tile(EDGE, 0, blocks, whole),),
+        sources=(Source(EDGE, whole),),
+        owners=dict.fromkeys(range(blocks), TRAINER),
+        codecs={Route(EDGE, TRAINER, Cargo.WEIGHT_GRADIENT): codec},
+    )
+
+
+def _by_codec(name: str, give: Callable[[Outgoing], object]) -> Callable[[Outgoing], object]:
+    """Return what gives gradients as a codec leaves them; what it takes is lost."""
+    codec = codec_by_name(name)
+
+    def given(one: Outgoing) -> object:
+        assert isinstance(one.load, dict)
+        received = {
+            name: codec.decode(codec.encode(tensor)) if name.startswith("gradient/") else tensor
+            for name, tensor in one.load.items()
+        }
+        return give(one._replace(load=received))
+
+    return given
+
+
+def _chain(trial: Trial, example: Tensor) -> Chain:
+    """Build the network of a trial, channels last, as the images are: a third less time in a CPU's convolutions."""
+    network = NETWORKS[trial.network]
+    chain = build_checked_chain(network.factory, network.kwargs, trial.seed, example.cpu())
+    for block in chain.blocks:
+        convert_conv2d_weight_memory_format(block.module, torch.channels_last)
+    return chain
+
+
+def _accuracy(session: InProcessSession, test: Images, batch_size: int) -> float:
+    return sum(session.evaluate(*batch).correct or 0 for batch in test.in_order(batch_size)) / len(test)
