@@ -68,9 +68,10 @@ class StepScheduler:
         self._next_segments = _followers(self._segments)
         """The segments that may be next when one is done."""
         self._last_uses = last_uses(rest, plan.model)
-        self._answering = answering_segment(rest)
-        """The segment after which another step may come here."""
-        self._clearing = frozenset(plan.waited.get(worker) or Order.of(rest).ends)
+        order = Order.of(rest)
+        self._answering = frozenset((answering_segment(rest), *order.apart))
+        """The segments after which another step may come here."""
+        self._clearing = frozenset(plan.waited.get(worker) or order.ends)
         """The segments after which another step may begin here, in place of this one."""
         self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._own_scale = blocks.held.loss_scale if plan.scaling_worker == worker else None
@@ -80,7 +81,7 @@ class StepScheduler:
         self._steps: dict[int, StepInFlight] = {}
         self._first = window.first
         if window.done < window.first:
-            self._await_weights(window.done, placement.batch_size, Order.of(rest))
+            self._await_weights(window.done, placement.batch_size, order)
         self._last_segment: int | None = None
         """Segment that was computed last, of any step."""
 
@@ -191,7 +192,7 @@ class StepScheduler:
         ]
         self._drop_used(state)
         self._last_segment = work.segment
-        if work.segment == self._answering:
+        if work.segment in self._answering and self._answering <= state.done:
             self._window.answer(work.step)
         if work.segment in self._clearing and self._clearing <= state.done:
             self._window.clear(work.step)

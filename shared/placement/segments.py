@@ -2,7 +2,7 @@
 
 The runtime computes a segment at a time and goes to another step in between; the cost model and the simulator count the same.
 The segments of a step are done one after the other, but for shared blocks: the parts of each are added as soon as they are
-there, and the new weights of each are taken as soon as they come.
+there, and the new weights of each are taken as soon as they come. Between a group and its members each block goes by itself.
 """
 
 import itertools
@@ -47,13 +47,20 @@ def _is_scale(operation: Operation) -> bool:
 
 
 class _Lane(Enum):
-    """Segments that are done one after the other, whatever becomes of those of other lanes."""
+    """Segments that are done one after the other, whatever becomes of those of other lanes; of the last two, in any order."""
 
     COMPUTE = auto()
     SUM = auto()
     """The parts of a shared block, its update, and its new weights to others."""
     PULL = auto()
     """The new weights of a shared block from its owner."""
+    GIVE = auto()
+    """The part of a block to a group."""
+    TAKE = auto()
+    """The new weights of a block from a group."""
+
+
+_IN_ANY_ORDER = (_Lane.GIVE, _Lane.TAKE)
 
 
 class Order(NamedTuple):
@@ -65,20 +72,25 @@ class Order(NamedTuple):
     """By segment that goes forward, those of step t - K - 1 that are done before: all that compute, and those that bring new
     weights of its blocks. Empty for any other segment."""
     ends: tuple[int, ...]
-    """The last segments that compute or add parts. A step after which they are done waits for new weights, or for nothing."""
+    """The segments that compute or add parts, without those that are before another one. A step after which they are done waits
+    for new weights, or for nothing."""
     pulls: tuple[int, ...]
     """The segments that take new weights, in their order."""
+    apart: tuple[int, ...]
+    """The segments that give a part to a group, each as soon as it is there."""
 
     @classmethod
     def of(cls, segments_of_worker: tuple[Program, ...]) -> "Order":
         """Compute the order of the segments of one worker."""
         lanes = [_lane(segment) for segment in segments_of_worker]
         last = {lane: number for number, lane in enumerate(lanes)}
+        given = tuple(number for number, lane in enumerate(lanes) if lane is _Lane.GIVE)
         return cls(
             _after(segments_of_worker, lanes),
             _behind(segments_of_worker, lanes, last.get(_Lane.COMPUTE)),
-            tuple(last[lane] for lane in (_Lane.COMPUTE, _Lane.SUM) if lane in last),
-            tuple(number for number, lane in enumerate(lanes) if lane is _Lane.PULL),
+            (*(last[lane] for lane in (_Lane.COMPUTE, _Lane.SUM) if lane in last), *given),
+            tuple(number for number, lane in enumerate(lanes) if lane in (_Lane.PULL, _Lane.TAKE)),
+            given,
         )
 
 
@@ -92,7 +104,8 @@ def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, .
         if _Lane.SUM in last and any(isinstance(one, Norms) for one in segment):
             own.append(last[_Lane.SUM])
         found.append(tuple({*([last[lane]] if lane in last else []), *own}))
-        last[lane] = number
+        if lane not in _IN_ANY_ORDER:
+            last[lane] = number
         made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
         made |= {one.crossing.index: number for one in segment if _gives_to_group(one)}
     return tuple(found)
@@ -113,11 +126,11 @@ def _exchanged(operation: Operation) -> int | None:
 
 
 def _behind(whole: tuple[Program, ...], lanes: list[_Lane], computed: int | None) -> tuple[tuple[int, ...], ...]:
-    news: dict[_Lane, dict[int, int]] = {_Lane.SUM: {}, _Lane.PULL: {}}
+    news: dict[_Lane, dict[int, int]] = {_Lane.SUM: {}, _Lane.PULL: {}, _Lane.TAKE: {}}
     """By lane, the segments that bring new weights of a block."""
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
         for one in segment:
-            if isinstance(one, Sum):
+            if isinstance(one, Sum) and lane is _Lane.SUM:
                 news[lane][one.block] = number
             elif isinstance(one, Receive) and one.crossing.cargo is Cargo.WEIGHTS:
                 news[lane][one.crossing.index] = number
@@ -127,17 +140,18 @@ def _behind(whole: tuple[Program, ...], lanes: list[_Lane], computed: int | None
         if not blocks or computed is None:
             found.append(())
             continue
-        needed = [[numbers[block] for block in blocks if block in numbers] for numbers in news.values()]
-        found.append((computed, *(max(numbers) for numbers in needed if numbers)))
+        needed = {lane: [numbers[block] for block in blocks if block in numbers] for lane, numbers in news.items()}
+        taken = needed.pop(_Lane.TAKE)
+        found.append((computed, *(max(numbers) for numbers in needed.values() if numbers), *taken))
     return tuple(found)
 
 
 def _lane(segment: Program) -> _Lane:
     match segment[0]:
         case Receive(crossing) if crossing.cargo is Cargo.WEIGHTS:
-            return _Lane.PULL
+            return _Lane.TAKE if crossing.sender == GROUP else _Lane.PULL
         case Receive(crossing) if crossing.cargo is Cargo.WEIGHT_GRADIENT:
-            return _Lane.SUM
+            return _Lane.GIVE if any(map(_gives_to_group, segment)) else _Lane.SUM
     return _Lane.COMPUTE
 
 
@@ -190,8 +204,8 @@ class Waiting:
         order = self._orders[worker]
         wanted = {(name, last) for name, last in self._answers.items() if name != worker}
         reached = set[tuple[str, int]]()
-        for pull in (None, *order.pulls):
-            ends = order.ends if pull is None else (*order.ends, pull)
+        for count in range(len(order.pulls) + 1):
+            ends = (*order.ends, *order.pulls[:count])
             self._reach(reached, worker, ends)
             if wanted <= reached:
                 return ends

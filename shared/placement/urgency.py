@@ -22,16 +22,16 @@ _RANKS = {
 shared blocks come last: they are large, and other workers can compute while they are on their way."""
 
 
-def urgency(crossing: Crossing, step: int) -> tuple[int, int, int]:
+def urgency(crossing: Crossing, step: int, *, merged: bool = False) -> tuple[int, int, int]:
     """Return a number, in three parts, by which the loads of a link are sent: of those that wait, the least goes first.
 
     Gradients of shared blocks go as they are made, the last block first. Weights go as forwards need them, the first block
-    first.
+    first. merged: a group takes the gradients of each block by itself, so they go as the weights do.
     """
     rank = _RANKS[crossing.cargo]
     match crossing.cargo:
         case Cargo.WEIGHT_GRADIENT:
-            return rank, step, -crossing.index
+            return rank, step, crossing.index if merged else -crossing.index
         case Cargo.WEIGHTS:
             return rank, step, crossing.index
     return rank, crossing.index, step

@@ -39,12 +39,15 @@ class Outbox:
         labelled: Crossing | None = None,
         most_ahead: int = 0,
         bundles: Mapping[Crossing, Bundle] | None = None,
+        *,
+        merged: bool = False,
     ) -> None:
         """labelled: the feature with which small labels of its step go; None where they go by themselves.
 
         most_ahead: how many steps the peer may have beyond those that this worker has made, where it begins again; else 0.
-        bundles: by crossing, those that go together with it; left out, each goes by itself.
+        bundles: by crossing, those that go together with it; left out, each goes by itself. merged: see `urgency`.
         """
+        self._merged = merged
         self._bundles = bundles or {}
         self._labelled = labelled
         self._most_ahead = most_ahead
@@ -124,7 +127,8 @@ class Outbox:
     def _look_at(self, crossing: Crossing) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""
         item = self._items[crossing].first_unsent()
-        before, now = self._urgencies.pop(crossing, None), None if item is None else urgency(crossing, item.step)
+        before = self._urgencies.pop(crossing, None)
+        now = None if item is None else urgency(crossing, item.step, merged=self._merged)
         if before is not None and before != now:
             del self._ready[bisect_left(self._ready, before, key=_urgency_of)]
         if now is not None:

@@ -188,6 +188,7 @@ def test_of_what_waits_parts_go_as_they_are_made_and_weights_as_forwards_need_th
         (Crossing("edge", "near", Cargo.ERROR_GRADIENT, 1, rows), 3),
     ]
     ordered = sorted(made, key=lambda one: urgency(*one))
+    to_group = sorted(made, key=lambda one: urgency(*one, merged=True))
     assert [(one.cargo, one.index, step) for one, step in ordered] == [
         (Cargo.ERROR_GRADIENT, 1, 3),
         (Cargo.FEATURE, 0, 3),
@@ -198,3 +199,5 @@ def test_of_what_waits_parts_go_as_they_are_made_and_weights_as_forwards_need_th
         (Cargo.WEIGHTS, 2, 2),
         (Cargo.WEIGHTS, 0, 3),
     ]
+    parts = [(one.index, step) for one, step in to_group if one.cargo is Cargo.WEIGHT_GRADIENT]
+    assert parts == [(3, 2), (4, 2), (5, 3)], "a group takes each block by itself, and the first is needed first"

@@ -11,6 +11,7 @@ from shared.placement import (
     Cargo,
     ModelFacts,
     Norms,
+    Order,
     Permissions,
     Placement,
     Receive,
@@ -23,6 +24,7 @@ from shared.placement import (
     Tile,
     Update,
     check,
+    segments,
 )
 
 WHOLE = Rows(0, 8)
@@ -51,6 +53,16 @@ def test_the_owner_gives_each_changing_block_to_the_group_and_sends_on_what_come
     given = [(kind, block, to) for block in (2, 0) for kind, to in ((Receive, "near"), (Send, GROUP))]
     taken = [(kind, block, to) for block in (2, 0) for kind, to in ((Receive, "near"), (Send, "edge"))]
     assert found == given + taken
+
+
+def test_each_block_goes_to_the_group_and_comes_back_by_itself():
+    orders = {worker: Order.of(segments(operations(COPIES, worker))[1]) for worker in ("edge", "near")}
+    near, edge = orders["near"], orders["edge"]
+    assert near.apart == (0, 1), "the gradient of either block"
+    assert near.after == ((), (), (0,), (1,)), "new weights wait for the gradient of their own block alone"
+    assert near.ends == (0, 1)
+    assert edge.pulls == (5, 6), "of block 0, which is needed first, and of block 2"
+    assert not edge.apart
 
 
 def test_nobody_updates_or_clips_but_the_group():

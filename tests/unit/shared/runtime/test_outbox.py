@@ -101,6 +101,20 @@ def test_of_weights_that_wait_the_first_block_of_the_oldest_step_goes_first_and_
     assert order == [(FEATURE, 0), *((crossing, step) for step in (0, 1) for crossing in weights)]
 
 
+@pytest.mark.parametrize(("merged", "expected"), [(False, [2, 1, 0]), (True, [0, 1, 2])])
+def test_of_gradients_to_a_group_that_wait_the_first_block_goes_first(merged, expected):
+    parts = tuple(Crossing("edge", "gpu", Cargo.WEIGHT_GRADIENT, block, WHOLE) for block in range(3))
+    box = Outbox(parts, 0, merged=merged)
+    for part in parts:
+        put(box, part, 0)
+    order = []
+    while items := box.next(BEGUN):
+        order += [item.crossing.index for item in items]
+        for item in items:
+            box.note_sent(item)
+    assert order == expected
+
+
 def test_a_lost_stream_brings_weights_back_to_their_place():
     rows = Rows(0, 4)
     first, second = (Crossing("edge", "gpu", Cargo.WEIGHTS, block, rows) for block in range(2))
