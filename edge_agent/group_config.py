@@ -31,6 +31,9 @@ class GroupSection(Section):
     codec: Annotated[str, OneOf(codec_names())] = Field(default="raw", examples=["uniform8"])
     """Codec of this device's gradients on their way to the trainers. What a lossy one loses of a gradient is added to that of
     the next step. "raw" sends them as they are."""
+    weights_codec: Annotated[str, OneOf(codec_names())] = Field(default="raw", examples=["uniform8"])
+    """Codec of the weights on their way from the trainers, the same for all members. What a lossy one loses of a step goes with
+    that of the next one, and all members have the same weights. "raw" sends them as they are."""
 
 
 def check_group(config: "EdgeConfig") -> None:

@@ -21,6 +21,8 @@ SAMPLES_AHEAD = 2
 """Number of steps whose samples leave before they begin, where nothing else is said."""
 MOST_SAMPLES_AHEAD = 8
 """Greatest number of such steps."""
+MAX_DIMENSIONS = 8
+"""Most dimensions of a tensor on a link (see `TensorHeader.shape`). The check comes before code loops over millions of them."""
 MOST_WORKERS = 16
 """Workers of one session: what crosses between them is looked at pair by pair."""
 

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 import torch
 
+from shared.bounds import MAX_DIMENSIONS
 from shared.codec import Codec, Encoded, check_layout, codec_by_name, most_span_bytes
 from shared.errors import DataError, ProtocolError
 from shared.model.spec import TensorSpec
-from shared.transport.stream.framing import MAX_DIMENSIONS, TensorKey, WireTensor, key_of
+from shared.transport.stream.framing import TensorKey, WireTensor, key_of
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, TensorHeader
 
 _DTYPES = {

@@ -13,6 +13,7 @@ from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
 from shared.codec import FeedbackMode, codec_by_name
 from shared.execution.blocks import Method
 from shared.execution.group import Group
+from shared.execution.group_weights import GroupWeights
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.execution.split import EDGE, TRAINER, split_placement, split_session
@@ -84,7 +85,7 @@ class TrainedGroup:
         self._shard = BATCH_SIZE // suite.members
         (scheme,) = suite.configs[trial.config]
         held = _chain(trial, example[: self._shard])
-        group = Group(HeldBlocks(held, recipe, device, range(len(held.blocks))), self._ranks)
+        group = Group(GroupWeights(HeldBlocks(held, recipe, device, range(len(held.blocks)))), self._ranks)
         keeps_residuals = scheme.feedback is not FeedbackMode.OFF
 
         def member(rank: int, give: Callable[[Outgoing], object]) -> InProcessSession:

@@ -7,7 +7,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from shared.bounds import is_step
 from shared.errors import ConfigError, ProtocolError, StorageError
-from shared.placement import Placement
+from shared.placement import AGENT, Cargo, Placement, Route
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -25,6 +25,8 @@ class Agreement(NamedTuple):
     """K, by which a member may be ahead of the group."""
     blocks: tuple[int, ...]
     """Blocks that training changes and this trainer owns."""
+    weights_codec: str = "raw"
+    """Codec of what members lack of the weights."""
 
     @property
     def steps(self) -> int:
@@ -52,7 +54,8 @@ class Agreement(NamedTuple):
                 'training.optimizer.clip is "model", whose norm is that of all blocks, and a group on several trainers has '
                 'these nowhere together; use "block", or one trainer'
             )
-        return cls(request, recipe, placement.staleness, blocks)
+        weights_codec = placement.codecs.get(Route(request.worker, AGENT, Cargo.WEIGHTS), "raw")
+        return cls(request, recipe, placement.staleness, blocks, weights_codec)
 
     def check(self, group: str, other: Self) -> None:
         """Refuse a member that would train something else. Raises ConfigError, which names the first difference."""
@@ -72,6 +75,7 @@ class Agreement(NamedTuple):
             "model.factory": model.factory,
             "model.kwargs": model.kwargs_json,
             "deployment.staleness": self.staleness,
+            "group.weights_codec": self.weights_codec,
             "the blocks": list(self.request.block_names),
             "the blocks at this trainer": list(self.blocks),
             **{f"training.optimizer.{key}": value for key, value in optimizer.items()},
@@ -90,6 +94,7 @@ class Agreement(NamedTuple):
             "request": MessageToDict(self.request),
             "staleness": self.staleness,
             "blocks": list(self.blocks),
+            "weights_codec": self.weights_codec,
         }
 
     @classmethod
@@ -98,7 +103,8 @@ class Agreement(NamedTuple):
         try:
             request = ParseDict(document["request"], pb.OpenSessionRequest())
             recipe = Recipe.model_validate_json(request.recipe_json)
-            return cls(request, recipe, int(document["staleness"]), tuple(map(int, document["blocks"])))
+            staleness, blocks = int(document["staleness"]), tuple(map(int, document["blocks"]))
+            return cls(request, recipe, staleness, blocks, str(document.get("weights_codec", "raw")))
         except (KeyError, TypeError, ValueError, ParseError) as cause:
             raise StorageError(f"a checkpoint does not say what its group trains: {cause}") from cause
 

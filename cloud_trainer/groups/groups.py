@@ -92,7 +92,9 @@ class Groups:
         gradients = sum(value.nbytes for value in parameters if value.requires_grad)
         in_flight = members * (agreement.staleness + 1)
         updates = update_memory(recipe)
+        # What members have, where a codec keeps it apart: the parameters that have gradients.
+        of_members = gradients if agreement.weights_codec != "raw" else 0
         # A checkpoint that is being written, and one that waits for that.
-        copies = 2 * state_copy_bytes(chain.module, updates)
-        self._limits.check_memory(state_bytes(chain.module, updates) + copies + in_flight * gradients)
+        copies = 2 * (state_copy_bytes(chain.module, updates) + of_members)
+        self._limits.check_memory(state_bytes(chain.module, updates) + of_members + copies + in_flight * gradients)
         return HeldBlocks(chain, recipe, self._device, agreement.blocks)

@@ -11,11 +11,10 @@ from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from shared.concurrency.shared_worker import Lane
 from shared.execution.group import Group, GroupListener, Merged
+from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Outgoing
 from shared.training.block_state import element_bytes
-from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state
 from shared.training.step_log import StepLog
 
 
@@ -51,7 +50,7 @@ class Merging(GroupListener):
 
     def __init__(
         self,
-        held: HeldBlocks,
+        weights: GroupWeights,
         agreement: Agreement,
         lane: Lane,
         config: GroupConfig,
@@ -59,17 +58,17 @@ class Merging(GroupListener):
         figures: GroupFigures,
         step_log: StepLog | None = None,
     ) -> None:
-        """held: the blocks of the group that are here, with which the life begins. step_log: gets every update."""
+        """weights: of the blocks of the group that are here, with which the life begins. step_log: gets every update."""
         self.agreement = agreement
         self._figures = figures
         self._step_log = step_log
         self.life = life
-        self._held = held
+        self._weights = weights
         self._lane = lane
         self._copied: Copy | None = None
         """The copy that waits to be taken."""
         leaves_out = config.leave_out_seconds is not None
-        self._group = Group(held, life.ranks, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
+        self._group = Group(weights, life.ranks, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
         self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
@@ -89,7 +88,7 @@ class Merging(GroupListener):
 
     def _take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
         step = min(self._group.take_seat(rank), step_elsewhere)
-        return Beginning(step, {block: self._group.first_weights(block, step) for block in self._group.blocks})
+        return Beginning(step, self._group.first_weights(rank, step))
 
     async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
@@ -139,12 +138,12 @@ class Merging(GroupListener):
         if self._copied is not None or not self._group.is_between_steps or self.step == self.copied_step:
             return self.take_copy()
         self.copied_step = self.step
-        return Copy(self.step, copy_state(self._held))
+        return Copy(self.step, self._weights.copied())
 
     def stepped(self, step: int) -> None:
         """Copy the state before a step, if a checkpoint is due."""
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
-            self._copied, self.copied_step = Copy(step, copy_state(self._held)), step
+            self._copied, self.copied_step = Copy(step, self._weights.copied()), step
 
     def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
         """Count the ranks that were left out, and log the update."""

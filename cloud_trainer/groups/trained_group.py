@@ -23,12 +23,13 @@ from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
 from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.execution.group import MOST_BEHIND, Merged
+from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo
 from shared.registry import is_lossy
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import changing_blocks, put_back
+from shared.training.held_state import changing_blocks
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -304,7 +305,7 @@ class TrainedGroup:
         name, agreement = self.config.name, self._agreement if stored is None else stored.agreement
         held = await self._build(agreement, self.config.size)
         if stored is not None:
-            await self._lane.aside(put_back, held, held.indices, stored.states)
+            whole = await self._lane.aside(GroupWeights.restored, held, agreement.weights_codec, stored.states)
         else:
             assert first is not None, "the first weights are those of a session"
             blocks = first.blocks.held.chain.blocks
@@ -313,6 +314,7 @@ class TrainedGroup:
             )
             for block, tensors in weights.items():
                 await self._lane.aside(held.take_weights, block, tensors)
+            whole = GroupWeights(held, agreement.weights_codec)
         await self._store.go_back(life.origin)
         for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
             self._end(other)
@@ -323,7 +325,7 @@ class TrainedGroup:
             step_log.rolled_back(life.first_step)
         self._agreement = agreement
         self._waits.forget()
-        self._merging = Merging(held, agreement, self._lane, self.config, life, self.figures, step_log)
+        self._merging = Merging(whole, agreement, self._lane, self.config, life, self.figures, step_log)
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging

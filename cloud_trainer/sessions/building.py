@@ -10,7 +10,7 @@ from torch import nn
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import SessionMemory
-from shared.bounds import is_session_id
+from shared.bounds import MAX_DIMENSIONS, is_session_id
 from shared.config import first_complaint
 from shared.errors import ConfigError, ProtocolError
 from shared.model.behaviour import first_difference
@@ -27,7 +27,6 @@ from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
-from shared.transport.stream.framing import MAX_DIMENSIONS
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 

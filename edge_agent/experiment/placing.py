@@ -100,10 +100,14 @@ def completed(placement: Placement, workload: Workload, labels_to: frozenset[str
 
 def _codecs_of_member(placement: Placement, workload: Workload) -> dict[Route, str]:
     """Return the codecs of what a member exchanges with its group, by route; none where tensors go as they are."""
-    if (group := workload.config.member) is None or group.codec == "raw":
+    if (group := workload.config.member) is None:
         return {}
+    # Trainers agree on the codec of weights with all members, also with those that get none.
+    trainers = dict.fromkeys(placement.owners.values())
+    found = {Route(trainer, AGENT, Cargo.WEIGHTS): group.weights_codec for trainer in trainers}
     pushed = (one for one in weight_crossings(placement, workload.facts) if one.cargo is Cargo.WEIGHT_GRADIENT)
-    return {Route(one.sender, one.receiver, one.cargo): group.codec for one in pushed}
+    found |= {Route(one.sender, one.receiver, one.cargo): group.codec for one in pushed}
+    return {route: name for route, name in found.items() if name != "raw"}
 
 
 def configured_codecs(config: EdgeConfig) -> dict[Cargo, str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shared.codec import FeedbackMode
 from shared.execution.failures import translate_loss_failures
-from shared.execution.shared_blocks import BlockPart, WeightedPart, part_of, summed, weights_of
+from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_of, summed, weights_of
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import StepPlan, Tile, stages
 from shared.training import block_state
@@ -173,6 +173,6 @@ class PlacedBlocks:
         """A copy of a block's parameters and buffers, for those that share it."""
         return weights_of(self.held.chain.blocks[block])
 
-    def take_weights(self, block: int, tensors: block_state.BlockTensors) -> None:
-        """Continue with the weights from a block's owner."""
-        self.held.take_weights(block, tensors)
+    def take_weights(self, block: int, received: BlockPart) -> None:
+        """Continue with the weights from a block's owner, or with their differences from those that are here."""
+        self.held.take_weights(block, added(self.held.chain.blocks[block], received))

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ConfigError, ProtocolError
-from shared.execution.shared_blocks import BlockPart, WeightedPart, averaged, weights_of
-from shared.training.held_blocks import BlockGradients, HeldBlocks
+from shared.execution.group_weights import GroupWeights
+from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
+from shared.training.held_blocks import BlockGradients
 from shared.training.held_state import changing_blocks
 
 _AT_A_STEP = "rank {rank} gives the gradient of block {block} of step {step}; the group is at step {now}"
@@ -32,7 +33,7 @@ class GroupListener:
         """Note the step that comes next: all blocks of the one before are updated, and nobody has their weights yet."""
 
     def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
-        """Note the update of a block by the gradients of some ranks, without others, and the weights after it."""
+        """Note the update of a block by the gradients of some ranks, without others, and the weights that members then have."""
 
     def dropped(self, rank: int) -> None:
         """Note that a gradient has come too late to count."""
@@ -44,7 +45,7 @@ class Merged(NamedTuple):
     rank: int
     step: int
     block: int
-    weights: BlockPart
+    weights: BlockPart | CodedWeights
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class _Seat:
     """Steps and blocks of which it has given the gradient and does not have the weights."""
     is_late: bool = False
     """True from when a block went on without it until anything comes of it: nobody waits for it meanwhile."""
+    has: dict[int, int] = field(default_factory=dict)
+    """By block, the step that begins with the weights which it has."""
 
     def takes_part(self, step: int) -> bool:
         """Tell whether the group waits for the rank at a step."""
@@ -72,7 +75,7 @@ class Group:
 
     def __init__(
         self,
-        held: HeldBlocks,
+        weights: GroupWeights,
         ranks: Collection[int],
         staleness: int = 0,
         first_step: int = 0,
@@ -80,21 +83,21 @@ class Group:
         *,
         leaves_out: bool = False,
     ) -> None:
-        """held: all blocks of the model, or those of one trainer, before `first_step`. ranks: the first members.
+        """weights: of all blocks of the model, or of those of one trainer, before `first_step`. ranks: the first members.
 
         staleness: K, by which a member may be ahead of the group.
         leaves_out: late ranks are left out, so that a part may come when its step is done.
         """
         self.step = first_step
         """The oldest step of which some block is not updated."""
-        self._held = held
+        self._weights, self._held = weights, weights.held
         self._staleness = staleness
         self._listener = listener or GroupListener()
         self._behind = max(staleness + 1, MOST_BEHIND if leaves_out else 0)
         """Most steps by which a part may come after its step is done."""
-        self.blocks = tuple(block for block in changing_blocks(held.chain) if block in held.indices)
+        self.blocks = tuple(block for block in changing_blocks(self._held.chain) if block in self._held.indices)
         """The blocks of which it has the weights, and that training changes."""
-        self._seats = {rank: _Seat(first_step) for rank in ranks}
+        self._seats = {rank: _Seat(first_step, has=dict.fromkeys(self.blocks, first_step)) for rank in ranks}
         self._parts: dict[tuple[int, int], dict[int, WeightedPart]] = defaultdict(dict)
         """By step and block, the parts of the update to come, by rank."""
         self._gradients: dict[int, BlockGradients] = {}
@@ -105,6 +108,8 @@ class Group:
         """By the same blocks, the weights with which the step began."""
         self._last: dict[int, BlockPart] = {}
         """By block, the weights with which the step before began, until this one updates any."""
+        self._coded: dict[int, CodedWeights] = {}
+        """By block, the weights after its newest update, where they go by a codec."""
         self._counted: dict[tuple[int, int], tuple[int, ...]] = {}
         """By step and block of the last steps, the ranks whose gradients are in the update."""
 
@@ -155,14 +160,21 @@ class Group:
         seat.is_late, seat.stop = False, None
         return max(self.step, seat.first)
 
-    def first_weights(self, block: int, step: int) -> BlockPart:
-        """Return a block's weights with which a step begins: the present one, of which it may be updated already, or the last.
+    def first_weights(self, rank: int, step: int) -> dict[int, BlockPart]:
+        """Have a rank begin with the weights, by block, with which a step begins: the present one or the last.
 
         With K = 0 and several groups, a member may have to do that one for another group. Groups that have gone further have
         done so without it, or with K > 0. Then the oldest weights are returned that are here.
         """
-        of_last = self._last.get(block) if step < self.step else None
-        return of_last or self._before.get(block) or weights_of(self._held.chain.blocks[block])
+        found = {block: self._beginning(block, step) for block in self.blocks}
+        self._seats[rank].has = {block: version for block, (version, _) in found.items()}
+        return {block: weights for block, (_, weights) in found.items()}
+
+    def _beginning(self, block: int, step: int) -> tuple[int, BlockPart]:
+        """Return a block's weights as in `first_weights`, of which it may be updated already, and the step that they are of."""
+        if step < self.step and (of_last := self._last.get(block)) is not None:
+            return self.step - 1, of_last
+        return self.step, self._before.get(block) or self._weights.of(block)
 
     def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on, nor in one that is done without it. It gives what comes before.
@@ -242,7 +254,7 @@ class Group:
         ranked = [parts[rank] for rank in ranks]
         self._counted[self.step, block] = tuple(ranks)
         module_block = self._held.chain.blocks[block]
-        self._before[block] = weights_of(module_block)
+        self._before[block] = self._weights.of(block)
         with torch.no_grad():
             self._gradients[block] = averaged(module_block, ranked)
         if self._held.clipping is not None and len(self._gradients) < len(self.blocks):
@@ -251,7 +263,10 @@ class Group:
         self._held.put_back(gradients)
         self._held.update(gradients, self.step)
         for updated in gradients:
-            self._updated[updated] = weights = weights_of(self._held.chain.blocks[updated])
+            new = self._weights.updated(updated)
+            if isinstance(new, CodedWeights):
+                self._coded[updated] = new
+            self._updated[updated] = weights = new.weights if isinstance(new, CodedWeights) else new
             counted = self._counted[self.step, updated]
             left_out = [
                 rank for rank, seat in self._seats.items() if seat.takes_part(self.step) and rank not in counted
@@ -273,6 +288,10 @@ class Group:
         self._counted = {key: ranks for key, ranks in self._counted.items() if key[0] >= oldest}
 
     def _merged(self, rank: int, step: int, block: int) -> Merged:
-        self._seats[rank].awaited.discard((step, block))
-        of_now = self._updated.get(block) if step == self.step else None
-        return Merged(rank, step, block, of_now or self.first_weights(block, step + 1))
+        seat, of_now = self._seats[rank], self._updated.get(block) if step == self.step else None
+        seat.awaited.discard((step, block))
+        version, weights = (self.step + 1, of_now) if of_now is not None else self._beginning(block, step + 1)
+        had, seat.has[block] = seat.has.get(block), version
+        coded = self._coded.get(block)
+        is_next = coded is not None and coded.weights is weights and had == version - 1
+        return Merged(rank, step, block, coded if coded is not None and is_next else weights)

@@ -53,7 +53,7 @@ class InProcessGroup:
         step = min(group.take_seat(rank) for group in self._groups.values())
         self._members[rank] = member = self._joined(rank)
         for group in self._groups.values():
-            member.take_weights({block: group.first_weights(block, step) for block in group.blocks})
+            member.take_weights(group.first_weights(rank, step))
         return step
 
     def _joined(self, rank: int) -> InProcessSession:

@@ -17,7 +17,7 @@ from shared.execution.feedback import Feedback, decoded, errors_of
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
 from shared.execution.residuals import Residuals
-from shared.execution.shared_blocks import BlockPart, weights_layout
+from shared.execution.shared_blocks import BlockPart, CodedWeights, weights_layout
 from shared.execution.step_in_flight import Load, Outgoing
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.chain import Chain
@@ -183,7 +183,7 @@ class InProcessSession:
             for block in weights.keys() & set(held.indices):
                 held.take_weights(block, weights[block])
 
-    def take_merged(self, step: int, block: int, weights: BlockPart) -> None:
+    def take_merged(self, step: int, block: int, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a block that the group has updated."""
         crossing = from_group(self._placement, block)
         self._steps[crossing.receiver].deliver(step, self._placement.batch_size, crossing, weights)
@@ -349,6 +349,8 @@ class InProcessSession:
         """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
+        if isinstance(one.load, CodedWeights):
+            return one.load.received
         if isinstance(one.load, dict):
             is_sent_coded = crossing.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(codec)
             return self._residuals[crossing.sender].sent(codec, crossing.index, one.load) if is_sent_coded else one.load

@@ -11,6 +11,11 @@ from shared.codec import codec_by_name
 from shared.execution.shared_blocks import BlockPart
 
 
+def overflow_told(tensor: Tensor) -> Tensor:
+    """Return a tensor with NaN in place of infinities: a codec may make an infinity finite, and of NaN it tells."""
+    return tensor if math.isfinite(tensor.sum().item()) else tensor.masked_fill(tensor.isinf(), math.nan)
+
+
 class Residuals:
     """The losses of codecs on the gradients that a worker has sent, which go with the next ones.
 
@@ -31,11 +36,7 @@ class Residuals:
 
     def _added(self, block: int, name: str, gradient: Tensor) -> Tensor:
         left = self._left.get((block, name))
-        wanted = gradient.cpu() if left is None else gradient.cpu() + left
-        if math.isfinite(wanted.sum().item()):
-            return wanted
-        # A codec may make an infinity finite, and what overflows would be hidden; of NaN it tells.
-        return wanted.masked_fill(wanted.isinf(), math.nan)
+        return overflow_told(gradient.cpu() if left is None else gradient.cpu() + left)
 
     def sent(self, codec_name: str, block: int, part: BlockPart) -> BlockPart:
         """Return a part as a receiver in the same process has it, and keep what the codec has taken from it."""

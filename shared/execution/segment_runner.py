@@ -12,7 +12,7 @@ from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates
-from shared.execution.shared_blocks import WeightedPart
+from shared.execution.shared_blocks import CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
@@ -87,6 +87,10 @@ class SegmentRunner:
         return self.sent(state, segment.sends)
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
+        if isinstance(load, CodedWeights):
+            self._blocks.take_weights(crossing.index, load.weights)
+            state.coded_weights[crossing.index] = load
+            return
         if isinstance(load, dict):
             if crossing.cargo is Cargo.WEIGHTS:
                 self._blocks.take_weights(crossing.index, load)
@@ -190,7 +194,7 @@ class SegmentRunner:
                 gradient = state.block_gradients.pop(crossing.index, {})
                 return self._blocks.part(crossing.index, gradient) if rows.count else {}
             case Cargo.WEIGHTS:
-                return self._blocks.weights(crossing.index)
+                return state.coded_weights.pop(crossing.index, None) or self._blocks.weights(crossing.index)
             case Cargo.NORMS:
                 return (torch.cat([state.norms[block] for block in crossing.slots]),)
             case Cargo.COEFFICIENT:

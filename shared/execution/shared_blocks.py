@@ -3,18 +3,54 @@
 A part is the gradient of the part's samples and the buffers that they have left; the answer is the block after the update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from shared.bounds import MAX_DIMENSIONS
+from shared.codec import Encoded, codec_by_name
 from shared.model.chain import Block
+from shared.model.spec import TensorSpec
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients
 
 BlockPart = dict[str, Tensor]
-"""`gradient/NAME` of each parameter that a gradient has reached, and `buffer/NAME` and `transient/NAME`."""
+"""`gradient/NAME` of each parameter that a gradient has reached, and `buffer/NAME` and `transient/NAME`.
+
+Of weights, `parameter/NAME` or `difference/NAME`, by which a parameter differs from that of the step before, and buffers.
+"""
+_CODED_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def may_be_coded(tensor: TensorSpec) -> bool:
+    """Tell whether a codec can carry a gradient, or a difference, of this kind."""
+    return tensor.dtype in _CODED_TYPES and len(tensor.shape) <= MAX_DIMENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class CodedWeights:
+    """The weights of a block after an update, for those who have the ones before it."""
+
+    weights: BlockPart
+    """The parameters and buffers after it."""
+    differences: Mapping[str, Encoded]
+    """Change of each parameter, encoded once for all who get it, by `parameter/NAME`."""
+
+    @property
+    def received(self) -> BlockPart:
+        """Return them as a receiver in the same process has them."""
+        return {
+            difference_name(name): codec_by_name(encoded.codec).decode(encoded)
+            for name, encoded in self.differences.items()
+        } | {name: tensor for name, tensor in self.weights.items() if name not in self.differences}
+
+
+def difference_name(name: str) -> str:
+    """Return the name of a difference, by that of its parameter in the weights."""
+    return f"difference/{name.partition('/')[2]}"
 
 
 class WeightedPart(NamedTuple):
@@ -86,6 +122,20 @@ def weights_layout(block: Block) -> block_state.BlockTensors:
 def weights_of(block: Block) -> block_state.BlockTensors:
     """A copy of the parameters and buffers of a block, as holders take them over (`HeldBlocks.take_weights`)."""
     return {name: tensor.clone() for name, tensor in weights_layout(block).items()}
+
+
+def added(block: Block, received: BlockPart) -> block_state.BlockTensors:
+    """Return the weights that a block has once what was received is in it: differences are added to what is there."""
+    found = {name: tensor for name, tensor in received.items() if not name.startswith("difference/")}
+    for name, tensor in weights_layout(block).items():
+        if (difference := received.get(difference_name(name))) is not None:
+            found[name] = moved_by(tensor, difference)
+    return found
+
+
+def moved_by(weights: Tensor, difference: Tensor) -> Tensor:
+    """Add a difference, as all that have these weights do, so that they go on having the same."""
+    return weights + difference.to(weights.device)
 
 
 def _buffers(block: Block) -> block_state.BlockTensors:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from shared.execution.pieces import Piece
-from shared.execution.shared_blocks import BlockPart
+from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Slots
 from shared.placement import Crossing
@@ -14,8 +14,15 @@ from shared.training.clipping import BlockNorms
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
 
-Load = Slots | BlockPart
+Load = Slots | BlockPart | CodedWeights
 """Load of a crossing: tensors slot by slot, None where none crosses, or those of a block by name."""
+
+
+def tensors_in(load: Load) -> list[Tensor]:
+    """List the tensors of a load, those of a block by their names, which may come in any order."""
+    of_block = load.weights if isinstance(load, CodedWeights) else load
+    tensors = [of_block[name] for name in sorted(of_block)] if isinstance(of_block, dict) else of_block
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 @dataclass(slots=True)
@@ -38,6 +45,8 @@ class StepInFlight:
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
+    coded_weights: dict[int, CodedWeights] = field(default_factory=dict)
+    """By block, weights of the group that go on to a member as they came."""
     norms: BlockNorms = field(default_factory=dict)
     """Norms of the gradients of this worker's own blocks, and of those whose norms come to it."""
     coefficient: Tensor | None = None

@@ -196,14 +196,14 @@ def _labels(placement: Placement, _model: ModelFacts) -> Iterator[str]:
 
 
 def _routes(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    coded = {Cargo.FEATURE, Cargo.ERROR_GRADIENT} | ({Cargo.WEIGHT_GRADIENT} if model.merged else set())
+    coded = {Cargo.FEATURE, Cargo.ERROR_GRADIENT} | ({Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS} if model.merged else set())
     for route in placement.codecs:
         if route.sender == route.receiver or not {route.sender, route.receiver} <= set(placement.workers):
             yield f"a codec is named for the way from {route.sender!r} to {route.receiver!r}; it joins two workers"
         if route.cargo not in coded:
             yield (
                 f"a codec is named for the cargo {route.cargo}; only features and error gradients are sent by a codec, and in "
-                "a group the gradients of weights"
+                "a group weights and their gradients"
             )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shared.execution.shared_blocks import part_layout, weights_layout
+from shared.execution.shared_blocks import may_be_coded, part_layout, weights_layout
 from shared.model.chain import Block
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo
@@ -16,7 +16,6 @@ from shared.tensor_wire import can_be_sent
 
 SHARED = (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
 """The cargoes that concern a shared block."""
-_CODED_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,8 @@ class BlockEntry:
 
     @property
     def may_be_coded(self) -> bool:
-        """Tell whether the codec of its route carries it: buffers are few numbers that all count, and go as they are."""
-        return self.is_gradient and self.spec.dtype in _CODED_TYPES and can_be_sent(self.spec)
+        """Tell whether the codec of its route carries it, or its difference: buffers are few numbers that all count."""
+        return not self.name.startswith(("buffer/", "transient/")) and may_be_coded(self.spec)
 
     @property
     def sent(self) -> TensorSpec:

@@ -4,7 +4,7 @@ A feature, an error gradient and labels are a tensor for each slot that crosses;
 load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -15,7 +15,7 @@ from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.residuals import Residuals
-from shared.execution.shared_blocks import BlockPart
+from shared.execution.shared_blocks import BlockPart, CodedWeights, difference_name
 from shared.execution.step_in_flight import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
@@ -120,8 +120,15 @@ class CrossingWire:
         if crossing.cargo in SHARED:
             entry = self.entries(crossing)[slot]
             # A part without samples has nothing at all.
-            may_be_absent = crossing.cargo is Cargo.WEIGHT_GRADIENT and (entry.is_gradient or not rows)
-            return ExpectedTensor(key, version, self.codec(crossing, slot), entry.sent, may_be_absent=may_be_absent)
+            are_weights = crossing.cargo is Cargo.WEIGHTS
+            return ExpectedTensor(
+                key,
+                version,
+                self.codec(crossing, slot),
+                entry.sent,
+                may_be_absent=not are_weights and (entry.is_gradient or not rows),
+                may_be_whole=are_weights,
+            )
         spec = self.spec(crossing, slot)
         whole = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
         tensor: TensorSpec | Callable[[TensorSpec], None] = whole
@@ -166,9 +173,16 @@ class CrossingWire:
 
         To be called once for a gradient of weights: what its codec takes from it goes with the next one.
         """
+        if isinstance(load, CodedWeights):
+            names = {slot: entry.name for slot, entry in enumerate(self.entries(crossing))}
+            return self._whole_entries(crossing, load.weights, load.differences.keys()) | {
+                slot: load.differences[name] for slot, name in names.items() if name in load.differences
+            }
         if not isinstance(load, dict):
             return {slot: self._encoded(crossing, slot, load[slot]) for slot in self.slots(crossing)}
-        if crossing.cargo is not Cargo.WEIGHT_GRADIENT or not is_lossy(self._of_route(crossing)):
+        if crossing.cargo is Cargo.WEIGHTS:
+            return self._whole_entries(crossing, load)
+        if not is_lossy(self._of_route(crossing)):
             return self._encoded_entries(crossing, load)
         wanted = self.residuals.added(crossing.index, load)
         encoded = self._encoded_entries(crossing, wanted)
@@ -176,6 +190,14 @@ class CrossingWire:
         assert isinstance(received, dict), "a part of a block is by name"
         self.residuals.note(crossing.index, wanted, received)
         return encoded
+
+    def _whole_entries(self, crossing: Crossing, load: BlockPart, but: Collection[str] = ()) -> EncodedSlots:
+        """Return weights as they are, but for some by their names, which are left to the caller."""
+        codec = codec_by_name("raw")
+        return {
+            slot: None if entry.name in but else codec.encode(entry.to_wire(load[entry.name]).cpu())
+            for slot, entry in enumerate(self.entries(crossing))
+        }
 
     def _encoded_entries(self, crossing: Crossing, load: BlockPart) -> EncodedSlots:
         return {
@@ -191,7 +213,14 @@ class CrossingWire:
         values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}
         if crossing.cargo in SHARED:
             entries = self.entries(crossing)
-            return {entries[slot].name: entries[slot].from_wire(value) for slot, value in sorted(values.items())}
+            differ = {slot for slot, each in encoded.items() if each is not None and each.codec != "raw"}
+            differ = differ if crossing.cargo is Cargo.WEIGHTS else set()
+            return {
+                difference_name(entries[slot].name) if slot in differ else entries[slot].name: (
+                    entries[slot].from_wire(value)
+                )
+                for slot, value in sorted(values.items())
+            }
         if crossing.cargo is Cargo.LABEL:
             return tuple(values[slot] for slot in crossing.slots)
         if crossing.cargo in NUMBERS:

@@ -4,12 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from torch import Tensor
-
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
 from shared.execution.feedback import Feedback, errors_of
-from shared.execution.step_in_flight import Load
+from shared.execution.step_in_flight import Load, tensors_in
 from shared.placement import Cargo, Crossing
 from shared.runtime.crossing_wire import CrossingWire, EncodedSlots
 from shared.runtime.outbox import Item
@@ -30,7 +28,7 @@ class LoadCoder:
 
     async def encode(self, item: Item) -> EncodedSlots:
         """Return the tensors of an item by slot."""
-        tensors = _tensors(item.load)
+        tensors = tensors_in(item.load)
         if any(tensor.is_cuda for tensor in tensors):
             return await self._codecs.run(self._encode, item)
         count = sum(tensor.nbytes for tensor in tensors)
@@ -85,10 +83,6 @@ class LoadCoder:
 def raw_bytes(encoded: Encoded | None) -> int:
     """Return the size of a tensor once decoded; 0 where there is none."""
     return 0 if encoded is None else encoded.raw_bytes
-
-
-def _tensors(load: Load) -> list[Tensor]:
-    return [tensor for tensor in (load.values() if isinstance(load, dict) else load) if tensor is not None]
 
 
 def _copied(load: Load) -> Load:

@@ -12,7 +12,7 @@ from shared.events import Emit
 from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
-from shared.execution.shared_blocks import BlockPart
+from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import GROUP, ArrivalWindow, Backward, Cargo, Window, from_group
@@ -182,7 +182,7 @@ class PlacementExecutor:
         """Tell the agent, through the workers that pass reports on, that this worker is about to stop."""
         self._relay.tell_stopping(self.worker)
 
-    def take_merged(self, step: int, block: int, weights: BlockPart) -> None:
+    def take_merged(self, step: int, block: int, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a block, after the update of a step, from the group that got its gradient."""
         placement = self.window.plan.placement
         self._loads.put(Arrived(step, placement.batch_size, from_group(placement, block), weights))

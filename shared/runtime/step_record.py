@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from shared.execution.step_in_flight import Load
+from shared.execution.step_in_flight import Load, tensors_in
 from shared.placement import Crossing
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
@@ -26,9 +26,7 @@ class StepRecord:
     def note_load(self, step: int, crossing: Crossing, load: Load) -> None:
         """Record the same for a load of another worker."""
         if self._log is not None:
-            # The tensors of a file come in any order.
-            tensors = [load[name] for name in sorted(load)] if isinstance(load, dict) else load
-            self.note(step, str(crossing), tensors)
+            self.note(step, str(crossing), tensors_in(load))
 
     def write(self, step: int) -> None:
         """The step is done. Raises StorageError when the log cannot be written."""

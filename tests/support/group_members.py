@@ -1,7 +1,7 @@
 """Members of a group of devices, and the loop over micro-batches that they are compared with, bit for bit."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.codec import codec_by_name
+from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
@@ -24,14 +25,25 @@ TookPart = Callable[[int, int], Sequence[int]]
 """The ranks whose gradients are in the update of a block, by step and block."""
 
 
-def copies(blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",), up: str = "raw") -> Placement:
-    """Return a member's placement: the device runs all, and the trainers own all, in turns. up: codec of gradients."""
+def copies(
+    blocks: int, staleness: int = 0, trainers: Sequence[str] = ("near",), up: str = "raw", down: str = "raw"
+) -> Placement:
+    """Return a member's placement: the device runs all, and the trainers own all, in turns.
+
+    up: codec of gradients. down: of what members lack of weights.
+    """
     whole = Rows(0, SAMPLES)
     owners = {block: trainers[block % len(trainers)] for block in range(blocks)}
     tiles = (Tile("edge", 0, blocks, whole),)
     codecs = {Route("edge", trainer, Cargo.WEIGHT_GRADIENT): up for trainer in trainers}
+    codecs |= {Route(trainer, "edge", Cargo.WEIGHTS): down for trainer in trainers}
     sources = (Source("edge", whole),)
     return Placement(0, blocks, SAMPLES, ("edge", *trainers), tiles, sources, owners, None, staleness, codecs)
+
+
+def codec_down(placement: Placement) -> str:
+    """Return the codec of what members lack of weights."""
+    return next((name for route, name in placement.codecs.items() if route.cargo is Cargo.WEIGHTS), "raw")
 
 
 def owned_by(trainer: str, placement: Placement) -> list[int]:
@@ -39,12 +51,13 @@ def owned_by(trainer: str, placement: Placement) -> list[int]:
     return [block for block, owner in placement.owners.items() if owner == trainer]
 
 
-def with_a_cut(blocks: int, staleness: int = 0) -> Placement:
-    """Return a member's placement in which the trainer runs the last blocks, too."""
+def with_a_cut(blocks: int, staleness: int = 0, down: str = "raw") -> Placement:
+    """Return a member's placement in which the trainer runs the last blocks, too. down: see `copies`."""
     whole = Rows(0, SAMPLES)
     owners = dict.fromkeys(range(blocks), "near")
     tiles = (Tile("edge", 0, 2, whole), Tile("near", 2, blocks, whole))
-    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, (Source("edge", whole),), owners, None, staleness)
+    codecs, sources = {Route("near", "edge", Cargo.WEIGHTS): down}, (Source("edge", whole),)
+    return Placement(0, blocks, SAMPLES, ("edge", "near"), tiles, sources, owners, None, staleness, codecs)
 
 
 def batches(
@@ -60,9 +73,12 @@ def batches(
 class PlainCodecs:
     """The codecs of a loop, each with what it has left."""
 
-    def __init__(self, up: str = "raw", lost: Collection[tuple[int, int]] = ()) -> None:
-        """up: of gradients. lost: ranks, each with a step before which what its codec has left is lost."""
-        self._up = codec_by_name(up)
+    def __init__(self, up: str = "raw", lost: Collection[tuple[int, int]] = (), down: str = "raw") -> None:
+        """up: of gradients. lost: ranks, each with a step before which what its codec has left is lost.
+
+        down: of what members lack of weights.
+        """
+        self._up, self._down = codec_by_name(up), codec_by_name(down)
         self._lost = lost
         self._left: dict[tuple[int, str], Tensor] = {}
 
@@ -79,6 +95,12 @@ class PlainCodecs:
         arrived = self._up.decode(self._up.encode(wanted))
         self._left[rank, name] = wanted - arrived
         return arrived
+
+    def had(self, exact: Tensor, before: Tensor) -> Tensor:
+        """Return a weight as members have it after an update. before: the same, before it."""
+        if self._down.spec.name == "raw":
+            return exact
+        return before + self._down.decode(self._down.encode(exact - before))
 
 
 def micro_batches(
@@ -113,6 +135,7 @@ def accumulated(
     blocks_of = {name: block.index for block in chain.blocks for name in block.named_parameters()}
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
+    exact = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     for step, whole in enumerate(zip(*members, strict=True)):
         ranks_of = {
             block.index: range(len(members)) if took_part is None else took_part(step, block.index)
@@ -148,9 +171,21 @@ def accumulated(
                 nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
         for place, of_group in enumerate(optimizer.param_groups):
             of_group["lr"] = learning_rate(told, step, place)
+        had = _exchanged(module, exact)
         optimizer.step()
         optimizer.zero_grad()
+        exact = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+        _exchanged(module, {name: codecs.had(exact[name], had[name]) for name in exact})
     return module.state_dict()
+
+
+def _exchanged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put weights into a module, and return those that were there."""
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(weights[name])
+    return before
 
 
 def group_state(
@@ -163,6 +198,15 @@ def group_state(
         loader = Experiment(config).loader
         members.append((batch.inputs, batch.labels) for batch in loader.iterate(0, first.steps))
     return accumulated(first.built_again(), first.recipe, members, first.batch_size, took_part, codecs)
+
+
+def weights_at(session: InProcessSession, module: nn.Module) -> dict[str, Tensor]:
+    """Return the state of a module as a member has it on its device."""
+    return {
+        name.partition("/")[2]: tensor
+        for block in range(len(chain_of(module).blocks))
+        for name, tensor in session.weights("edge", block).items()
+    }
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.bounds import MOST_CLOCK_NANOSECONDS
+from shared.bounds import MAX_DIMENSIONS, MOST_CLOCK_NANOSECONDS
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
 
-MAX_DIMENSIONS = 8
-"""The most dimensions of a tensor (see `TensorHeader.shape`). The check comes before any code loops over a million of them."""
 MOST_FRAMES = 16
 """Largest number of frames of a sent message. With its other fields they stay below a reader's limit (`packets`)."""
 MOST_TENSORS = 8

@@ -324,6 +324,35 @@ def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its
 CODED = ["group.codec=uniform3"]
 
 
+CODED_WEIGHTS = ["group.weights_codec=uniform3"]
+
+
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_member_that_is_killed_gets_the_weights_that_the_others_have(killed, tmp_path):
+    with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:
+        _, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", least_step=4)
+        members[killed][0].send_signal(signal.SIGKILL)
+        members[killed][0].wait()
+        members[killed] = running.member(killed)
+        running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
+
+
+@pytest.mark.parametrize("trainers", [("near",), pytest.param(("near", "far"), marks=pytest.mark.slow)])
+def test_a_trainer_that_is_killed_loses_nothing_that_members_lack_of_weights(trainers, tmp_path):
+    with Running(tmp_path, trainers, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:
+        started = {name: running.trainer(name) for name in trainers}
+        members = [running.member(rank) for rank in range(SIZE)]
+        trainer, said = started[trainers[-1]]
+        said.first_event("checkpoint of a group", least_step=4)
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        _, again = running.trainer(trainers[-1])
+        assert again.first_event("a group begins")["step"] >= 4
+        running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
+
+
 def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec(tmp_path):
     first, gate = 10, tmp_path / "gate"
     reads = 32 * (1 + first)  # one batch of 32 tells what samples are like

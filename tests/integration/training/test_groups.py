@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cloud_trainer.sessions.limits import Limits
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
@@ -76,6 +77,60 @@ async def test_gradients_by_a_codec_end_with_the_weights_of_a_loop_that_gives_ba
     expected = group_state(configs, codecs=PlainCodecs(codec))
     for state in states:
         assert_same_bits(expected, state)
+
+
+@pytest.mark.parametrize(
+    ("size", "up", "down", "optimizer"),
+    [
+        (1, "raw", "uniform8", "adamw"),
+        (2, "uniform8", "uniform8", "nesterov"),
+        (3, "raw", "fp16", "adamw"),
+        (2, "uniform4", "uniform16", "adamw"),
+    ],
+)
+async def test_weights_by_a_codec_end_as_those_of_a_loop_that_moves_them_by_what_arrives(size, up, down, optimizer):
+    async with running_trainer(*group_of(size)) as server:
+        more = [SHARD, f"group.codec={up}", f"group.weights_codec={down}"]
+        configs = [member(rank, server, optimizer=optimizer, size=size, more=more) for rank in range(size)]
+        states = await trained(configs)
+    expected = group_state(configs, codecs=PlainCodecs(up, down=down))
+    for state in states:
+        assert_same_bits(expected, state)
+
+
+async def test_weights_of_blocks_at_two_trainers_and_behind_different_cuts_are_one_model_by_a_codec():
+    coded = [SHARD, "group.weights_codec=uniform8"]
+    async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
+        configs = [member_of_two(rank, near, far, size=2, more=coded) for rank in range(2)]
+        states = await trained(configs)
+    expected = group_state(configs, codecs=PlainCodecs(down="uniform8"))
+    async with running_trainer(*group_of(2)) as server:
+        cuts = [[*coded, f"deployment.cut={2 + rank}", 'deployment.codec="raw"'] for rank in range(2)]
+        states += await trained([member(rank, server, size=2, more=cuts[rank]) for rank in range(2)])
+    for state in states:
+        assert_same_bits(expected, state)
+
+
+async def test_weights_in_fewer_bits_are_fewer_bytes_on_the_link():
+    received = []
+    for codec in ("raw", "uniform8"):
+        async with running_trainer(*group_of(1)) as server:
+            result = await run_training(member(0, server, more=[f"group.weights_codec={codec}"]))
+            received.append(result.summary.bytes_down)
+    assert received[1] < 0.3 * received[0]
+
+
+async def test_the_weights_that_members_have_are_counted_once_and_in_two_checkpoints(monkeypatch):
+    counted = []
+    monkeypatch.setattr(Limits, "check_memory", lambda _, count: counted.append(count))
+    most = []
+    for codec in ("raw", "uniform8"):
+        counted.clear()
+        async with running_trainer(*group_of(1)) as server:
+            result = await run_training(member(0, server, more=[f"group.weights_codec={codec}"]))
+        most.append(max(counted))
+    parameters = sum(parameter.nbytes for parameter in result.module.parameters())
+    assert most[1] - most[0] == 3 * parameters
 
 
 async def test_one_member_equals_the_plain_loop():
@@ -156,6 +211,10 @@ REFUSED = {
     ),
     "another seed": ({"more": ["training.seed=1"]}, "trains with training.seed 0, and this member has 1"),
     "another K": ({"more": ["deployment.staleness=2"]}, "trains with deployment.staleness 0, and this member has 2"),
+    "other bits of weights": (
+        {"more": ["group.weights_codec=uniform8"]},
+        "trains with group.weights_codec 'raw', and this member has 'uniform8'; all members of a group have the same",
+    ),
     "another size": ({"size": 3}, "group 'line' has 2 members, and this one expects 3"),
 }
 

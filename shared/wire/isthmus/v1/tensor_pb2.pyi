@@ -40,7 +40,10 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
     """
     ROLE_WEIGHTS: _Role.ValueType  # 7
-    """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
+    """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names. In a
+    group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
+    to what it has; by "raw" it is the parameter itself.
+    """
     ROLE_FROZEN: _Role.ValueType  # 8
     """The parameters of one block that do not learn, as one safetensors file."""
     ROLE_NORMS: _Role.ValueType  # 9
@@ -73,7 +76,10 @@ ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
 order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
 """
 ROLE_WEIGHTS: Role.ValueType  # 7
-"""Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names."""
+"""Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names. In a
+group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
+to what it has; by "raw" it is the parameter itself.
+"""
 ROLE_FROZEN: Role.ValueType  # 8
 """The parameters of one block that do not learn, as one safetensors file."""
 ROLE_NORMS: Role.ValueType  # 9

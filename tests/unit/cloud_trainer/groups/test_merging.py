@@ -12,6 +12,7 @@ from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.merging import GroupFigures, Merging
 from shared.concurrency.shared_worker import SharedWorker
+from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo, Crossing, Rows
@@ -43,7 +44,7 @@ async def test_a_copy_has_an_update_that_nobody_waited_for(checkpoint_steps):
     worker = SharedWorker("compute")
     agreement = Agreement(pb.OpenSessionRequest(group=pb.GroupSeat(steps=1000)), told, 0, held.indices)
     merging = Merging(
-        held,
+        GroupWeights(held),
         agreement,
         worker.of("group"),
         GroupConfig(name="line", size=1),

@@ -12,11 +12,14 @@ from torch import nn
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.blocks import Method
 from shared.execution.group import Group, GroupListener
+from shared.execution.group_weights import GroupWeights
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
+from shared.execution.shared_blocks import CodedWeights
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
 from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import states_in, to_bytes
 from shared.training.losses import LossHead
 from tests.support.group_members import (
     SAMPLES,
@@ -24,9 +27,11 @@ from tests.support.group_members import (
     PlainCodecs,
     assert_equal,
     batches,
+    codec_down,
     copies,
     micro_batches,
     owned_by,
+    weights_at,
     with_a_cut,
 )
 from tests.support.placed import CPU, INPUTS, built, chain_of, recipe
@@ -58,7 +63,7 @@ def grouped(module, told, size, placement, *, staleness=0, log=None):
     chain = chain_of(copy.deepcopy(module))
     groups = {
         trainer: Group(
-            HeldBlocks(chain, told, CPU, owned_by(trainer, placement)),
+            GroupWeights(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), codec_down(placement)),
             range(size),
             staleness,
             0,
@@ -68,12 +73,18 @@ def grouped(module, told, size, placement, *, staleness=0, log=None):
         for trainer in dict.fromkeys(placement.owners.values())
     }
 
+    return groups, members_of(module, told, placement, groups), chain
+
+
+def members_of(module, told, placement, groups):
+    """Make the members of what trainers have of a group."""
+
     def member(rank, give):
         chains = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
         how = Method(LossHead(told.loss, None), first_sample=rank * SAMPLES)
         return InProcessSession(chains, placement, told, how, CPU, give)
 
-    return groups, InProcessGroup(groups, member), chain
+    return InProcessGroup(groups, member)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -138,7 +149,7 @@ def test_a_group_is_one_batch_of_all_members_in_float64():
 
     told, steps, example = recipe("sgd"), 30, torch.zeros(8, INPUTS, dtype=torch.float64)
     chain = build_chain(wide(), example)
-    groups = {"near": Group(HeldBlocks(chain, told, CPU, range(3)), range(3))}
+    groups = {"near": Group(GroupWeights(HeldBlocks(chain, told, CPU, range(3))), range(3))}
 
     def member(_rank, give):
         chains = {worker: build_chain(wide(), example) for worker in ("edge", "near")}
@@ -182,7 +193,7 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
 
     def run(choose):
         chain = chain_of(built("dropping"))
-        group = Group(HeldBlocks(chain, told, CPU, range(4)), range(3))
+        group = Group(GroupWeights(HeldBlocks(chain, told, CPU, range(4))), range(3))
         left = {rank: [(step, block) for step in range(3) for block in (3, 2, 1, 0)] for rank in range(3)}
         given: dict[int, int] = dict.fromkeys(range(3), 0)
         while any(given[rank] < 12 for rank in left):
@@ -299,7 +310,7 @@ def test_a_rank_that_was_left_out_is_not_waited_for_until_it_comes():
     assert (group.step, group.missing()) == (2, [0])
     (late,) = group.merge(1, 0, 3, part_of(chain, 3, 5.0), 2)
     assert (log.late, log.left_out) == (Counter({1: 1}), Counter({1: 8}))
-    assert_equal(late.weights, group.first_weights(3, 1))
+    assert_equal(late.weights, group.first_weights(0, 1)[3])
     group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
     assert group.held_up() == [3], "it is there again"
 
@@ -313,10 +324,10 @@ def test_nobody_is_left_out_of_a_step_that_is_done_or_a_block_that_waits_for_all
     assert (group.held_up(), log.left_out) == ([3], Counter())
 
 
-def alone(size=2, **how):
+def alone(size=2, down="raw", **how):
     """Return a group of which tests give the gradients themselves."""
     chain = chain_of(built("dropping"))
-    return Group(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), range(size), **how), chain
+    return Group(GroupWeights(HeldBlocks(chain, recipe("sgd"), CPU, range(4)), down), range(size), **how), chain
 
 
 def give_step(group, chain, rank, step):
@@ -402,19 +413,19 @@ def test_the_first_weights_of_a_step_are_kept_until_it_ends():
     group, chain = alone(1)
     before = chain.module.state_dict()["3.weight"].clone()
     group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    assert torch.equal(group.first_weights(3, 0)["parameter/3.weight"], before)
+    assert torch.equal(group.first_weights(0, 0)[3]["parameter/3.weight"], before)
     assert not torch.equal(chain.module.state_dict()["3.weight"], before)
 
 
 def test_the_first_weights_of_the_last_step_are_kept_until_this_one_updates():
     group, chain = alone(1)
-    before = group.first_weights(0, 0)
+    before = group.first_weights(0, 0)[0]
     give_step(group, chain, 0, 0)
-    after = group.first_weights(0, 1)
+    after = group.first_weights(0, 1)[0]
     assert not all(torch.equal(after[name], tensor) for name, tensor in before.items())
-    assert_equal(group.first_weights(0, 0), before)
+    assert_equal(group.first_weights(0, 0)[0], before)
     group.merge(0, 1, 3, part_of(chain, 3, 1.0), 2)
-    assert_equal(group.first_weights(0, 0), after)
+    assert_equal(group.first_weights(0, 0)[0], after)
 
 
 def test_a_step_is_told_before_anybody_has_its_last_weights():
@@ -492,3 +503,151 @@ def test_a_member_that_begins_again_has_nothing_left_of_its_codec():
         chain.module.state_dict(),
         micro_batches(module, told, 2, codecs=PlainCodecs("uniform2", lost=[(1, 2)])),
     )
+
+
+DOWN = ["uniform8", "fp16", "uniform2", "mbq3", "topk1"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("size", "up", "down"), [(1, "raw", "uniform8"), (2, "uniform8", "fp16"), (3, "raw", "uniform2")]
+)
+def test_members_lack_what_a_codec_loses_of_weights_until_the_next_step(optimizer, size, up, down):
+    module, told = built("dropping"), recipe(optimizer)
+    _, members, chain = grouped(module, told, size, copies(4, up=up, down=down))
+    members.train(STEPS, {rank: batches(rank) for rank in range(size)})
+    expected = micro_batches(module, told, size, codecs=PlainCodecs(up, down=down))
+    for rank in range(size):
+        assert_equal(weights_at(members.member(rank), module), expected)
+    assert any(not torch.equal(expected[name], value) for name, value in chain.module.state_dict().items())
+
+
+@pytest.mark.parametrize("down", DOWN)
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [("dropping", copies), ("normed", partial(copies, trainers=("near", "far"))), ("dropping", with_a_cut)],
+)
+def test_members_have_one_model_by_every_codec_and_at_every_placement(name, placement, down):
+    module, told = built(name), recipe("adam", 0.1)
+    blocks = len(chain_of(module).blocks)
+    placed = placement(blocks, down=down)
+    groups, members, _ = grouped(module, told, 2, placed)
+    members.train(STEPS, {rank: batches(rank) for rank in range(2)})
+    lent = {block: weights for group in groups.values() for block, weights in group.first_weights(0, STEPS).items()}
+    for rank in range(2):
+        session = members.member(rank)
+        for block, weights in lent.items():
+            for worker in {placed.owner(block), *(tile.worker for tile in placed.holders(block))}:
+                assert_equal(session.weights(worker, block), weights)
+    if name == "dropping":
+        found = {key.partition("/")[2]: value for weights in lent.values() for key, value in weights.items()}
+        assert_equal(found, micro_batches(module, told, 2, codecs=PlainCodecs(down=down)))
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+def test_members_that_may_be_ahead_have_one_model_by_a_codec(staleness, trainers):
+    module, told = built("dropping"), recipe("sgd")
+    placement = copies(4, staleness, trainers, up="uniform4", down="uniform3")
+    groups, members, _ = grouped(module, told, 3, placement, staleness=staleness)
+    members.train(STEPS, {rank: batches(rank) for rank in range(3)})
+    for group in groups.values():
+        for block, weights in group.first_weights(0, STEPS).items():
+            for rank in range(3):
+                assert_equal(members.member(rank).weights("edge", block), weights)
+
+
+@pytest.mark.parametrize("lost_after", range(12))
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
+def test_a_member_that_begins_again_gets_what_the_others_have(lost_after, trainers):
+    module, told, steps = built("dropping"), recipe("adam", 0.1), 3
+    groups, members, _ = grouped(module, told, 2, copies(4, trainers=trainers, down="uniform2"))
+    of_rank_0 = members.member(0).training(0, steps, batches(0, steps))
+    limited = _Limited(groups.values(), 1, lost_after)
+    with pytest.raises(_LostError):
+        members.run([of_rank_0, members.member(1).training(0, steps, batches(1, steps))])
+    limited.stop()
+    first = members.begin_again(1)
+    members.run([of_rank_0, members.member(1).training(first, steps, batches(1, steps, first))])
+    expected = micro_batches(module, told, 2, steps=steps, codecs=PlainCodecs(down="uniform2"))
+    for rank in range(2):
+        assert_equal(weights_at(members.member(rank), module), expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("trainers", "clip"), [(("near",), "model"), (("near", "far"), "block")])
+def test_a_late_member_has_what_the_others_have_once_it_is_there_again(seed, trainers, clip):
+    """The dice say who goes on, and which block goes on without the others."""
+    dice, log, size, steps = random.Random(seed), Log(), 3, 6
+    module, told = built("dropping"), recipe("adam", 0.1, clip=clip)
+    groups, members, _ = grouped(module, told, size, copies(4, trainers=trainers, down="uniform2"), log=log)
+    running = {rank: members.member(rank).training(0, steps, batches(rank, steps)) for rank in range(size)}
+    while running:
+        rank = dice.choice(sorted(running))
+        if next(running[rank], running) is running:
+            del running[rank]
+        trainer = dice.choice(trainers)
+        if (blocks := groups[trainer].held_up()) and dice.random() < 0.3:
+            members.leave_out(trainer, dice.choice(blocks))
+    assert log.left_out
+    expected = micro_batches(
+        module, told, size, steps=steps, took_part=lambda *at: log.ranks[at], codecs=PlainCodecs(down="uniform2")
+    )
+    for rank in range(size):
+        assert_equal(weights_at(members.member(rank), module), expected)
+
+
+def test_those_who_have_the_weights_before_an_update_get_the_same_bytes_and_others_all():
+    group, chain = alone(down="uniform8", leaves_out=True)
+    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    (of_0, of_1) = group.merge(1, 0, 3, part_of(chain, 3, 2.0), 2)
+    assert isinstance(of_0.weights, CodedWeights)
+    assert of_1.weights is of_0.weights, "it is encoded once"
+    group.merge(0, 0, 2, part_of(chain, 2, 1.0), 2)
+    group.leave_out(0, 2)
+    for step, blocks in ((0, (1, 0)), (1, (3, 2, 1, 0))):
+        for block in blocks:
+            group.merge(0, step, block, part_of(chain, block, 1.0), 2)
+            group.leave_out(step, block)
+    (late,) = group.merge(1, 0, 2, part_of(chain, 2, 1.0), 2)
+    assert_equal(late.weights, group.first_weights(1, 1)[2])
+
+
+def test_without_a_codec_a_group_lends_no_tensors_that_it_keeps():
+    weights = GroupWeights(HeldBlocks(chain_of(built("dropping")), recipe("sgd"), CPU, range(4)))
+    assert weights.of(0)["parameter/0.0.weight"] is not weights.of(0)["parameter/0.0.weight"]
+    assert not [name for name in weights.copied() if "members" in name]
+
+
+@pytest.mark.parametrize("stopped", range(1, STEPS))
+@pytest.mark.parametrize(("name", "optimizer"), [("dropping", "adam"), ("normed", "lion")])
+def test_a_group_that_goes_on_from_a_copy_ends_as_if_nothing_had_happened(stopped, name, optimizer):
+    module, told = built(name), recipe(optimizer)
+    placed = copies(len(chain_of(module).blocks), down="uniform2")
+    _, whole, _ = grouped(module, told, 2, placed)
+    whole.train(STEPS, {rank: batches(rank) for rank in range(2)})
+    chain = chain_of(copy.deepcopy(module))
+    weights = GroupWeights(HeldBlocks(chain, told, CPU, range(placed.blocks)), "uniform2")
+    members = members_of(module, told, placed, {"near": Group(weights, range(2))})
+    members.train(stopped, {rank: batches(rank) for rank in range(2)})
+    states = states_in(to_bytes(weights.copied()))
+    again = HeldBlocks(chain_of(copy.deepcopy(module)), told, CPU, range(placed.blocks))
+    restored = Group(GroupWeights.restored(again, "uniform2", states), range(2), first_step=stopped)
+    members = members_of(module, told, placed, {"near": restored})
+    for rank in range(2):
+        assert members.begin_again(rank) == stopped
+    members.train(STEPS, {rank: batches(rank, first=stopped) for rank in range(2)})
+    for block in range(placed.blocks):
+        for rank in range(2):
+            assert_equal(members.member(rank).weights("edge", block), whole.member(0).weights("edge", block))
+
+
+def test_what_overflows_is_told_to_members_and_is_not_finite_for_them():
+    group, chain = alone(1, down="uniform8")
+    with torch.no_grad():
+        chain.blocks[3].named_parameters()["3.weight"].fill_(-3e38)
+    group.first_weights(0, 0)
+    with torch.no_grad():
+        chain.blocks[3].named_parameters()["3.weight"].fill_(3e38)
+    (merged,) = group.merge(0, 0, 3, part_of(chain, 3, 0.0), 2)
+    assert merged.weights.weights["parameter/3.weight"].isnan().all()

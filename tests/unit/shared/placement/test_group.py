@@ -128,9 +128,11 @@ def test_gradients_go_to_the_group_only_where_that_is_permitted():
     check(placement, dataclasses.replace(model, merged=False), Permissions())
 
 
-def test_a_codec_takes_the_gradients_of_a_group_and_no_other_weights():
-    coded = dataclasses.replace(COPIES, codecs={Route("edge", "near", Cargo.WEIGHT_GRADIENT): "uniform8"})
-    check(coded, MODEL, EVERYTHING)
+def test_a_codec_takes_the_gradients_and_weights_of_a_group_and_no_others():
+    routes = Route("edge", "near", Cargo.WEIGHT_GRADIENT), Route("near", "edge", Cargo.WEIGHTS)
     halves = (Tile("edge", 0, 3, Rows(0, 4)), Tile("near", 0, 3, Rows(4, 8)))
-    with pytest.raises(ConfigError, match="a codec is named for the cargo weight_gradient; only"):
-        check(dataclasses.replace(coded, tiles=halves), dataclasses.replace(MODEL, merged=False), EVERYTHING)
+    for route in routes:
+        coded = dataclasses.replace(COPIES, codecs={route: "uniform8"})
+        check(coded, MODEL, EVERYTHING)
+        with pytest.raises(ConfigError, match=f"a codec is named for the cargo {route.cargo}; only"):
+            check(dataclasses.replace(coded, tiles=halves), dataclasses.replace(MODEL, merged=False), EVERYTHING)

@@ -9,6 +9,7 @@ import pytest
 
 from shared.execution.blocks import Method
 from shared.execution.group import Group
+from shared.execution.group_weights import GroupWeights
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from tests.support.group_members import (
@@ -16,6 +17,7 @@ from tests.support.group_members import (
     PlainCodecs,
     assert_equal,
     batches,
+    codec_down,
     copies,
     micro_batches,
     owned_by,
@@ -32,11 +34,16 @@ SIZE, STEPS = 2, 3
 def trained(placement, told, seed, steps=STEPS):
     """Train a group whose members and links take any time and are lost now and then; return its weights and theirs."""
     module, dice = built("dropping"), random.Random(seed)
+    down = codec_down(placement)
 
     async def main():
         chain = chain_of(copy.deepcopy(module))
         groups = {
-            trainer: Group(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), range(SIZE), placement.staleness)
+            trainer: Group(
+                GroupWeights(HeldBlocks(chain, told, CPU, owned_by(trainer, placement)), down),
+                range(SIZE),
+                placement.staleness,
+            )
             for trainer in set(placement.owners.values())
         }
         members: dict[int, PlacedSession] = {}
@@ -71,27 +78,32 @@ def trained(placement, told, seed, steps=STEPS):
 
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize(
-    ("placement", "up"),
+    ("placement", "up", "down"),
     [
-        (copies, "raw"),
-        (with_a_cut, "raw"),
-        (partial(copies, trainers=("near", "far")), "raw"),
-        (partial(copies, trainers=("near", "far"), up="uniform4"), "uniform4"),
+        (copies, "raw", "raw"),
+        (with_a_cut, "raw", "raw"),
+        (partial(copies, trainers=("near", "far")), "raw", "raw"),
+        (partial(copies, trainers=("near", "far"), up="uniform4"), "uniform4", "raw"),
+        (partial(copies, trainers=("near", "far"), up="uniform8", down="uniform3"), "uniform8", "uniform3"),
+        (partial(copies, down="fp16"), "raw", "fp16"),
     ],
 )
-def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, seed):
+def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, down, seed):
     placed = placement(4)
     clips = ("block", "model") if len(placed.workers) == 2 else ("block",)
     told = recipe("adam", 0.1, clip=clips[seed % len(clips)])
     module, group, ends = trained(placed, told, seed)
-    assert_equal(group, micro_batches(module, told, SIZE, steps=STEPS, codecs=PlainCodecs(up)))
+    expected = micro_batches(module, told, SIZE, steps=STEPS, codecs=PlainCodecs(up, down=down))
+    if down == "raw":
+        assert_equal(group, expected)
     if placement is not with_a_cut:
         for found in ends.values():
-            assert_equal(found, group)
+            assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_late_gradients_bring_nobody_to_a_standstill_and_all_end_with_the_same_weights(seed):
-    _, group, ends = trained(copies(4, 1 + seed % 2), recipe("sgd"), seed, steps=6)
+    placed = copies(4, 1 + seed % 2, down=("raw", "uniform4")[seed % 2])
+    _, group, ends = trained(placed, recipe("sgd"), seed, steps=6)
     for found in ends.values():
-        assert_equal(found, group)
+        assert_equal(found, group if seed % 2 == 0 else ends[0])
