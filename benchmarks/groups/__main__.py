@@ -1,8 +1,9 @@
 """The exchange of a group's parameters: `python -m benchmarks.groups CASE ...`.
 
 schedules: every strategy in the simulator on the networks of paper 002, beside its figures and the least seconds there are,
-and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound and
-PyTorch's DistributedDataParallel. run: the same of a file of layers, with --layers. The last two need root.
+and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound,
+PyTorch's DistributedDataParallel and, with --flower, Flower's federated averaging. run: the same of a file of layers, with
+--layers. The last two need root.
 """
 
 import argparse
@@ -69,7 +70,12 @@ def all_schedules(arguments: argparse.Namespace, show: Show) -> dict[str, object
 def run(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
     """Measure strategies on the layers of a file."""
     group = measure_group(
-        load_layers(arguments.layers), arguments.members, arguments.strategy, arguments.peers, arguments.rounds
+        load_layers(arguments.layers),
+        arguments.members,
+        arguments.strategy,
+        arguments.peers,
+        arguments.rounds,
+        arguments.flower,
     )
     show(measured_table(group, str(arguments.layers)))
     return {"group": group}
@@ -77,7 +83,7 @@ def run(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
 
 def all_links(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
     """Measure `links`."""
-    return links(arguments.only, arguments.rounds, show)
+    return links(arguments.only, arguments.rounds, arguments.flower, show)
 
 
 CASES: dict[str, Callable[[argparse.Namespace, Show], dict[str, object]]] = {
@@ -106,6 +112,9 @@ def main() -> None:
         type=megabytes,
         default=(),
         help="sizes of DDP's buckets beside `run`, in megabytes, as 1,25 (default: none)",
+    )
+    parser.add_argument(
+        "--flower", type=Path, help="Python that has flwr, to measure Flower beside the others (default: none)"
     )
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.cases if name not in CASES]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from rich.table import Table
@@ -80,9 +81,9 @@ class Goal:
     kept: bool
 
 
-def measure_mix(mix: Mix, rounds: int) -> MeasuredGroup:
-    """Measure every strategy and the peer."""
-    return measure_group(mix.layers, MEMBERS, STRATEGIES_RUN, BUCKETS, rounds)
+def measure_mix(mix: Mix, rounds: int, flower: Path | None) -> MeasuredGroup:
+    """Measure every strategy and the peers. flower: see `measure_group`."""
+    return measure_group(mix.layers, MEMBERS, STRATEGIES_RUN, BUCKETS, rounds, flower)
 
 
 def goals(mix: Mix, group: MeasuredGroup) -> Iterator[Goal]:
@@ -148,8 +149,11 @@ def goals_table(rows: Mapping[str, Sequence[Goal]]) -> Table:
     return table
 
 
-def links(chosen: Sequence[int], rounds: int, show: Callable[[Table], None]) -> dict[str, object]:
-    """Measure the mixes of these numbers, and with the number after the last how the speed grows. Each is shown at its end."""
+def links(chosen: Sequence[int], rounds: int, flower: Path | None, show: Callable[[Table], None]) -> dict[str, object]:
+    """Measure the mixes of these numbers, and with the number after the last how the speed grows. Each is shown at its end.
+
+    flower: see `measure_group`.
+    """
     groups: list[MeasuredGroup] = []
     rows: dict[str, Sequence[Goal]] = {}
     for number in chosen:
@@ -161,7 +165,7 @@ def links(chosen: Sequence[int], rounds: int, show: Callable[[Table], None]) -> 
             rows[f"{number}"] = [scale_goal(*scaled)]
             continue
         mix = MIXES[number]
-        groups.append(group := measure_mix(mix, rounds))
+        groups.append(group := measure_mix(mix, rounds, flower))
         show(measured_table(group, f"{number}, {mix.name}"))
         rows[f"{number}, {mix.name}"] = list(goals(mix, group))
     rows["all"] = error_goals(groups)

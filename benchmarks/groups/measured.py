@@ -10,7 +10,9 @@ from rich.table import Table
 
 from benchmarks.groups.ddp import Training
 from benchmarks.groups.ddp import step_seconds as ddp_step_seconds
-from benchmarks.groups.sleeping import BATCH, WARM_UP_STEPS, amounts, rates, sleeping_group
+from benchmarks.groups.flower import NAME as FLOWER
+from benchmarks.groups.flower import step_seconds as flower_step_seconds
+from benchmarks.groups.sleeping import BATCH, TRAINER, WARM_UP_STEPS, amounts, rates, sleeping_group
 from benchmarks.support.report import Spread
 from shared.planner_names import FLOW
 from shared.planning.schedules import STRATEGIES, Layers, bound_seconds, run_seconds
@@ -52,9 +54,17 @@ class MeasuredGroup:
 
 
 def measure_group(
-    layers: Layers, members: int, strategies: Sequence[str], peers: Sequence[float] = (), rounds: int = 1
+    layers: Layers,
+    members: int,
+    strategies: Sequence[str],
+    peers: Sequence[float] = (),
+    rounds: int = 1,
+    flower: Path | None = None,
 ) -> MeasuredGroup:
-    """Measure strategies and peers in turn, so many times. peers: sizes of buckets, in megabytes."""
+    """Measure strategies and peers in turn, so many times.
+
+    peers: sizes of buckets, in megabytes. flower: a Python that has Flower, which is measured too; None for none.
+    """
     steps = WARM_UP_STEPS + 2 + TIMED_STEPS
     seconds: dict[str, list[float]] = {}
 
@@ -67,6 +77,7 @@ def measure_group(
         sleeping_group(layers, members, Path(folder)) as group,
     ):
         machines = [group.mesh.machines[name] for name in group.members]
+        hub = group.mesh.machines[TRAINER]
         for _ in range(rounds):
             for strategy in strategies:
                 note(strategy, group.step_seconds(strategy, steps))
@@ -75,6 +86,9 @@ def measure_group(
                 wrappers = [machine.command([]) for machine in machines]
                 found = ddp_step_seconds(training, machines[0].address, wrappers, WARM_UP_STEPS)
                 note(peer_name(megabytes), found)
+            if flower is not None:
+                commands = [machine.command([]) for machine in (hub, *machines)]
+                note(FLOWER, flower_step_seconds(flower, layers, hub.address, commands, TIMED_STEPS))
     rows = [
         Measured(
             system,
