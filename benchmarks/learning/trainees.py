@@ -1,6 +1,6 @@
 """A network that is trained by the schemes of a trial: cut among workers, or by the members of a group."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -85,17 +85,21 @@ class TrainedGroup:
         self._shard = BATCH_SIZE // suite.members
         (scheme,) = suite.configs[trial.config]
         held = _chain(trial, example[: self._shard])
-        group = Group(GroupWeights(HeldBlocks(held, recipe, device, range(len(held.blocks)))), self._ranks)
+        weights = GroupWeights(HeldBlocks(held, recipe, device, range(len(held.blocks))), scheme.downlink_codec)
         keeps_residuals = scheme.feedback is not FeedbackMode.OFF
 
         def member(rank: int, give: Callable[[Outgoing], object]) -> InProcessSession:
             chains = {worker: _chain(trial, example[: self._shard]) for worker in (EDGE, TRAINER)}
             method = Method(LossHead(recipe.loss, None), first_sample=rank * self._shard)
-            placement = _copies(len(held.blocks), self._shard, scheme.codec if keeps_residuals else "fp32")
+            codecs = {
+                Cargo.WEIGHT_GRADIENT: scheme.codec if keeps_residuals else "raw",
+                Cargo.WEIGHTS: scheme.downlink_codec,
+            }
+            placement = _copies(len(held.blocks), self._shard, codecs)
             given = give if keeps_residuals else _by_codec(scheme.codec, give)
             return InProcessSession(chains, placement, recipe, method, device, given)
 
-        self._members = InProcessGroup({TRAINER: group}, member)
+        self._members = InProcessGroup({TRAINER: Group(weights, self._ranks)}, member)
 
     def train_epoch(self, epoch: int, batches: Batches) -> Sequence[BatchLoss]:
         """See `Trainee.train_epoch`; the losses are those of the first member."""
@@ -117,8 +121,11 @@ class TrainedGroup:
         return inputs[rows], labels[rows]
 
 
-def _copies(blocks: int, samples: int, codec: str) -> Placement:
-    """Return the placement of a member that computes all blocks, of which a trainer has the weights."""
+def _copies(blocks: int, samples: int, codecs: Mapping[Cargo, str]) -> Placement:
+    """Return the placement of a member that computes all blocks, of which a trainer has the weights.
+
+    codecs: of gradients and of weights.
+    """
     whole = Rows(0, samples)
     return Placement(
         version=0,
@@ -128,7 +135,10 @@ def _copies(blocks: int, samples: int, codec: str) -> Placement:
         tiles=(Tile(EDGE, 0, blocks, whole),),
         sources=(Source(EDGE, whole),),
         owners=dict.fromkeys(range(blocks), TRAINER),
-        codecs={Route(EDGE, TRAINER, Cargo.WEIGHT_GRADIENT): codec},
+        codecs={
+            Route(EDGE, TRAINER, Cargo.WEIGHT_GRADIENT): codecs[Cargo.WEIGHT_GRADIENT],
+            Route(TRAINER, EDGE, Cargo.WEIGHTS): codecs[Cargo.WEIGHTS],
+        },
     )
 
 

@@ -66,14 +66,14 @@ def test_members_of_a_group_share_a_batch_with_residuals_and_without(archive, tm
     path = tmp_path / "results.jsonl"
     call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "2", "--seeds", "3"]
     call += ["--train-samples", str(2 * BATCH_SIZE), "--suite", "group"]
-    main([*call, "--configs", "group", "group-topk1", "group-topk1-off"])
+    main([*call, "--configs", "group", "group-8bit", "group-8bit-off", "group-topk1"])
     results = read_results(path)
-    assert len({one.train_loss for one in results}) == 3
+    assert len({one.train_loss for one in results}) == 4
     assert {one.whole_accuracy for one in results} == {None}
     text = table.tables(results)
     assert "each batch shared by the 2 members of a group" in text
-    assert "| group-topk1 | 0 |  | topk1 | residual | fp32 |" in text
-    assert "| group-topk1-off | 0 |  | topk1 | off | fp32 |" in text
+    assert "| group-topk1 | 0 |  | topk1 | residual | raw |" in text
+    assert "| group-8bit-off | 0 |  | uniform8 | off | uniform8 |" in text
 
 
 def test_a_configuration_of_another_suite_is_refused(capsys):
