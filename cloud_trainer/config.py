@@ -195,12 +195,25 @@ class GroupConfig(Section):
     """Subjects (auth.tokens) that may be members. Each member changes the weights of all, so name them. Left out, every
     caller that may train may be one."""
     size: PositiveInt
-    """Members of the group: ranks 0 to size - 1. Each step waits for all of them."""
+    """Members of the group at its first step: ranks 0 to size - 1. Each step waits for all members."""
+    most: PositiveInt | None = Field(default=None, examples=[8])
+    """Ranks that there can be: `size` to `most` - 1 may join while the group trains. Left out, it is `size`."""
     leave_out_seconds: PositiveFloat | None = None
     """Time after the first gradient of a block in a step for which the block waits for those of other members. Then it is
     updated without them. Left out, it waits for all."""
     checkpoint_steps: PositiveInt = 100
     """Steps between checkpoints of the group's weights and optimizer, which lie here alone."""
+
+    @property
+    def ranks(self) -> range:
+        """All ranks that there can be."""
+        return range(self.size if self.most is None else self.most)
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.most is not None and self.most < self.size:
+            raise ValueError(f"most is {self.most} and size {self.size}; most must be {self.size} or more")
+        return self
 
 
 class CalibrationConfig(Section):

@@ -146,7 +146,7 @@ class _GroupSeries(Collector):
             step.add_metric([group.config.name], group.step)
             members.add_metric([group.config.name], len(group.members))
             attached = group.attached
-            for rank in range(group.config.size):
+            for rank in group.config.ranks:
                 of_rank = [group.config.name, str(rank)]
                 linked.add_metric(of_rank, rank in attached)
                 left_out.add_metric(of_rank, group.figures.left_out[rank])

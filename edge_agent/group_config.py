@@ -17,9 +17,10 @@ class GroupSection(Section):
     name: GroupName | None = Field(default=None, examples=["line"])
     """Name of the group, as the trainer's operator has it in `[[groups]]`. Left out, this device trains by itself."""
     rank: NonNegativeInt = 0
-    """Place of this device in the order of sums: 0 to size - 1, and no other member has it."""
+    """Place of this device in the order of sums, which no other member has: 0 to size - 1, or one that joins later."""
     size: PositiveInt | None = Field(default=None, examples=[4])
-    """Members of the group. `data.shard = "rank"` needs it; the trainer refuses a member that expects another size."""
+    """Members of the group at its first step. `data.shard = "rank"` needs it; the trainer refuses a member that expects
+    another size."""
     schedule: Literal["sequential", "layerwise", "ibatch", "dynacomm", "flow"] = Field(
         default="flow", examples=["dynacomm"]
     )
@@ -47,8 +48,6 @@ def check_group(config: "EdgeConfig") -> None:
                 "data.shard is set and group.name is not; without a group every sample of a batch is this device's"
             )
         return
-    if group.size is not None and group.rank >= group.size:
-        raise ValueError(f"group.rank is {group.rank} and group.size {group.size}; the ranks are 0 to {group.size - 1}")
     for sentence in _impossible(config):
         raise ValueError(f"{sentence} (group.name is {group.name!r})")
 
@@ -72,5 +71,11 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         yield "output.record is true; the steps of one member do not tell the weights of a group, so leave it out"
     if config.data.shard is not None and config.group.size is None:
         yield 'data.shard is "rank" and nothing says into how many parts; set group.size'
+    size, rank = config.group.size, config.group.rank
+    if config.data.shard is not None and size is not None and rank >= size:
+        yield (
+            f'group.rank is {rank}, group.size {size}, and data.shard "rank", which divides the data among ranks 0 to '
+            f"{size - 1}; a member that joins later has samples of its own, so leave data.shard out"
+        )
     if config.data.shard is not None and not config.data.drop_last:
         yield 'data.shard is "rank" and data.drop_last is false; only whole batches are divided, so leave drop_last true'

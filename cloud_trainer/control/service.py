@@ -156,7 +156,7 @@ class TrainerControl:
         missing, sessions, figures = group.missing, group.sessions, group.figures
         taking_part = group.members
         members = []
-        for rank in range(group.config.size):
+        for rank in group.config.ranks:
             member = pb.GroupMemberStatus(
                 rank=rank,
                 takes_part=rank in taking_part,

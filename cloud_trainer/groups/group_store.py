@@ -1,7 +1,7 @@
 """The checkpoints of one group at one trainer: weights and optimizer of its blocks between two steps, and what it trains."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import structlog
@@ -72,20 +72,20 @@ class GroupStore:
         if self._store is not None:
             await self._disk.run(self._remove_after, self._store, origin)
 
-    async def keep_members(self, ranks: Sequence[int]) -> None:
-        """Keep the ranks that go on if the group goes back to any checkpoint. A failure is logged."""
+    async def keep_members(self, members: Mapping[int, int]) -> None:
+        """Keep who goes on if the group goes back to any checkpoint: by rank, its first step. A failure is logged."""
         if self._files is None:
             return
         try:
-            await self._disk.run(self._files.write, _MEMBERS, seal({"ranks": list(ranks)}))
+            await self._disk.run(self._files.write, _MEMBERS, seal({"members": list(members.items())}))
         except StorageError as failure:
             _log.warning("members of a group not written", group=self._group, reason=str(failure))
 
-    async def members(self) -> tuple[int, ...] | None:
+    async def members(self) -> dict[int, int] | None:
         """Return what was kept by `keep_members`; None where nothing is. Raises StorageError."""
         data = None if self._files is None else await self._disk.run(self._files.read, _MEMBERS)
         found = None if data is None else unseal(data)
-        return None if found is None else tuple(map(int, found["ranks"]))
+        return None if found is None else {int(rank): int(first) for rank, first in found["members"]}
 
     async def forget(self) -> None:
         """Remove all of a training. Raises StorageError."""

@@ -4,7 +4,7 @@ The trainer that owns the first block which training changes decides when a life
 tell it where the group is at the others, and tell the others what it has decided.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
 from cloud_trainer.sessions.claims import checkpoint_name
@@ -28,8 +28,8 @@ class Life(NamedTuple):
     """Rank of the member whose first weights these were."""
     checkpoint_steps: int
     """Steps between checkpoints, at all trainers."""
-    ranks: tuple[int, ...]
-    """Members at its first step."""
+    members: Mapping[int, int]
+    """By rank, the first step in which it takes part, in this life or before."""
 
     @property
     def first_step(self) -> int:
@@ -45,7 +45,8 @@ class Life(NamedTuple):
             origin=origin,
             first_rank=self.first_rank,
             checkpoint_steps=self.checkpoint_steps,
-            ranks=self.ranks,
+            ranks=[rank for rank, first in self.members.items() if not first],
+            joiners=[pb.GroupJoiner(rank=rank, first_step=first) for rank, first in self.members.items() if first],
         )
 
     @classmethod
@@ -60,8 +61,11 @@ class Life(NamedTuple):
             raise ProtocolError(
                 f"no group can be in life {said.number} with a checkpoint every {said.checkpoint_steps} steps"
             )
+        if any(not is_step(joiner.first_step) for joiner in said.joiners):
+            raise ProtocolError(f"nobody joins a group in life {said.number} at a step that a run cannot have")
         origin = checkpoint_name(said.origin) if said.HasField("origin") else None
-        return cls(said.number, origin, said.first_rank, said.checkpoint_steps, tuple(said.ranks))
+        members = dict.fromkeys(said.ranks, 0) | {joiner.rank: joiner.first_step for joiner in said.joiners}
+        return cls(said.number, origin, said.first_rank, said.checkpoint_steps, members)
 
 
 class Position(NamedTuple):

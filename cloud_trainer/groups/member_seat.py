@@ -38,6 +38,14 @@ class MemberSeat:
         """Leave as `Seat` says."""
         await self._group.leave(self, last_step)
 
+    async def join(self, life: int, first_step: int) -> None:
+        """Join as `Seat` says."""
+        await self._group.join(self, life, first_step)
+
+    async def reach(self, life: int, step: int) -> None:
+        """Wait as `Seat` says."""
+        await self._group.reach(life, step)
+
     async def position(self) -> pb.GroupPosition:
         """Tell as `Seat` says."""
         return (await self._group.position()).message

@@ -68,7 +68,11 @@ class Merging(GroupListener):
         self._copied: Copy | None = None
         """The copy that waits to be taken."""
         leaves_out = config.leave_out_seconds is not None
-        self._group = Group(weights, life.ranks, agreement.staleness, life.first_step, self, leaves_out=leaves_out)
+        first = life.first_step
+        there = [rank for rank, joined in life.members.items() if joined <= first]
+        self._group = Group(weights, there, agreement.staleness, first, self, leaves_out=leaves_out)
+        for rank in life.members.keys() - there:
+            self._group.join(rank, life.members[rank])
         self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
@@ -90,6 +94,18 @@ class Merging(GroupListener):
         step = min(self._group.take_seat(rank), step_elsewhere)
         return Beginning(step, self._group.first_weights(rank, step))
 
+    async def promise(self, rank: int, step: int) -> int | None:
+        """Return the first step that can wait for a rank that has to join; None where it can begin at `step`."""
+        return await self._lane.aside(self._group.promise, rank, step)
+
+    async def join(self, rank: int, step: int) -> list[Merged] | None:
+        """Have a rank take part from this step on; returns the weights that others wait for, or None where it cannot wait."""
+        return await self._lane.run(self._group.join, rank, step)
+
+    async def withdraw(self, rank: int) -> list[Merged]:
+        """Wait no longer for a rank that has not joined; returns the weights that others wait for."""
+        return await self._lane.run(self._group.withdraw, rank)
+
     async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
@@ -100,14 +116,18 @@ class Merging(GroupListener):
         return await self._lane.run(self._group.leave, rank, step)
 
     @property
-    def ranks(self) -> list[int]:
-        """List the ranks that take part in the present step or will."""
-        return sorted(self._group.ranks)
+    def ranks(self) -> dict[int, int]:
+        """By rank that takes part in the present step or will, the first step in which it does."""
+        return self._group.ranks
 
     @property
-    def staying(self) -> list[int]:
-        """List the members that have not told their last step."""
-        return self._group.staying
+    def staying(self) -> dict[int, int]:
+        """By rank that has not told its last step, the first step in which it takes part."""
+        of_before = {rank: first for rank, first in self.life.members.items() if first <= self.life.first_step}
+        return {
+            rank: of_before.get(rank, first) if first == self.life.first_step else first
+            for rank, first in self._group.staying.items()
+        }
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
@@ -16,6 +16,7 @@ from cloud_trainer.groups.group_store import GroupStore, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number, read_positions
 from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
+from cloud_trainer.groups.newcomers import Newcomers
 from cloud_trainer.groups.waits import Waits
 from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
@@ -34,6 +35,8 @@ from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
+_REACH_SECONDS = 30.0
+"""Longest wait of one call for a step."""
 _log = structlog.get_logger(__name__)
 BuildHeld = Callable[[Agreement, int], Awaitable[HeldBlocks]]
 """Builder of the blocks of an agreement, for so many members, which need not fit the first weights."""
@@ -63,18 +66,21 @@ class TrainedGroup:
         self._step_logs = step_logs
         self.figures = GroupFigures()
         self._waits = Waits(config.leave_out_seconds)
+        self._newcomers = Newcomers(config.name)
         self._seats: dict[int, MemberSeat] = {}
         self._agreement: Agreement | None = None
         self._merging: Merging | None = None
-        self._kept_members: list[int] | None = None
-        """Ranks that go on, as this process has written them last."""
+        self._kept_members: dict[int, int] | None = None
+        """First steps by rank that goes on, as this process has written them last."""
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
         self._has_ended = False
         """True while the checkpoints of a training that has ended are not removed."""
         self._alone = asyncio.Lock()
-        self._given: asyncio.Queue[tuple[MemberSeat, Outgoing]] = asyncio.Queue()
-        """Gradients in the order in which they came: as many as the windows of the members let begin."""
+        self._given: asyncio.Queue[tuple[MemberSeat, Outgoing] | None] = asyncio.Queue()
+        """Gradients in the order in which they came, as many as the windows of the members let begin; None for other news."""
+        self._moved = asyncio.Event()
+        """Set, and replaced, whenever the group may have come to another step."""
         self._merger: asyncio.Task[None] | None = None
         """The task that merges, from the first member on."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,7 +104,7 @@ class TrainedGroup:
     @property
     def members(self) -> list[int]:
         """List the ranks that take part in the present step; those of the first one before it begins."""
-        return list(range(self.config.size)) if self._merging is None else self._merging.ranks
+        return list(range(self.config.size)) if self._merging is None else sorted(self._merging.ranks)
 
     @property
     def missing(self) -> list[int]:
@@ -126,8 +132,10 @@ class TrainedGroup:
         name, size = self.config.name, self.config.size
         if wanted.size not in (0, size):
             raise ConfigError(f"group {name!r} has {size} members, and this one expects {wanted.size}")
-        if wanted.rank >= size:
-            raise ConfigError(f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {size - 1}")
+        if wanted.rank not in self.config.ranks:
+            raise ConfigError(
+                f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {self.config.ranks[-1]}"
+            )
         self._check_free(wanted.rank)
         return MemberSeat(self, wanted.rank)
 
@@ -142,6 +150,7 @@ class TrainedGroup:
             await self._forget_ended()
             if self._agreement is None and (stored := await self._store.newest()) is not None:
                 self._agreement = stored.agreement
+            self._check_begun(seat.rank, self._agreement)
             if self._merger is None:
                 # The log of a group names no session, not even that of the member whose call begins this.
                 self._merger = asyncio.create_task(self._merge_all(), context=Context())
@@ -175,11 +184,14 @@ class TrainedGroup:
             seat.is_taken = False
             if wanted.HasField("life"):
                 merging = await self._following(Life.read(wanted.life), seat)
-                self._check_step(merging, step)
             else:
                 others = _of_all_others(session, read_positions(wanted.others))
                 merging = await self._deciding(others, seat, session)
-                step = min((other.step_in(merging.life) for other in others), default=merging.step)
+                step = min([merging.step, *(other.step_in(merging.life) for other in others)])
+            if (first_step := await self._newcomers.promise(merging, seat.rank, step)) is not None:
+                self._given.put_nowait(None)
+                return Begun(merging.life.message, first_step, joins=True)
+            self._check_step(merging, step)
             beginning = await merging.take_seat(seat.rank, step)
             await session.worker.begin_in_group(*beginning)
             if self._session_of(seat) is None:
@@ -192,7 +204,7 @@ class TrainedGroup:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
                 _log.info("a member begins", group=self.config.name, rank=seat.rank, step=beginning.step)
-                if beginning.step and _is_lossy_from(session):
+                if beginning.step > merging.ranks[seat.rank] and _is_lossy_from(session):
                     self.figures.residuals_lost[seat.rank] += 1
                     told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
                     _log.info("what its codec had left of its gradients is lost", **told)
@@ -220,6 +232,28 @@ class TrainedGroup:
                 _log.warning("nobody goes on with a group", group=self.config.name, step=last_step + 1)
             await self._hand_out(merging, merged)
 
+    async def join(self, seat: MemberSeat, life: int, first_step: int) -> None:
+        """Have the member of a seat take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does."""
+        async with self._alone:
+            self._seated(seat)
+            if (merging := self._merging) is None or self.life != life:
+                raise self._other_life(f"life {life} has ended")
+            merged = await self._newcomers.join(merging, seat.rank, first_step)
+            seat.is_taken = False
+            await self._keep_members(merging)
+            _log.info("a member joins", group=self.config.name, rank=seat.rank, first_step=first_step)
+            await self._hand_out(merging, merged)
+            self._given.put_nowait(None)
+
+    async def reach(self, life: int, step: int) -> None:
+        """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REACH_SECONDS):
+                while self.life == life and self.step < step:
+                    await self._moved.wait()
+        if self.life != life or self.step < step:
+            raise self._other_life(f"it is at step {self.step}, and not yet at step {step} of life {life}")
+
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
         """Take the gradient of a block that the session of a seat has."""
         self._given.put_nowait((seat, one))
@@ -229,6 +263,8 @@ class TrainedGroup:
         if (session := self._session_of(seat)) is None:
             return
         del self._seats[seat.rank]
+        if self._newcomers.lose(seat.rank):
+            self._given.put_nowait(None)
         if self._merging is None and not self._seats:
             self._agreement = None
         if self._merging is not None and self._merging.is_done and session.forgotten:
@@ -267,17 +303,18 @@ class TrainedGroup:
             )
         return session
 
-    async def _deciding(self, others: Sequence[Position], seat: MemberSeat, session: Session) -> Merging:
+    async def _deciding(self, others: Collection[Position], seat: MemberSeat, session: Session) -> Merging:
         """Return the group in the life that goes on at all trainers; it is another one where any of them has lost its state."""
         merging = self._merging
         if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
             return merging
-        here, ranks = await self.position(), await self._members_to_go_on()
+        here, members = await self.position(), await self._members_to_go_on()
         number, steps = next_number(here, others), self.config.checkpoint_steps
         for name in common_checkpoints(here, others):
             if (stored := await self._store.load(name)) is not None:
-                return await self._live(Life(number, name, seat.rank, steps, ranks), stored, session, seat)
-        return await self._live(Life(number, None, seat.rank, steps, ranks), None, session, seat)
+                return await self._live(Life(number, name, seat.rank, steps, members), stored, session, seat)
+        self._check_begun(seat.rank, None)
+        return await self._live(Life(number, None, seat.rank, steps, members), None, session, seat)
 
     async def _following(self, life: Life, seat: MemberSeat) -> Merging:
         """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
@@ -286,7 +323,7 @@ class TrainedGroup:
         if life.number < self.life:
             raise self._other_life(f"life {life.number} has ended")
         check_number(life.number, await self.position())
-        self._check_ranks(life.ranks)
+        self._check_ranks(life.members)
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:
                 raise self._other_life(f"checkpoint {life.origin} is not here")
@@ -303,7 +340,7 @@ class TrainedGroup:
         """
         assert self._agreement is not None, "a session has a seat only under an agreement"
         name, agreement = self.config.name, self._agreement if stored is None else stored.agreement
-        held = await self._build(agreement, self.config.size)
+        held = await self._build(agreement, len(self.config.ranks))
         if stored is not None:
             whole = await self._lane.aside(GroupWeights.restored, held, agreement.weights_codec, stored.states)
         else:
@@ -325,24 +362,34 @@ class TrainedGroup:
             step_log.rolled_back(life.first_step)
         self._agreement = agreement
         self._waits.forget()
+        self._newcomers.forget()
         self._merging = Merging(whole, agreement, self._lane, self.config, life, self.figures, step_log)
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging
 
-    async def _members_to_go_on(self) -> tuple[int, ...]:
-        """Return the ranks with which a life begins: those that go on in the one before. Raises StorageError."""
+    async def _members_to_go_on(self) -> dict[int, int]:
+        """Return the members of a life: those that go on in the one before, with their first steps. Raises StorageError."""
         if self._merging is not None:
-            return tuple(self._merging.staying)
+            return self._merging.staying
         kept = await self._store.members()
-        return tuple(range(self.config.size)) if kept is None else kept
+        return dict.fromkeys(range(self.config.size), 0) if kept is None else kept
 
-    def _check_ranks(self, ranks: Sequence[int]) -> None:
+    def _check_ranks(self, ranks: Collection[int]) -> None:
         """Refuse members that the group cannot have. Raises ProtocolError."""
-        if len(ranks) > (size := self.config.size) or any(rank >= size for rank in ranks):
+        if any(rank not in self.config.ranks for rank in ranks):
             raise ProtocolError(
-                f"group {self.config.name!r} cannot have {len(ranks)} members, of which one has rank {max(ranks)}; its "
-                f"ranks are 0 to {size - 1}"
+                f"group {self.config.name!r} cannot have a member of rank {max(ranks)}; its ranks are 0 to "
+                f"{self.config.ranks[-1]}"
+            )
+
+    def _check_begun(self, rank: int, agreement: Agreement | None) -> None:
+        """Refuse a rank that can only join where there is nothing that it could join. Raises StatusError."""
+        if agreement is None and rank >= self.config.size:
+            raise StatusError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"group {self.config.name!r} begins with ranks 0 to {self.config.size - 1}, and has not begun; rank {rank} can "
+                "join then",
             )
 
     async def _keep_members(self, merging: Merging) -> None:
@@ -372,7 +419,7 @@ class TrainedGroup:
         while True:
             given: tuple[MemberSeat, Outgoing] | None = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._waits.seconds_left(time.monotonic())):
+                async with asyncio.timeout(self._seconds_left(time.monotonic())):
                     given = await self._given.get()
             async with self._alone:
                 if (merging := self._merging) is None:
@@ -382,10 +429,19 @@ class TrainedGroup:
                         await self._merge(merging, *given)
                     for step, block in self._waits.over(time.monotonic()):
                         await self._hand_out(merging, await merging.leave_out(step, block))
+                    await self._hand_out(merging, await self._newcomers.lapse(merging, time.monotonic()))
                     self._waits.note(merging.step, merging.held_up(), time.monotonic())
                 except Exception as failure:
                     _log.exception("a group has failed", group=self.config.name)
                     self._fail(failure)
+
+            self._moved.set()
+            self._moved = asyncio.Event()
+
+    def _seconds_left(self, now: float) -> float | None:
+        """Return the time until there is something to do for a block that waits, or a promise."""
+        left = (self._waits.seconds_left(now), self._newcomers.seconds_left(now))
+        return min((seconds for seconds in left if seconds is not None), default=None)
 
     async def _merge(self, merging: Merging, seat: MemberSeat, one: Outgoing) -> None:
         session = self._session_of(seat)
@@ -417,6 +473,7 @@ class TrainedGroup:
         """Forget the weights, which may be updated in part: the members begin again, at the newest checkpoint."""
         self._merging = self._agreement = None
         self._waits.forget()
+        self._newcomers.forget()
         seats, self._seats = self._seats, {}
         for seat in seats.values():
             if seat.session is not None:

@@ -47,6 +47,7 @@ SCOPES: dict[str, Scope | None] = {
     f"/{SERVICE}/JoinSession": Scope.TRAIN,
     f"/{SERVICE}/RestoreWorker": Scope.TRAIN,
     f"/{SERVICE}/LeaveGroup": Scope.TRAIN,
+    f"/{SERVICE}/JoinGroup": Scope.TRAIN,
     f"/{SERVICE}/DialPeers": Scope.TRAIN,
     f"/{SERVICE}/OfferBlocks": Scope.TRAIN,
     f"/{SERVICE}/FetchBlocks": Scope.TRAIN,

@@ -59,6 +59,7 @@ def handlers(service: TrainerService, metrics: TrainerMetrics, watch: DeviceWatc
             "RestoreWorker": unary(method(calls.restore_worker), **message(pb.RestoreWorkerRequest)),
             "CommitPlacement": unary(method(calls.commit_placement), **message(pb.CommitPlacementRequest)),
             "LeaveGroup": unary(method(calls.leave_group), **message(pb.LeaveGroupRequest)),
+            "JoinGroup": unary(method(calls.join_group), **message(pb.JoinGroupRequest)),
             "DialPeers": unary(method(calls.dial_peers), **message(pb.DialPeersRequest)),
             "CheckPeers": unary(method(calls.check_peers), **message(pb.CheckPeersRequest)),
             "MeasureLink": unary(method(calls.measure_link), **message(pb.MeasureLinkRequest)),

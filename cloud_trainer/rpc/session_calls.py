@@ -13,7 +13,7 @@ from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step
+from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
@@ -89,6 +89,16 @@ class SessionCalls:
             async with session.changing(request.fence):
                 await session.leave_group(request.last_step)
         return pb.LeaveGroupResponse()
+
+    async def join_group(self, request: pb.JoinGroupRequest, _context: Context) -> pb.JoinGroupResponse:
+        """Let a member of a group join at a step, and wait until the group is there."""
+        if not is_step(request.first_step) or not is_term(request.life):
+            raise ProtocolError(f"nobody can join a group at step {request.first_step} of life {request.life}")
+        with self._sessions.using(request.session_id) as session:
+            async with session.changing(request.fence):
+                seat = await _to_the_end(session.join_group(request.life, request.first_step))
+            await seat.reach(request.life, request.first_step)
+        return pb.JoinGroupResponse()
 
     async def check_peers(self, request: pb.CheckPeersRequest, _context: Context) -> pb.CheckPeersResponse:
         """Check whether other trainers could be dialled."""

@@ -127,7 +127,11 @@ class Joining:
             begun = await session.begin_in_group(seat, beginning)
         digests = await self._threads.compute_lane(session.id).aside(session.blocks.frozen_digests)
         return pb.RestoreWorkerResponse(
-            frozen_digests=digests, tickets=session.issue_tickets(), life=begun.life, step=begun.step
+            frozen_digests=digests,
+            tickets=session.issue_tickets(),
+            life=begun.life,
+            step=begun.step,
+            joins=begun.joins,
         )
 
     async def _states(

@@ -12,6 +12,8 @@ class Begun(NamedTuple):
     life: pb.GroupLife
     """The life of its group."""
     step: int
+    joins: bool = False
+    """True if it has not begun, and has to join first: the group can wait for it from this step on."""
 
 
 class Seat(Protocol):
@@ -28,6 +30,12 @@ class Seat(Protocol):
 
     async def leave(self, last_step: int) -> None:
         """Take part in no step after this one, which is still to be done. Raises IsthmusError if that cannot be."""
+
+    async def join(self, life: int, first_step: int) -> None:
+        """Take part in all steps of a life from this one on. Raises IsthmusError if that cannot be."""
+
+    async def reach(self, life: int, step: int) -> None:
+        """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
 
     async def position(self) -> pb.GroupPosition:
         """Tell where the group is here. Raises StorageError."""

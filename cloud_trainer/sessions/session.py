@@ -168,9 +168,20 @@ class Session:
 
     async def leave_group(self, last_step: int) -> None:
         """Leave the group of this session's seat after a step. Called inside `changing`. Raises as `Seat.leave` does."""
+        await self._seat("leave").leave(last_step)
+
+    async def join_group(self, life: int, first_step: int) -> Seat:
+        """Join the group of this session's seat, which it returns. Called inside `changing`. Raises as `Seat.join` does."""
+        seat = self._seat("join")
+        await seat.join(life, first_step)
+        return seat
+
+    def _seat(self, what: str) -> Seat:
         if self.seat is None:
-            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"session {self.id} is in no group that it could leave")
-        await self.seat.leave(last_step)
+            raise StatusError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"session {self.id} is in no group that it could {what}"
+            )
+        return self.seat
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).

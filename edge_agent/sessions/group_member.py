@@ -1,17 +1,22 @@
 """This device as a member of a group: the group says how many steps it does, where it begins, and with which weights."""
 
+from collections.abc import Sequence
 from functools import partial
+
+import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.bounds import is_step
 from shared.concurrency.tasks import gathered
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, UnreachableError
 from shared.placement import Placement
 from shared.runtime.placed_worker import PlacedWorker
 from shared.training.held_state import changing_blocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+_log = structlog.get_logger(__name__)
 
 
 def deciding_trainer(experiment: Experiment, placement: Placement) -> str:
@@ -58,11 +63,25 @@ def _trainers(session: OpenSession) -> tuple[TrainerWorker, list[TrainerWorker]]
 
 
 async def _begun_at_all(session: OpenSession) -> int:
-    """Carry to the deciding trainer where the group is at the others, and to them what it decides."""
+    """Begin at all trainers, and join before that where any of them says so; returns the step."""
     decider, others = _trainers(session)
+    for _ in range(2):
+        decided, answers = await _asked_at_all(decider, others)
+        joining = [answer.step for answer in (decided, *answers) if answer.joins]
+        if not joining:
+            return decided.step
+        first_step = max(joining)
+        _log.info("joining the group", step=first_step)
+        await gathered(*(trainer.join_group(decided.life.number, first_step) for trainer in (decider, *others)))
+    raise UnreachableError(f"the group of this device has gone back, or on without it, since step {first_step}")
+
+
+async def _asked_at_all(
+    decider: TrainerWorker, others: Sequence[TrainerWorker]
+) -> tuple[pb.RestoreWorkerResponse, list[pb.RestoreWorkerResponse]]:
+    """Carry to the deciding trainer where the group is at the others, and to them what it decides; return all answers."""
     reminded = await gathered(*(trainer.remind() for trainer in others))
     positions = [answer.group for answer in reminded]
     decided = await decider.begin_in_group(pb.Beginning(group=pb.GroupBeginning(others=positions)))
     carried = pb.Beginning(step=decided.step, group=pb.GroupBeginning(life=decided.life))
-    await gathered(*(trainer.begin_in_group(carried) for trainer in others))
-    return decided.step
+    return decided, await gathered(*(trainer.begin_in_group(carried) for trainer in others))

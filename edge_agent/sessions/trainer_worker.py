@@ -131,6 +131,13 @@ class TrainerWorker:
         request = pb.LeaveGroupRequest(session_id=self.session_id, fence=self._state.fence, last_step=last_step)
         await self.client.leave_group(request)
 
+    async def join_group(self, life: int, first_step: int) -> None:
+        """Have this device take part in its group from a step on, and wait until the group is there."""
+        request = pb.JoinGroupRequest(
+            session_id=self.session_id, fence=self._state.fence, life=life, first_step=first_step
+        )
+        await self.client.join_group(request)
+
     def checkpoint(self, name: CheckpointName, _facts: Mapping[str, Any]) -> CheckpointPart:
         """Begin a checkpoint as `WorkerCalls` says."""
         shared = self._state.stored.shared

@@ -216,6 +216,10 @@ class TrainerClient:
         """See `TrainerService.LeaveGroup`."""
         await self._connection.call("LeaveGroup", request, pb.LeaveGroupResponse)
 
+    async def join_group(self, request: pb.JoinGroupRequest) -> None:
+        """See `TrainerService.JoinGroup`."""
+        await self._connection.call("JoinGroup", request, pb.JoinGroupResponse)
+
     async def dial_peers(self, request: pb.DialPeersRequest) -> None:
         """See `TrainerService.DialPeers`."""
         await self._connection.call("DialPeers", request, pb.DialPeersResponse)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from shared.errors import ConfigError, ProtocolError
+from shared.errors import ProtocolError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
 from shared.training.held_blocks import BlockGradients
@@ -61,6 +61,8 @@ class _Seat:
     """True from when a block went on without it until anything comes of it: nobody waits for it meanwhile."""
     has: dict[int, int] = field(default_factory=dict)
     """By block, the step that begins with the weights which it has."""
+    is_promised: bool = False
+    """True while the rank is no member yet, and steps wait for it all the same."""
 
     def takes_part(self, step: int) -> bool:
         """Tell whether the group waits for the rank at a step."""
@@ -117,12 +119,17 @@ class Group:
     def ranks(self) -> dict[int, int]:
         """By rank that takes part in this step or will, the first step in which it does."""
         seats = list(self._seats.items())  # a scrape of the metrics reads this on another thread
-        return {rank: seat.first for rank, seat in seats if seat.stop is None or seat.stop > self.step}
+        return {
+            rank: seat.first
+            for rank, seat in seats
+            if not seat.is_promised and (seat.stop is None or seat.stop > self.step)
+        }
 
     @property
-    def staying(self) -> list[int]:
-        """List the ranks of which no end is known."""
-        return sorted(rank for rank, seat in self._seats.items() if seat.stop is None)
+    def staying(self) -> dict[int, int]:
+        """By rank of which no end is known, the first step in which it takes part."""
+        seats = sorted(self._seats.items())
+        return {rank: seat.first for rank, seat in seats if not seat.is_promised and seat.stop is None}
 
     @property
     def is_between_steps(self) -> bool:
@@ -148,14 +155,48 @@ class Group:
                 seat.is_late |= self._lacks(rank, block)
         return self._advanced()
 
-    def take_seat(self, rank: int) -> int:
-        """Have a rank go on, with nothing but what it gets here; returns the step at which it can begin.
+    def promise(self, rank: int, step: int) -> int | None:
+        """Return the first step that can wait for a rank, if it has to join first; None where it can begin at `step`.
 
-        It begins again at the present step: what it has given of that counts already, and is dropped when it comes again. An
-        end that it has announced and not come to is forgotten. Raises ConfigError for a rank that takes no part any more.
+        No step from that one on is done without the rank until `join` or `withdraw`. Ranks join that take no part any more or
+        not yet, and are no members until then.
         """
         if (seat := self._seats.get(rank)) is None or (seat.stop is not None and seat.stop <= self.step):
-            raise ConfigError(f"rank {rank} has left the group, which goes on without it from step {self.step} on")
+            seat = self._seats[rank] = _Seat(self._open_step, is_promised=True)
+        if seat.is_promised:
+            seat.first = max(seat.first, self._open_step)
+        elif seat.first <= step <= self.step:
+            return None
+        return seat.first
+
+    def join(self, rank: int, step: int) -> list[Merged] | None:
+        """Have a rank take part in all steps from this one on, and wait for it in none before.
+
+        Returns what the others waited for; None, with nothing changed, for a step that can wait for nobody any more.
+        """
+        if step < self._open_step:
+            return None
+        self._seats[rank] = _Seat(step)
+        return self._advanced()
+
+    def withdraw(self, rank: int) -> list[Merged]:
+        """Wait no longer for a rank that was to join and has not; returns what the others waited for."""
+        if (seat := self._seats.get(rank)) is not None and seat.is_promised:
+            del self._seats[rank]
+        return self._advanced()
+
+    @property
+    def _open_step(self) -> int:
+        """The first step that can wait for one more rank, because none of its blocks is updated."""
+        return self.step if self.is_between_steps else self.step + 1
+
+    def take_seat(self, rank: int) -> int:
+        """Have a rank go on that `promise` lets begin, with nothing but what it gets here; returns the step where it can.
+
+        It begins again at the present step: what it has given of that counts already, and is dropped when it comes again. An
+        end that it has announced and not come to is forgotten.
+        """
+        seat = self._seats[rank]
         seat.awaited.clear()
         seat.is_late, seat.stop = False, None
         return max(self.step, seat.first)

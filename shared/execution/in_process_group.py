@@ -44,6 +44,13 @@ class InProcessGroup:
         for group in self._groups.values():
             self._hand_out(group.leave(rank, step))
 
+    def join(self, rank: int, step: int) -> None:
+        """Have every trainer wait for a rank from this step on, which all of them have promised. It begins by `begin_again`."""
+        for group in self._groups.values():
+            merged = group.join(rank, step)
+            assert merged is not None, "no trainer goes beyond the step that it has promised"
+            self._hand_out(merged)
+
     def member(self, rank: int) -> InProcessSession:
         """Return the session of a rank."""
         return self._members[rank]

@@ -185,14 +185,19 @@ async def test_an_agent_that_has_not_joined_last_can_ask_for_nothing():
         with pytest.raises(FencedError):
             await client.leave_group(pb.LeaveGroupRequest(session_id=session, fence=old, last_step=STEPS))
         with pytest.raises(FencedError):
+            await client.join_group(pb.JoinGroupRequest(session_id=session, fence=old, life=1, first_step=STEPS))
+        with pytest.raises(FencedError):
             await client.close_session(session, old, resumable=False)
 
 
-async def test_a_session_in_no_group_leaves_none():
+async def test_a_session_in_no_group_leaves_and_joins_none():
     async with standing(dialled=False) as (agent, _):
         request = pb.LeaveGroupRequest(session_id=agent.sessions["gpu"], fence=agent.fence, last_step=STEPS)
         with pytest.raises(RefusedError, match="is in no group that it could leave"):
             await agent.trainers["gpu"].leave_group(request)
+        join = pb.JoinGroupRequest(session_id=agent.sessions["gpu"], fence=agent.fence, life=1, first_step=STEPS)
+        with pytest.raises(RefusedError, match="is in no group that it could join"):
+            await agent.trainers["gpu"].join_group(join)
 
 
 async def test_checkpoints_of_another_state_are_neither_taken_nor_restored(tmp_path):

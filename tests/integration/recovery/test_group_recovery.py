@@ -57,9 +57,9 @@ class Running:
         process, _, said = self.stack.enter_context(heard_trainer_process(*self._trainer_flags(name)))
         return process, said
 
-    def trainer_killed_at(self, point, name="near"):
-        """Start a trainer that is killed when it comes to a function, and return its process."""
-        planned = [Planned("trainer", Fault.KILL_TRAINER, point, 1)]
+    def trainer_killed_at(self, point, name="near", nth=1):
+        """Start a trainer that is killed when it comes to a function for the nth time, and return its process."""
+        planned = [Planned("trainer", Fault.KILL_TRAINER, point, nth)]
         flags = [*self._trainer_flags(name), f"models.allowed={ALLOWED}"]
         process = Forked(sides.trainer, flags, "trainer", planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
@@ -269,16 +269,13 @@ def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(kil
         running.assert_whole(members[:1], lambda step, block: ranks[step, block])
 
 
-def test_a_member_that_has_left_is_refused_and_the_last_one_leaves_a_group_that_stands_still(tmp_path):
+def test_the_last_member_leaves_a_group_that_stands_still(tmp_path):
     with Running(tmp_path, more=SLOWLY) as running:
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
         said.first_event("checkpoint of a group", least_step=4)
         running.leave(1)
         assert members[1][0].wait(60) == ExitCode.TERMINATED
-        process, again = running.member(1)
-        assert process.wait(60) == ExitCode.REFUSED
-        assert "rank 1 has left the group, which goes on without it from step" in str(again)
         running.leave(0)
         assert members[0][0].wait(60) == ExitCode.TERMINATED
         said.first_event("nobody goes on with a group")

@@ -233,6 +233,13 @@ CLAIMS = [
         for what, placement in _PLACEMENTS.items()
     ),
     Claim(
+        "JoinGroup",
+        "the last step that there can be, of the last life",
+        _unary(
+            lambda session: pb.JoinGroupRequest(session_id=session, fence=_JOINED, life=2**64 - 1, first_step=2**64 - 1)
+        ),
+    ),
+    Claim(
         "LeaveGroup",
         "the last step that there can be",
         _unary(lambda session: pb.LeaveGroupRequest(session_id=session, fence=_JOINED, last_step=2**64 - 1)),
@@ -369,6 +376,7 @@ CLAIMS = [
             "RestoreWorker": pb.RestoreWorkerRequest,
             "CommitPlacement": pb.CommitPlacementRequest,
             "LeaveGroup": pb.LeaveGroupRequest,
+            "JoinGroup": pb.JoinGroupRequest,
             "DialPeers": pb.DialPeersRequest,
             "CheckpointWorker": pb.CheckpointWorkerRequest,
             "JoinEvaluation": pb.JoinEvaluationRequest,

@@ -55,6 +55,7 @@ def message(method: str, session: str) -> bytes:
         "RestoreWorker": pb.RestoreWorkerRequest(session_id=session),
         "CommitPlacement": pb.CommitPlacementRequest(session_id=session),
         "LeaveGroup": pb.LeaveGroupRequest(session_id=session),
+        "JoinGroup": pb.JoinGroupRequest(session_id=session),
         "DialPeers": pb.DialPeersRequest(session_id=session),
         "OfferBlocks": pb.OfferBlocksRequest(session_id=session, worker="near", blocks=[1]),
         "FetchBlocks": pb.FetchBlocksRequest(session_id=session, blocks=[pb.WantedBlock(block=1)]),

@@ -35,3 +35,11 @@ def test_only_factories_and_packages_can_be_allowed():
 def test_the_folder_of_a_trainer_is_one_name_and_nobody_elses(wrong):
     with pytest.raises(ConfigError, match=r"checkpoints"):
         load_config(TrainerConfig, None, [f'checkpoints.name="{wrong}"'], {})
+
+
+def test_a_group_has_room_for_its_first_members():
+    wrong = 'groups=[{name="line", size=3, most=2}]'
+    with pytest.raises(ConfigError, match=r"most is 2 and size 3; most must be 3 or more"):
+        load_config(TrainerConfig, None, [wrong], {})
+    (group,) = load_config(TrainerConfig, None, [wrong.replace("most=2", "most=5")], {}).groups
+    assert group.ranks == range(5)

@@ -73,7 +73,7 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
     if session:
         sessions.built.append(OpenSession())
     metrics.watch(sessions)
-    config = SimpleNamespace(name="line", size=2)
+    config = SimpleNamespace(name="line", ranks=range(2))
     group = SimpleNamespace(config=config, step=7, members=[0, 1], attached=[1], figures=GroupFigures())
     metrics.watch_groups([group] if session else [])
     return metrics.registry

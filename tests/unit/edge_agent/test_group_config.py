@@ -20,7 +20,10 @@ def loaded(*flags):
     [
         (["data.shard=rank"], "data.shard is set and group.name is not"),
         (["group.rank=1"], "is set and group.name is not; name the group"),
-        (['group={name="line", rank=2, size=2}'], "group.rank is 2 and group.size 2; the ranks are 0 to 1"),
+        (
+            ['group={name="line", rank=2, size=2}', "data.shard=rank"],
+            "divides the data among ranks 0 to 1; a member that",
+        ),
         (['group={name="line", rank=-1}'], "group.rank is -1; it must be an integer of 0 or more"),
         (['group={name="a line", rank=0}'], "1 to 63 letters, digits, - and _"),
         (['group={name="line", rank=0}', "data.shard=rank"], "set group.size"),

@@ -1849,7 +1849,7 @@ class GroupStatus(_message.Message):
     name: _builtins.str
     """Its name."""
     size: _builtins.int
-    """Its members, come or not."""
+    """Its members at its first step, come or not."""
     life: _builtins.int
     """The number of its life, which rises when it goes back to a checkpoint; 0 before the first member has begun."""
     step: _builtins.int

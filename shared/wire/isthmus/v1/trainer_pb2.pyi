@@ -634,6 +634,7 @@ class GroupLife(_message.Message):
     FIRST_RANK_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEPS_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
+    JOINERS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Rises with each."""
     first_rank: _builtins.int
@@ -646,7 +647,11 @@ class GroupLife(_message.Message):
 
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The ranks of its members at its first step."""
+        """The ranks of its members from step 0 on."""
+
+    @_builtins.property
+    def joiners(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupJoiner]:
+        """Its members from a later step on, of this life or one before."""
 
     def __init__(
         self,
@@ -656,14 +661,41 @@ class GroupLife(_message.Message):
         first_rank: _builtins.int = ...,
         checkpoint_steps: _builtins.int = ...,
         ranks: _abc.Iterable[_builtins.int] | None = ...,
+        joiners: _abc.Iterable[Global___GroupJoiner] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "first_rank", b"first_rank", "number", b"number", "origin", b"origin", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_steps", b"checkpoint_steps", "first_rank", b"first_rank", "joiners", b"joiners", "number", b"number", "origin", b"origin", "ranks", b"ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupLife: _TypeAlias = GroupLife  # noqa: Y015
+
+@_typing.final
+class GroupJoiner(_message.Message):
+    """A member of a group that has joined later."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Its rank."""
+    first_step: _builtins.int
+    """The first step in which it takes part."""
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        first_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_step", b"first_step", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupJoiner: _TypeAlias = GroupJoiner  # noqa: Y015
 
 @_typing.final
 class LeaveGroupRequest(_message.Message):
@@ -715,6 +747,59 @@ class LeaveGroupResponse(_message.Message):
 Global___LeaveGroupResponse: _TypeAlias = LeaveGroupResponse  # noqa: Y015
 
 @_typing.final
+class JoinGroupRequest(_message.Message):
+    """Has a member join its group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    LIFE_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The session."""
+    life: _builtins.int
+    """The number of the life of which the step is."""
+    first_step: _builtins.int
+    """The first step in which the member takes part."""
+    @_builtins.property
+    def fence(self) -> Global___Fence:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        fence: Global___Fence | None = ...,
+        life: _builtins.int = ...,
+        first_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "first_step", b"first_step", "life", b"life", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinGroupRequest: _TypeAlias = JoinGroupRequest  # noqa: Y015
+
+@_typing.final
+class JoinGroupResponse(_message.Message):
+    """The group is at that step, and waits for the member."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinGroupResponse: _TypeAlias = JoinGroupResponse  # noqa: Y015
+
+@_typing.final
 class RestoreWorkerResponse(_message.Message):
     """A checkpoint is restored."""
 
@@ -724,8 +809,11 @@ class RestoreWorkerResponse(_message.Message):
     TICKETS_FIELD_NUMBER: _builtins.int
     LIFE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    JOINS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
-    """The step at which a group's member begins."""
+    """The step at which a group's member begins, or the first one that can wait for it."""
+    joins: _builtins.bool
+    """Whether the member has to join first, and has not begun."""
     @_builtins.property
     def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Digests of the parameters that do not learn, of all blocks, so that the agent uploads those that differ; no checkpoint holds
@@ -747,10 +835,11 @@ class RestoreWorkerResponse(_message.Message):
         tickets: _abc.Iterable[Global___Ticket] | None = ...,
         life: Global___GroupLife | None = ...,
         step: _builtins.int = ...,
+        joins: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["life", b"life"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "life", b"life", "step", b"step", "tickets", b"tickets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "joins", b"joins", "life", b"life", "step", b"step", "tickets", b"tickets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

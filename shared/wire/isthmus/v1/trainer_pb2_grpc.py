@@ -78,6 +78,11 @@ class TrainerServiceStub:
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.SerializeToString,
                 response_deserializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.FromString,
                 _registered_method=True)
+        self.JoinGroup = channel.unary_unary(
+                '/isthmus.v1.TrainerService/JoinGroup',
+                request_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinGroupRequest.SerializeToString,
+                response_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinGroupResponse.FromString,
+                _registered_method=True)
         self.DialPeers = channel.unary_unary(
                 '/isthmus.v1.TrainerService/DialPeers',
                 request_serializer=isthmus_dot_v1_dot_trainer__pb2.DialPeersRequest.SerializeToString,
@@ -227,6 +232,8 @@ class TrainerServiceServicer:
         gives the weights of that step. The placement stays. First the trainer is asked that owns the first block which training
         changes: it hears where the group is at all others, and decides from which state the group goes on. The others hear that, and
         go back to it where they are not there. Where a group goes back, its other members' sessions end.
+        A rank that takes no part any more or not yet joins: it has not begun, and is told the first step that can wait for it. This
+        trainer does none from that on without it for some seconds, or until the session ends (JoinGroup).
         NOT_FOUND: a block of that checkpoint is not here, or is damaged. ABORTED: another agent has joined since. FAILED_PRECONDITION: a
         beginning for a worker that owns a block which changes. UNAVAILABLE: the group cannot go on from that state here yet. Otherwise as
         OpenSession.
@@ -250,6 +257,18 @@ class TrainerServiceServicer:
         asks every trainer before it gives anything of that step. To begin by RestoreWorker before the step is done takes it back.
         INVALID_ARGUMENT: the session is in no group, or the step that would be the first without it has begun with it.
         FAILED_PRECONDITION: the session has not begun in the group. ABORTED: another agent has joined since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinGroup(self, request, context):
+        """Has a member of a group take part in all steps from one on, and in none before, and answers once the group is at that step
+        here. The member asks every trainer, after RestoreWorker has said that it joins, with the largest of the steps that they have
+        said; then it begins by RestoreWorker.
+        INVALID_ARGUMENT: the session is in no group, or the step is not near the one that the group is at. UNAVAILABLE: the group is
+        in another life, the step has begun without the member, or is still to come; RestoreWorker says where it goes on. ABORTED:
+        another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -451,6 +470,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.LeaveGroup,
                     request_deserializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.FromString,
                     response_serializer=isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.SerializeToString,
+            ),
+            'JoinGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinGroup,
+                    request_deserializer=isthmus_dot_v1_dot_trainer__pb2.JoinGroupRequest.FromString,
+                    response_serializer=isthmus_dot_v1_dot_trainer__pb2.JoinGroupResponse.SerializeToString,
             ),
             'DialPeers': grpc.unary_unary_rpc_method_handler(
                     servicer.DialPeers,
@@ -703,6 +727,33 @@ class TrainerService:
             '/isthmus.v1.TrainerService/LeaveGroup',
             isthmus_dot_v1_dot_trainer__pb2.LeaveGroupRequest.SerializeToString,
             isthmus_dot_v1_dot_trainer__pb2.LeaveGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/isthmus.v1.TrainerService/JoinGroup',
+            isthmus_dot_v1_dot_trainer__pb2.JoinGroupRequest.SerializeToString,
+            isthmus_dot_v1_dot_trainer__pb2.JoinGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

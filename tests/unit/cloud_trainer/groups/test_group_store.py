@@ -30,9 +30,9 @@ async def store(tmp_path):
 
 async def test_members_stay_until_the_training_is_forgotten(store):
     assert await store.members() is None
-    await store.keep_members([0, 2])
+    await store.keep_members({0: 0, 2: 7})
     await store.go_back(NAMES[0])
-    assert await store.members() == (0, 2)
+    assert await store.members() == {0: 0, 2: 7}
     await store.forget()
     assert (await store.members(), await store.names()) == (None, [])
 

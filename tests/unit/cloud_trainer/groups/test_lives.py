@@ -9,7 +9,7 @@ from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 ORIGIN = CheckpointName(1, 10)
-LIFE = Life(2, ORIGIN, 0, 5, (0, 2))
+LIFE = Life(2, ORIGIN, 0, 5, {0: 0, 2: 9})
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_trainer_has_lost_what_it_cannot_go_back_to(other, step, has_lost, goe
 
 
 def test_a_trainer_with_nothing_begins_a_first_life_with_first_weights():
-    first = Life(1, None, 1, 5, (0, 1))
+    first = Life(1, None, 1, 5, {0: 0, 1: 0})
     assert not Position(0, 0, ()).has_lost(first, 0)
     assert Position(0, 0, ()).has_lost(first, 1)
 
@@ -45,7 +45,7 @@ def test_the_newest_checkpoint_of_all_counts_and_numbers_rise():
 def test_messages_bring_the_same():
     position = Position(2, 12, (CheckpointName(2, 10), ORIGIN))
     assert read_positions([position.message]) == [position]
-    for life in (LIFE, Life(1, None, 3, 100, ())):
+    for life in (LIFE, Life(1, None, 3, 100, {})):
         assert Life.read(life.message) == life
 
 
@@ -72,6 +72,7 @@ def test_positions_that_cannot_be_are_refused(said):
         pb.GroupLife(number=1),
         pb.GroupLife(number=1, checkpoint_steps=2**64 - 1),
         pb.GroupLife(number=1, checkpoint_steps=1, origin=pb.CheckpointName(step=2**64 - 1)),
+        pb.GroupLife(number=1, checkpoint_steps=1, joiners=[pb.GroupJoiner(rank=1, first_step=2**64 - 1)]),
     ],
 )
 def test_lives_that_cannot_be_are_refused(said):

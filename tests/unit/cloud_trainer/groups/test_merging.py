@@ -48,7 +48,7 @@ async def test_a_copy_has_an_update_that_nobody_waited_for(checkpoint_steps):
         agreement,
         worker.of("group"),
         GroupConfig(name="line", size=1),
-        Life(1, None, 0, checkpoint_steps, (0,)),
+        Life(1, None, 0, checkpoint_steps, {0: 0}),
         GroupFigures(),
     )
     await merging.take_seat(0, 0)
