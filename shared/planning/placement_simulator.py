@@ -172,13 +172,13 @@ class _Worker:
 
     def next_task(self, now: float) -> int | None:
         """Return the task to begin now. One that takes no time, because it only notes a message, does not wait for the
-        worker."""
+        worker; one that begins a step does."""
         if not self._ready:
             return None
         tasks = self.tasks
         ready = sorted(index for index in self._ready if index or self._begins_step(now))
         for index in ready:
-            if not tasks[index].takes_time:
+            if not tasks[index].takes_time and not (self.busy and tasks[index].begins):
                 return index
         if self.busy or not ready:
             return None

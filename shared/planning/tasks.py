@@ -77,6 +77,9 @@ class Task:
     """Steps by which samples and labels leave before their step may begin."""
     urgency: int = 0
     """See `urgency_of_segment`."""
+    begins: bool = False
+    """True if a step begins with it, or its samples leave ahead of one: that waits until the worker does nothing else, even
+    where it takes no time."""
 
     @property
     def takes_time(self) -> bool:
@@ -235,7 +238,9 @@ class _Writer:
             behind = tuple(one + shift for one in cleared) or (shift - 1,)
             for leading in range(shift):
                 early = self.plan.samples_ahead if leading < shift - 1 else 0
-                found[leading] = replace(found[leading], after=tuple(range(leading)), behind=behind, early=early)
+                found[leading] = replace(
+                    found[leading], after=tuple(range(leading)), behind=behind, early=early, begins=True
+                )
         return found
 
     def _task(self, worker: str, segment: Program, awaited: Mapping[Crossing, tuple[int, int]]) -> Task:
@@ -295,7 +300,7 @@ def _add_reports(
             workers[worker][ends[worker]] = replace(end, deliveries=(*end.deliveries, report))
         workers[source].append(Task(len(others), 0.0, 0.0, (), after=(ends[source],)))
         for leading in range(2 if workers[source][0].early else 1):
-            workers[source][leading] = replace(workers[source][leading], behind=(ends[source] + 1,))
+            workers[source][leading] = replace(workers[source][leading], behind=(ends[source] + 1,), begins=True)
 
 
 def _received(segment: Program) -> list[Crossing]:

@@ -298,9 +298,7 @@ class ComputeLoop:
             outgoing = self._steps.feed(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:
-            self._results.put(Begun(step, outgoing, ends_step=False))
-        if any(one.crossing.cargo is Cargo.FEATURE for one in outgoing):
-            self._tell_at_once()  # before this worker computes: samples take a link longer than anything else
+            self._put_begun(Begun(step, outgoing, ends_step=False))
         return True
 
     def _make_ready(self, source: BatchSource) -> bool:
@@ -315,7 +313,12 @@ class ComputeLoop:
         if ends_step:
             self._record.write(step)
         if outgoing or ends_step:
-            self._results.put(Begun(step, outgoing, ends_step))
+            self._put_begun(Begun(step, outgoing, ends_step))
+
+    def _put_begun(self, begun: Begun) -> None:
+        self._results.put(begun)
+        if any(one.crossing.cargo is Cargo.FEATURE for one in begun.outgoing):
+            self._tell_at_once()  # before this worker computes: samples take a link longer than anything else
 
     def _tell(self, done: Computed) -> None:
         """Report finished work to the event loop, unless that can wait one piece more."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
 from tests.chaos.groups import disturbed_group, expected_groups
+from tests.chaos.placements import three_tiers
 from tests.chaos.run import Outcome, disturbed_run
 from tests.chaos.varieties import expected_states
 from tests.support import forked
@@ -23,8 +24,8 @@ STALENESS = (0, 0, 5)
 """The staleness of the runs, in turn: the exact ones are compared bit for bit."""
 
 
-async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
-    """Disturb runs, until so many faults have happened."""
+async def chaos(faults: int, seed: int, folder: Path, *, tiers: bool = False) -> list[Outcome]:
+    """Disturb runs, until so many faults have happened. tiers: only such of three tiers."""
     expected, expected_of_groups = expected_states(folder), expected_groups()
     outcomes: list[Outcome] = []
     while sum(outcome.faults.total() for outcome in outcomes) < faults:
@@ -32,10 +33,10 @@ async def chaos(faults: int, seed: int, folder: Path) -> list[Outcome]:
         staleness = STALENESS[len(outcomes) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
-        if number % GROUPS_EVERY == GROUPS_AT:
+        if not tiers and number % GROUPS_EVERY == GROUPS_AT:
             outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
         else:
-            outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN)
+            outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, tiers=tiers)
         outcomes.append(outcome)
         if outcome.loss:
             print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
@@ -54,7 +55,8 @@ def table(outcomes: list[Outcome]) -> str:
         "faults": kinds.total(),
         "runs": len(outcomes),
         "runs of two trainers": sum(outcome.trainers > 1 for outcome in outcomes),
-        "runs of shared blocks": sum(outcome.divided for outcome in outcomes),
+        "runs of shared blocks": sum(outcome.shared is not None for outcome in outcomes),
+        "runs of three tiers": sum(outcome.shared is three_tiers for outcome in outcomes),
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
         "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
@@ -73,10 +75,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tiers", action="store_true", help="three tiers alone")
     arguments = parser.parse_args()
     forked.prepare(ROOT)
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
-    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder))
+    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder, tiers=arguments.tiers))
     print(table(outcomes))
     print(f"{'seconds':24} {time.monotonic() - began:6.0f}")
     return any(outcome.loss for outcome in outcomes)

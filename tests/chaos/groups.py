@@ -71,7 +71,7 @@ async def disturbed_group(
     """Run a group with about so many faults, drawn from `seed`. expected: see `expected_groups`."""
     dice = random.Random(seed)
     names, size = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES)
-    outcome = Outcome(seed, 0, len(names), divided=False, members=size)
+    outcome = Outcome(seed, 0, len(names), shared=None, members=size)
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in names}
         async with AsyncExitStack() as stack:

@@ -11,6 +11,8 @@ from typing import Any
 BLOCKS, BATCH_SIZE = 4, 16
 DIVIDED_BLOCKS, DIVIDED_AT = 2, 6
 """Number of blocks that workers share in a run that divides batches, and the sample at which it divides them."""
+TIERS_AT = (4, 10)
+"""The samples at which three tiers divide a batch."""
 
 HANDOVER_SHARE = 0.4
 """Share of the changes that are handovers, where there are several trainers."""
@@ -61,31 +63,32 @@ OF_ONE_TRAINER = ("cut", "cut", "labels stay", "inverted", "alone")
 OF_TWO_TRAINERS = (*OF_ONE_TRAINER, "chain of three", "chain of three", "there and back")
 
 
-def draw(dice: random.Random, trainers: Sequence[str], *, divided: bool) -> Document:
+def draw(dice: random.Random, trainers: Sequence[str], shared: "Shared | None") -> Document:
     """A placement of any kind that so many trainers can have, which may not name those without a part.
 
-    divided: whether workers share the first blocks, each with its samples; always the same samples, as they decide the bits.
+    shared: how workers share the first blocks, each with its samples; always the same samples, as they decide the bits.
     """
-    if divided:
-        return _named(dice, _divided(dice, trainers))
+    if shared is not None:
+        return _named(dice, shared(dice, trainers))
     kind = dice.choice(OF_ONE_TRAINER if len(trainers) == 1 else OF_TWO_TRAINERS)
     return _named(dice, document(kind, dice, trainers))
 
 
 def draw_changes(
-    dice: random.Random, trainers: Sequence[str], first: Document, steps: Sequence[int], *, divided: bool
+    dice: random.Random, trainers: Sequence[str], first: Document, steps: Sequence[int], shared: "Shared | None"
 ) -> dict[int, Document | str]:
     """Another placement at each of these steps, or a trainer that is to have all that another one has.
 
-    In every second placement two trainers give each other all that they have.
+    In every second placement two trainers give each other all that they have. Of three tiers none is given all: another would
+    lack its samples.
     """
     changes, placement = dict[int, Document | str](), first
     for step in steps:
-        if len(trainers) > 1 and dice.random() < HANDOVER_SHARE:
+        if shared is not three_tiers and len(trainers) > 1 and dice.random() < HANDOVER_SHARE:
             changes[step] = dice.choice(trainers)
             continue
         gives_all = len(trainers) > 1 and dice.random() < 0.5
-        placement = _exchanged(placement, trainers) if gives_all else draw(dice, trainers, divided=divided)
+        placement = _exchanged(placement, trainers) if gives_all else draw(dice, trainers, shared)
         changes[step] = placement
     return changes
 
@@ -104,13 +107,32 @@ def with_a_stateless(owner: str, stateless: str) -> Document:
     return _document((owner, stateless), tiles, {str(block): owner for block in range(DIVIDED_BLOCKS)})
 
 
-def _divided(dice: random.Random, trainers: Sequence[str]) -> Document:
+Shared = Callable[[random.Random, Sequence[str]], Document]
+"""A way to share the first blocks."""
+
+
+def two_parts(dice: random.Random, trainers: Sequence[str]) -> Document:
     """Two workers share the first blocks, any worker updates each of these, and any two run the blocks above."""
     workers = ("edge", *trainers)
     first, second = dice.sample(workers, 2)
     tiles = [_tile(first, 0, DIVIDED_BLOCKS, 0, DIVIDED_AT), _tile(second, 0, DIVIDED_BLOCKS, DIVIDED_AT)]
     tiles += [_tile(dice.choice(workers), block, block + 1) for block in range(DIVIDED_BLOCKS, BLOCKS)]
     return _document(trainers, tiles, {str(block): dice.choice(workers) for block in range(DIVIDED_BLOCKS)})
+
+
+def three_tiers(dice: random.Random, trainers: Sequence[str]) -> Document:
+    """The device and two trainers in any roles: all share the first block and two of them the second, and the one that updates
+    both runs the rest for all."""
+    original, short, long = dice.sample(("edge", *trainers), 3)
+    first, second = TIERS_AT
+    tiles = [
+        _tile(short, 0, 1, 0, first),
+        _tile(original, 0, 1, first, second),
+        _tile(long, 0, 2, second),
+        _tile(original, 1, 2, 0, second),
+        _tile(original, 2, BLOCKS),
+    ]
+    return _document(trainers, tiles, dict.fromkeys(("0", "1"), original))
 
 
 def _named(dice: random.Random, placement: Document) -> Document:

@@ -19,7 +19,16 @@ from tests.chaos import sides
 from tests.chaos.faults import LOST_DISKS, Fault, plan
 from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.placements import BLOCKS, Document, draw, draw_changes, with_a_stateless
+from tests.chaos.placements import (
+    BLOCKS,
+    Document,
+    Shared,
+    draw,
+    draw_changes,
+    three_tiers,
+    two_parts,
+    with_a_stateless,
+)
 from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.varieties import EXPERIMENT, STEPS, VARIETIES, Expected
 from tests.support.running import ALLOWED, held_port
@@ -50,8 +59,8 @@ class Outcome:
     staleness: int
     """The limit K."""
     trainers: int
-    divided: bool
-    """True if workers share blocks."""
+    shared: Shared | None
+    """The way in which workers share blocks; None where they do not."""
     stateless: bool = False
     """True if no worker is killed but one that has no state."""
     candidates: bool = False
@@ -68,17 +77,25 @@ class Outcome:
     """Description of the loss; empty when nothing was lost."""
 
 
-async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int) -> Outcome:
-    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`."""
+async def disturbed_run(
+    seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int, *, tiers: bool = False
+) -> Outcome:
+    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`. tiers: under three tiers alone."""
     dice = random.Random(seed)
-    trainers, divided = ("near", "far", "spare")[: dice.randint(1, 3)], dice.random() < DIVIDED_SHARE
+    trainers, shared = (
+        ("near", "far", "spare")[: dice.randint(1, 3)],
+        two_parts if dice.random() < DIVIDED_SHARE else None,
+    )
     varieties = [*range(len(VARIETIES))]
-    if stateless := seed % STATELESS_EVERY == 0:
-        trainers, divided = ("near", STATELESS), True
+    stateless, candidates = (not tiers and seed % STATELESS_EVERY == rest for rest in (0, CANDIDATES_AT))
+    if tiers:
+        trainers, shared = ("near", "far"), three_tiers
+    if stateless:
+        trainers, shared = ("near", STATELESS), two_parts
         varieties = [number for number in varieties if VARIETIES[number].has_stateless]
-    if candidates := seed % STATELESS_EVERY == CANDIDATES_AT:
-        trainers, divided = ("near", "far", "spare"), False
-    if divided:
+    if candidates:
+        trainers, shared = ("near", "far", "spare"), None
+    if shared is not None:
         varieties = [number for number in varieties if VARIETIES[number].may_be_divided]
     variety = varieties[seed % len(varieties)]
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
@@ -90,7 +107,7 @@ async def disturbed_run(seed: int, folder: Path, expected: Sequence[Expected], s
             }
             return await _disturbed_run(
                 dice,
-                Outcome(seed, staleness, len(trainers), divided, stateless, candidates),
+                Outcome(seed, staleness, len(trainers), shared, stateless, candidates),
                 folder,
                 variety,
                 expected[variety],
@@ -119,8 +136,8 @@ async def _disturbed_run(
     elif outcome.candidates:
         placement, changes = None, {step: dice.choice(names) for step in CHANGES_AT}
     else:
-        placement = draw(dice, names, divided=outcome.divided)
-        changes = draw_changes(dice, names, placement, CHANGES_AT, divided=outcome.divided)
+        placement = draw(dice, names, outcome.shared)
+        changes = draw_changes(dice, names, placement, CHANGES_AT, outcome.shared)
     addresses = {name: relay.address for name, relay in relays.items()}
     placed = _placed(folder, placement) if placement is not None else [f"deployment.cut={dice.randint(1, BLOCKS - 1)}"]
     agent_flags = [
@@ -232,7 +249,7 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
         return f"a worker went back, though only one without a state was killed ({folder})"
     result = load_file(folder / "result" / "model.safetensors")
     if outcome.staleness == 0:
-        state = expected.divided if outcome.divided else expected.whole
+        state = {None: expected.whole, two_parts: expected.divided, three_tiers: expected.tiers}[outcome.shared]
         different = [name for name, tensor in state.items() if not result[name].equal(tensor)]
         if different:
             return f"{different} differ ({folder})"

@@ -2,13 +2,14 @@
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tests.chaos.placements import BATCH_SIZE, draw
+from tests.chaos.placements import BATCH_SIZE, Shared, draw, three_tiers, two_parts
 from tests.support.plain import plain_state
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config
@@ -63,19 +64,31 @@ class Expected(NamedTuple):
     whole: dict[str, Tensor]
     divided: dict[str, Tensor]
     """Weights where workers share blocks."""
+    tiers: dict[str, Tensor]
+    """Weights where three tiers do."""
 
 
 def expected_states(folder: Path) -> tuple[Expected, ...]:
     """By one process each, for each of `VARIETIES`."""
     torch.set_num_threads(1)
-    file = folder / "divided.json"
-    file.write_text(json.dumps(draw(random.Random(0), ("near",), divided=True)))
-    trainers = 'trainers=[{name="near", address="127.0.0.1:1"}]'
-    placed = [f"placement.file={file}", trainers, 'privacy.inputs_to=["near"]']
     return tuple(
         Expected(
             plain_state(edge_config(*EXPERIMENT, *variety.flags)),
-            plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed)) if variety.may_be_divided else {},
+            *(_shared_state(folder, variety, shared, names) for shared, names in SHARED.items()),
         )
         for variety in VARIETIES
     )
+
+
+SHARED: Mapping[Shared, tuple[str, ...]] = {two_parts: ("near",), three_tiers: ("near", "far")}
+"""The trainers with which the weights of each are computed: the same with any."""
+
+
+def _shared_state(folder: Path, variety: Variety, shared: Shared, names: tuple[str, ...]) -> dict[str, Tensor]:
+    if not variety.may_be_divided:
+        return {}
+    file = folder / "shared.json"
+    file.write_text(json.dumps(draw(random.Random(0), names, shared)))
+    trainers = ", ".join(f'{{name="{name}", address="127.0.0.1:1"}}' for name in names)
+    placed = (f"placement.file={file}", f"trainers=[{trainers}]", f"privacy.inputs_to={json.dumps(names)}")
+    return plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed))

@@ -5,6 +5,7 @@ import copy
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from shared.concurrency.threads import WorkerThread
 from shared.errors import ModelError
 from shared.events.worker import Computed, StepComputed
 from shared.execution.model_facts import facts_of
-from shared.placement import AGENT, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
+from shared.placement import AGENT, Cargo, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
 from shared.runtime.compute_loop import MOST_UNHEARD
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -75,6 +76,13 @@ def shared(blocks: int) -> Placement:
     whole = Rows(0, SAMPLES)
     tiles = Tile(AGENT, 0, 1, whole), Tile("gpu", 1, blocks, whole)
     return Placement(0, blocks, SAMPLES, (AGENT, "gpu"), tiles, (Source(AGENT, whole),))
+
+
+def divided(blocks: int) -> Placement:
+    """Place the first block on the device and on a trainer, half of a batch each, with K = 0."""
+    whole, half = Rows(0, SAMPLES), SAMPLES // 2
+    tiles = Tile(AGENT, 0, 1, Rows(0, half)), Tile("gpu", 0, 1, Rows(half, SAMPLES)), Tile("gpu", 1, blocks, whole)
+    return Placement(0, blocks, SAMPLES, (AGENT, "gpu"), tiles, (Source(AGENT, whole),), owners={0: "gpu"})
 
 
 @asynccontextmanager
@@ -267,3 +275,18 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
     async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as run:
         run.feed(source, 2)
         assert await asyncio.to_thread(source.waited.wait, 20)
+
+
+async def test_samples_of_a_batch_that_begins_leave_before_this_worker_computes_with_it():
+    gate, sent = Gate(), asyncio.Event()
+    async with computing(
+        nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), WorkerThread("compute"), Heard(), divided
+    ) as run:
+        gate.close()
+        with patch.object(run.links["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()):
+            run.feed(batches(1), 1)
+            try:
+                await asyncio.wait_for(sent.wait(), 20)
+                assert gate.seen == 0
+            finally:
+                gate.is_open.release(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 
@@ -21,13 +22,15 @@ from shared.planning import (
 )
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced
-from tests.support.placed import WIDTH, batch_of, built, chain_of, recipe
+from tests.support.placed import CLASSES, INPUTS, WIDTH, batch_of, built, chain_of, recipe
 from tests.support.virtual import Wire, run_virtually
 from tests.unit.shared.runtime import test_samples_ahead
 from tests.unit.shared.runtime.test_samples_ahead import AHEAD, BEHIND, CUT, INVERTED, TIERS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLES, FLOAT_BYTES, STEPS = 2048, 4.0, 30
+WIDTHS = (INPUTS, WIDTH, WIDTH, WIDTH, CLASSES)
+"""Numbers of a sample before, between and after the blocks."""
 FEATURE_BITS = 8.0 * SAMPLES * WIDTH * FLOAT_BYTES
 BLOCK = BlockSeconds(Linear(0.01), Linear(0.02), 0.001)
 AS_SIMULATED = 0.01
@@ -36,6 +39,10 @@ FAR = {"trip": 1.0, "carry": 0.01}
 """The next samples are long on their way."""
 NARROW = {"trip": 0.02, "carry": 0.1}
 """They are long on the link."""
+QUICK = {"trip": 0.02, "carry": 0.03}
+"""They take half as long as a worker computes."""
+CHUNK_BYTES, BUFFER_BYTES = 1 << 14, 1
+"""Small, so that the link carries what was the most urgent load when it became free."""
 
 
 def larger(placement: Placement, staleness: int) -> Placement:
@@ -67,8 +74,8 @@ class Case:
     def step(self) -> StepTasks:
         costs = BlockCosts(
             dict.fromkeys(self.placement.workers, (BLOCK,) * self.placement.blocks),
-            (WIDTH * FLOAT_BYTES,) * (self.placement.blocks + 1),
-            (FLOAT_BYTES * (WIDTH * WIDTH + WIDTH),) * self.placement.blocks,
+            tuple(FLOAT_BYTES * width for width in WIDTHS),
+            tuple(FLOAT_BYTES * (width + 1) * after for width, after in pairwise(WIDTHS)),
             8.0,
             {},
             Linear(0.0),
@@ -93,8 +100,10 @@ class Case:
                 self.placement,
                 recipe("sgd", samples_ahead=self.ahead),
                 computing=lambda worker: paced(worker, step, segments(plan.program(worker))[0]),
-                wires=lambda _sender, _receiver: Wire(FEATURE_BITS / self.carry, self.trip / 2),
-                chunk_bytes=1 << 16,
+                wires=lambda _sender, _receiver: Wire(
+                    FEATURE_BITS / self.carry, self.trip / 2, buffer_bytes=BUFFER_BYTES
+                ),
+                chunk_bytes=CHUNK_BYTES,
             )
             await session.train([batch_of(number, SAMPLES) for number in range(STEPS)])
 
@@ -116,6 +125,14 @@ def test_a_step_takes_as_long_as_is_simulated_and_less_than_with_nothing_ahead(p
     simulated = steady_step_seconds(case.step)
     assert case.run() == pytest.approx(simulated, rel=AS_SIMULATED)
     assert simulated < 0.9 * steady_step_seconds(replace(case, ahead=0).step)
+
+
+@pytest.mark.parametrize("link", [NARROW, QUICK], ids=["narrow", "quick"])
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_a_step_whose_samples_wait_for_the_device_takes_as_long_as_is_simulated(staleness, link):
+    """A batch begins on the thread that computes, between two pieces of work."""
+    case = Case(larger(INVERTED, staleness), **link, ahead=0)
+    assert case.run() == pytest.approx(steady_step_seconds(case.step), rel=AS_SIMULATED)
 
 
 def test_where_features_go_up_labels_ahead_win_nothing():
