@@ -3,7 +3,8 @@
 schedules: every strategy in the simulator on the networks of paper 002, beside its figures and the least seconds there are,
 and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound,
 PyTorch's DistributedDataParallel and, with --flower, Flower's federated averaging. run: the same of a file of layers, with
---layers. The last two need root.
+--layers. bits: steps in fewer bits both ways beside exact ones, where transfers take four times as long as computing. The
+last three need root.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.groups.bits import bits
 from benchmarks.groups.grid import MESSAGE_SECONDS, claims, claims_table, grid, missed_table, saved_table
 from benchmarks.groups.links import MIXES, links
 from benchmarks.groups.measured import measure_group, measured_table
@@ -86,10 +88,16 @@ def all_links(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
     return links(arguments.only, arguments.rounds, arguments.flower, show)
 
 
+def fewer_bits(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
+    """Measure `bits`."""
+    return bits(arguments.rounds, show)
+
+
 CASES: dict[str, Callable[[argparse.Namespace, Show], dict[str, object]]] = {
     "schedules": all_schedules,
     "links": all_links,
     "run": run,
+    "bits": fewer_bits,
 }
 
 

@@ -4,6 +4,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from rich.table import Table
@@ -60,10 +61,12 @@ def measure_group(
     peers: Sequence[float] = (),
     rounds: int = 1,
     flower: Path | None = None,
+    codecs: Sequence[str] = ("raw",),
 ) -> MeasuredGroup:
     """Measure strategies and peers in turn, so many times.
 
-    peers: sizes of buckets, in megabytes. flower: a Python that has Flower, which is measured too; None for none.
+    peers: sizes of buckets, in megabytes. flower: a Python that has Flower, which is measured too; None for none. codecs: of
+    gradients and of weights, by each of which each strategy is measured.
     """
     steps = WARM_UP_STEPS + 2 + TIMED_STEPS
     seconds: dict[str, list[float]] = {}
@@ -79,8 +82,8 @@ def measure_group(
         machines = [group.mesh.machines[name] for name in group.members]
         hub = group.mesh.machines[TRAINER]
         for _ in range(rounds):
-            for strategy in strategies:
-                note(strategy, group.step_seconds(strategy, steps))
+            for strategy, codec in product(strategies, codecs):
+                note(coded_name(strategy, codec), group.step_seconds(strategy, steps, codec))
             for megabytes in peers:
                 training = Training(amounts(layers), layers.bytes, members, steps, BATCH, megabytes)
                 wrappers = [machine.command([]) for machine in machines]
@@ -99,6 +102,11 @@ def measure_group(
         for system, taken in seconds.items()
     ]
     return MeasuredGroup(layers, members, rows)
+
+
+def coded_name(strategy: str, codec: str) -> str:
+    """Name a strategy by a codec both ways."""
+    return strategy if codec == "raw" else f"{strategy}, {codec} both ways"
 
 
 def peer_name(megabytes: float) -> str:

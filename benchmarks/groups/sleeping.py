@@ -35,17 +35,21 @@ class SleepingGroup:
         self._file = folder / "layers.json"
         self._file.write_text(json.dumps(layers_document(layers)))
 
-    def step_seconds(self, strategy: str, steps: int) -> list[float]:
-        """Seconds of each step of a run with a strategy, as its first member has them, without those at its begin."""
+    def step_seconds(self, strategy: str, steps: int, codec: str) -> list[float]:
+        """Seconds of each step of a run with a strategy, as its first member has them, without those at its begin.
+
+        codec: of gradients and of weights.
+        """
         with ThreadPoolExecutor(len(self.members)) as pool:
-            first, *_ = list(pool.map(lambda rank: self._run(rank, strategy, steps), range(len(self.members))))
+            first, *_ = list(pool.map(lambda rank: self._run(rank, strategy, steps, codec), range(len(self.members))))
         return [end - begin for begin, end in pairwise(first.step_ends()[WARM_UP_STEPS:-1])]
 
-    def _run(self, rank: int, strategy: str, steps: int) -> AgentRun:
+    def _run(self, rank: int, strategy: str, steps: int, codec: str) -> AgentRun:
+        coded = f'codec="{codec}", weights_codec="{codec}"'
         flags = [
             *PROCESS_FLAGS,
             *model_flags(self.layers, steps),
-            f'group={{name="{GROUP}", rank={rank}, schedule="{strategy}", layers="{self._file}"}}',
+            f'group={{name="{GROUP}", rank={rank}, schedule="{strategy}", layers="{self._file}", {coded}}}',
             'privacy.gradients_to=["trainer"]',
         ]
         wrapper = self.mesh.machines[self.members[rank]].command([])

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
+from benchmarks.groups.bits import MIX, bits_goal
 from benchmarks.groups.links import ALIKE, MIXES, errors, goals, scale_goal
-from benchmarks.groups.measured import Measured, MeasuredGroup, measured_table, peer_name, simulated_seconds
+from benchmarks.groups.measured import Measured, MeasuredGroup, coded_name, measured_table, peer_name, simulated_seconds
 from benchmarks.groups.sleeping import amounts, layers_document, rates
 from benchmarks.networks import weighted_blocks
 from benchmarks.support.report import Spread
@@ -71,6 +72,12 @@ def test_goals_are_missed_where_they_are_missed():
     }
     assert errors([group]) == pytest.approx([0.1] * 5)
     assert measured_table(group, "a group").row_count == 7
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.33, True), (0.34, False)])
+def test_eight_bits_are_to_be_three_times_as_fast_as_exact_steps(seconds, kept):
+    goal = bits_goal(a_group(MIX, **{FLOW: 1.0, coded_name(FLOW, "uniform8"): seconds}))
+    assert goal.kept == kept
 
 
 def test_four_members_that_take_as_long_as_one_are_four_times_as_fast():
