@@ -5,6 +5,7 @@ So the sum of what has been sent stays within one step's loss of the sum of what
 
 import math
 
+import torch
 from torch import Tensor
 
 from shared.codec import codec_by_name
@@ -28,7 +29,10 @@ class Residuals:
         """By block and name of a gradient."""
 
     def added(self, block: int, part: BlockPart) -> BlockPart:
-        """Return a part of a block with what is left of the gradients before; buffers stay as they are."""
+        """Return a part of a block with what is left of the gradients before; buffers stay as they are.
+
+        `note` comes next: the gradients are in the memory of what is left, which costs less than new memory.
+        """
         return {
             name: self._added(block, name, tensor) if name.startswith("gradient/") else tensor
             for name, tensor in part.items()
@@ -36,7 +40,7 @@ class Residuals:
 
     def _added(self, block: int, name: str, gradient: Tensor) -> Tensor:
         left = self._left.get((block, name))
-        return overflow_told(gradient.cpu() if left is None else gradient.cpu() + left)
+        return overflow_told(gradient.to("cpu", copy=True) if left is None else left.add_(gradient.cpu()))
 
     def sent(self, codec_name: str, block: int, part: BlockPart) -> BlockPart:
         """Return a part as a receiver in the same process has it, and keep what the codec has taken from it."""
@@ -52,4 +56,6 @@ class Residuals:
         """Keep what the codecs have taken from a part that `added` has returned."""
         for name, tensor in sent.items():
             if name.startswith("gradient/"):
-                self._left[block, name] = tensor - received[name]
+                # A codec of the gradient's own type takes nothing, and the bytes to send are in the same memory.
+                is_same = tensor.data_ptr() == received[name].data_ptr()
+                self._left[block, name] = torch.zeros_like(tensor) if is_same else tensor.sub_(received[name])
