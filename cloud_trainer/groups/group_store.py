@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import structlog
 from torch import Tensor
@@ -16,8 +16,40 @@ from shared.training.held_state import states_in, to_bytes
 
 _log = structlog.get_logger(__name__)
 _MEMBERS = "members.json"
+_MEMBERS_FACT = "members"
 _KEPT = 3
 """Checkpoints that stay: the newest may be damaged, and another trainer may not have it when this one takes the next."""
+
+
+class Members(NamedTuple):
+    """The members of a group, by rank."""
+
+    staying: dict[int, int]
+    """First steps of those that go on if the group goes back to any checkpoint, by rank."""
+    finished: tuple[int, ...] = ()
+    """Ranks that have all that the group has made."""
+
+    @property
+    def have_finished(self) -> bool:
+        """Tell whether nobody is left that lacks anything of what the group has made."""
+        return bool(self.finished) and set(self.finished) >= set(self.staying)
+
+    @classmethod
+    def read(cls, document: dict[str, Any]) -> Self | None:
+        """Read what is stored; None where it is damaged."""
+        staying, finished = document.get("staying"), document.get("finished", [])
+        if not isinstance(staying, list) or not isinstance(finished, list):
+            return None
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in staying):
+            return None
+        numbers = [*finished, *(number for pair in staying for number in pair)]
+        are_whole = all(type(number) is int and number >= 0 for number in numbers)
+        return cls(dict(staying), tuple(finished)) if are_whole else None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"staying": list(self.staying.items()), "finished": list(self.finished)}
 
 
 class StoredGroup(NamedTuple):
@@ -27,6 +59,8 @@ class StoredGroup(NamedTuple):
     """The life in which it was taken, and the step that comes next."""
     agreement: Agreement
     states: dict[int, BlockTensors]
+    members: Members | None
+    """Members when it was taken; None for a checkpoint of a version that did not say so."""
 
 
 class GroupStore:
@@ -40,11 +74,14 @@ class GroupStore:
         self._disk = disk
         self._saving: asyncio.Task[None] | None = None
 
-    async def begin_saving(self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]) -> None:
-        """Begin to write a checkpoint, once the one before is written. A failure is logged."""
+    async def begin_saving(
+        self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor], staying: Mapping[int, int]
+    ) -> None:
+        """Begin to write a checkpoint, once the one before is written. A failure is logged. staying: see `Members`."""
         await self.written()
         if self._store is not None:
-            self._saving = asyncio.create_task(self._write(self._store, name, agreement, state))
+            facts = agreement.document | {_MEMBERS_FACT: list(staying.items())}
+            self._saving = asyncio.create_task(self._write(self._store, name, facts, state))
 
     async def written(self) -> None:
         """Wait until no checkpoint is being written. Writing goes on even where its waiter is cancelled."""
@@ -72,32 +109,40 @@ class GroupStore:
         if self._store is not None:
             await self._disk.run(self._remove_after, self._store, origin)
 
-    async def keep_members(self, members: Mapping[int, int]) -> None:
-        """Keep who goes on if the group goes back to any checkpoint: by rank, its first step. A failure is logged."""
-        if self._files is None:
-            return
-        try:
-            await self._disk.run(self._files.write, _MEMBERS, seal({"members": list(members.items())}))
-        except StorageError as failure:
-            _log.warning("members of a group not written", group=self._group, reason=str(failure))
+    async def keep_members(self, members: Members) -> None:
+        """Keep the members whatever checkpoint the group goes back to. Raises StorageError."""
+        if self._files is not None:
+            await self._disk.run(self._files.write, _MEMBERS, seal(members.document))
 
-    async def members(self) -> dict[int, int] | None:
-        """Return what was kept by `keep_members`; None where nothing is. Raises StorageError."""
+    async def members(self, newest: StoredGroup | None) -> Members | None:
+        """Return what was kept by `keep_members`; None where nothing is. Raises StorageError.
+
+        newest: the checkpoint that tells who the members were where that is damaged or missing.
+        """
         data = None if self._files is None else await self._disk.run(self._files.read, _MEMBERS)
-        found = None if data is None else unseal(data)
-        return None if found is None else {int(rank): int(first) for rank, first in found["members"]}
+        document = None if data is None else unseal(data)
+        found = None if document is None else Members.read(document)
+        if found is not None or (newest is None and data is None):
+            return found
+        recovered = None if newest is None else newest.members
+        _log.warning(
+            "members of a group are damaged or missing; those of its newest checkpoint count",
+            group=self._group,
+            members=None if recovered is None else list(recovered.staying),
+        )
+        return recovered
 
     async def forget(self) -> None:
-        """Remove all of a training. Raises StorageError."""
+        """Remove all of a training; the members last, which tell that it has ended. Raises StorageError."""
         await self.go_back(None)
         if self._files is not None:
             await self._disk.run(self._files.remove, _MEMBERS)
 
     async def _write(
-        self, store: CheckpointStore, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]
+        self, store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]
     ) -> None:
         try:
-            await self._disk.run(self._save, store, name, agreement, state)
+            await self._disk.run(self._save, store, name, facts, state)
             _log.info("checkpoint of a group", group=self._group, step=name.step)
         except StorageError as failure:
             _log.warning("checkpoint of a group not written", group=self._group, reason=str(failure))
@@ -105,15 +150,17 @@ class GroupStore:
             _log.exception("checkpoint of a group not written", group=self._group)
 
     @staticmethod
-    def _save(store: CheckpointStore, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor]) -> None:
-        store.save(name, agreement.document, to_bytes(state))
+    def _save(store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]) -> None:
+        store.save(name, facts, to_bytes(state))
         store.prune()
 
     @staticmethod
     def _load(store: CheckpointStore, name: CheckpointName) -> StoredGroup | None:
         try:
             found = store.load(name)
-            return StoredGroup(name, Agreement.read(found.facts), states_in(found.data))
+            staying = found.facts.get(_MEMBERS_FACT)
+            members = None if staying is None else Members.read({"staying": staying})
+            return StoredGroup(name, Agreement.read(found.facts), states_in(found.data), members)
         except DamagedCheckpointError as damage:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))
             store.remove(name)

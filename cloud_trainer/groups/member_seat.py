@@ -50,6 +50,6 @@ class MemberSeat:
         """Tell as `Seat` says."""
         return (await self._group.position()).message
 
-    def vacate(self) -> None:
+    async def vacate(self) -> None:
         """End as `Seat` says."""
-        self._group.vacate(self)
+        await self._group.vacate(self)

@@ -12,7 +12,7 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
-from cloud_trainer.groups.group_store import GroupStore, StoredGroup
+from cloud_trainer.groups.group_store import GroupStore, Members, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number, read_positions
 from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
@@ -22,7 +22,7 @@ from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
-from shared.errors import ConfigError, IsthmusError, ProtocolError
+from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
 from shared.execution.group import MOST_BEHIND, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
@@ -70,8 +70,8 @@ class TrainedGroup:
         self._seats: dict[int, MemberSeat] = {}
         self._agreement: Agreement | None = None
         self._merging: Merging | None = None
-        self._kept_members: dict[int, int] | None = None
-        """First steps by rank that goes on, as this process has written them last."""
+        self._kept_members: Members | None = None
+        """Members as this process has written them last."""
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
         self._has_ended = False
@@ -148,8 +148,8 @@ class TrainedGroup:
         async with self._alone:
             self._check_free(seat.rank)
             await self._forget_ended()
-            if self._agreement is None and (stored := await self._store.newest()) is not None:
-                self._agreement = stored.agreement
+            if self._agreement is None:
+                await self._find_stored()
             self._check_begun(seat.rank, self._agreement)
             if self._merger is None:
                 # The log of a group names no session, not even that of the member whose call begins this.
@@ -199,7 +199,7 @@ class TrainedGroup:
                 self._seated(seat)
             seat.is_taken = True
             self._finished.discard(seat.rank)
-            await self._keep_members(merging)
+            await self._try_keep_members(merging)
             if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
@@ -213,8 +213,8 @@ class TrainedGroup:
     async def leave(self, seat: MemberSeat, last_step: int) -> None:
         """Have the member of a seat take part in no step after its last one, wherever the group goes back to.
 
-        It stays until the end where that is the last of all. Raises StatusError for a session that has not begun, and
-        ProtocolError for a step that cannot be its last.
+        It stays until the end where that is the last of all. Raises StatusError for a session that has not begun and where that
+        cannot be written, and ProtocolError for a step that cannot be its last.
         """
         async with self._alone:
             self._seated(seat)
@@ -225,12 +225,17 @@ class TrainedGroup:
                 )
             if last_step + 1 >= merging.agreement.steps:
                 return
-            merged = await merging.leave(seat.rank, last_step + 1)
-            await self._keep_members(merging)
+            await self._hand_out(merging, await merging.leave(seat.rank, last_step + 1))
+            try:
+                await self._keep_members(merging)
+            except StorageError as failure:  # until it is written, the member has its last step still before it
+                raise StatusError(
+                    grpc.StatusCode.UNAVAILABLE,
+                    f"group {self.config.name!r} cannot note that rank {seat.rank} leaves: {failure}",
+                ) from failure
             _log.info("a member leaves", group=self.config.name, rank=seat.rank, last_step=last_step)
             if not merging.staying:
                 _log.warning("nobody goes on with a group", group=self.config.name, step=last_step + 1)
-            await self._hand_out(merging, merged)
 
     async def join(self, seat: MemberSeat, life: int, first_step: int) -> None:
         """Have the member of a seat take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does."""
@@ -240,7 +245,7 @@ class TrainedGroup:
                 raise self._other_life(f"life {life} has ended")
             merged = await self._newcomers.join(merging, seat.rank, first_step)
             seat.is_taken = False
-            await self._keep_members(merging)
+            await self._try_keep_members(merging)
             _log.info("a member joins", group=self.config.name, rank=seat.rank, first_step=first_step)
             await self._hand_out(merging, merged)
             self._given.put_nowait(None)
@@ -258,7 +263,7 @@ class TrainedGroup:
         """Take the gradient of a block that the session of a seat has."""
         self._given.put_nowait((seat, one))
 
-    def vacate(self, seat: MemberSeat) -> None:
+    async def vacate(self, seat: MemberSeat) -> None:
         """Note that the session of a seat has ended. The group waits for its member, unless all is done."""
         if (session := self._session_of(seat)) is None:
             return
@@ -267,10 +272,18 @@ class TrainedGroup:
             self._given.put_nowait(None)
         if self._merging is None and not self._seats:
             self._agreement = None
-        if self._merging is not None and self._merging.is_done and session.forgotten:
-            self._finished.add(seat.rank)
-            if self._finished.issuperset(self._merging.ranks):
-                self._end_training()
+        if session.forgotten:
+            async with self._alone:
+                await self._finish(seat.rank)
+
+    async def _finish(self, rank: int) -> None:
+        """Note that a member has all that the group has made, on disk before it is told so."""
+        if (merging := self._merging) is None or not merging.is_done or rank in self._seats:
+            return
+        self._finished.add(rank)
+        await self._try_keep_members(merging)
+        if self._finished.issuperset(merging.ranks):
+            self._end_training()
 
     async def close(self) -> None:
         """Take no more gradients, and write a last checkpoint, if the group is between two steps."""
@@ -356,7 +369,8 @@ class TrainedGroup:
         for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
             self._end(other)
         self._seated(seat)  # a session may end meanwhile
-        self._finished.clear()
+        if life.first_step < agreement.steps:
+            self._finished.clear()
         step_log = None if self._step_logs is None else StepLog(self._step_logs, name, "group")
         if step_log is not None:
             step_log.rolled_back(life.first_step)
@@ -368,12 +382,27 @@ class TrainedGroup:
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging
 
+    async def _find_stored(self) -> None:
+        """Go on with the training whose checkpoints are here, unless all its members have its results. Raises StorageError."""
+        stored = await self._store.newest()
+        kept = await self._store.members(stored)
+        if kept is not None and kept.have_finished:
+            await self._store.forget()  # a process before this one was killed meanwhile
+        elif stored is not None:
+            self._agreement = stored.agreement
+            self._finished = set() if kept is None else set(kept.finished)
+
     async def _members_to_go_on(self) -> dict[int, int]:
-        """Return the members of a life: those that go on in the one before, with their first steps. Raises StorageError."""
+        """Return the members of a life: those that go on in the one before, with their first steps. Raises IsthmusError."""
         if self._merging is not None:
             return self._merging.staying
-        kept = await self._store.members()
-        return dict.fromkeys(range(self.config.size), 0) if kept is None else kept
+        kept = await self._store.members(await self._store.newest())
+        if kept is not None and any(rank not in self.config.ranks for rank in kept.staying):
+            raise ConfigError(
+                f"group {self.config.name!r} is trained by the ranks {list(kept.staying)}, and its ranks are 0 to "
+                f"{self.config.ranks[-1]} at this trainer; its operator has to give it these back, or to remove its checkpoints"
+            )
+        return dict.fromkeys(range(self.config.size), 0) if kept is None else kept.staying
 
     def _check_ranks(self, ranks: Collection[int]) -> None:
         """Refuse members that the group cannot have. Raises ProtocolError."""
@@ -393,10 +422,18 @@ class TrainedGroup:
             )
 
     async def _keep_members(self, merging: Merging) -> None:
-        """Write who goes on, if that has changed."""
-        if self._kept_members != (staying := merging.staying):
-            await self._store.keep_members(staying)
-            self._kept_members = staying
+        """Write the members, if that has changed. Raises StorageError."""
+        members = Members(dict(merging.staying), tuple(sorted(self._finished)))
+        if self._kept_members != members:
+            await self._store.keep_members(members)
+            self._kept_members = members
+
+    async def _try_keep_members(self, merging: Merging) -> None:
+        """Write the members, if that has changed; where it fails, the next checkpoint brings another try."""
+        try:
+            await self._keep_members(merging)
+        except StorageError as failure:
+            _log.warning("members of a group not written", group=self.config.name, reason=str(failure))
 
     def _end(self, seat: MemberSeat) -> None:
         """End the session of a taken seat, so that its member begins again in another one."""
@@ -480,9 +517,9 @@ class TrainedGroup:
                 seat.session.worker.run.fail(failure)
 
     async def _save(self, merging: Merging, copied: Copy) -> None:
-        await self._store.begin_saving(
-            CheckpointName(merging.life.number, copied.step), merging.agreement, copied.state
-        )
+        await self._try_keep_members(merging)
+        name = CheckpointName(merging.life.number, copied.step)
+        await self._store.begin_saving(name, merging.agreement, copied.state, merging.staying)
 
     def _end_training(self) -> None:
         """Forget all of a training that every member has the result of."""

@@ -40,5 +40,5 @@ class Seat(Protocol):
     async def position(self) -> pb.GroupPosition:
         """Tell where the group is here. Raises StorageError."""
 
-    def vacate(self) -> None:
+    async def vacate(self) -> None:
         """Note that the session has ended."""

@@ -198,7 +198,7 @@ class Session:
             await self._end_links()
             await self.worker.stop()
         if self.seat is not None:
-            self.seat.vacate()
+            await self.seat.vacate()
 
     async def _end_links(self) -> None:
         """End all links and evaluations. The steps of training stay unchanged."""

@@ -223,7 +223,8 @@ class Group:
         Returns what the others waited for. Raises ProtocolError where it has given anything of the step.
         """
         seat, stop = self._seats[rank], max(step, self.step)
-        if any(given >= stop and rank in parts for (given, _), parts in self._parts.items()):
+        given = [*self._parts.items(), *self._counted.items()]
+        if any(at >= stop and rank in ranks for (at, _), ranks in given):
             raise ProtocolError(f"rank {rank} is to leave the group before step {step}, which has begun")
         seat.stop = stop
         return self._advanced()

@@ -117,10 +117,13 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ),
     ("group", Fault.KILL_IN_CHECKPOINT): (
         "cloud_trainer.groups.group_store:GroupStore.load",
+        "cloud_trainer.groups.group_store:GroupStore.keep_members",
         "cloud_trainer.groups.group_store:GroupStore.go_back",
         _FSYNC,
         _RENAME,
     ),
+    ("group", Fault.DISK_FULL): (_FSYNC,),
+    ("group", Fault.FAILED_FSYNC): (_FSYNC,),
     ("group", Fault.CLOCK_JUMP): ("cloud_trainer.groups.merging:Merging.merge",),
     ("trainer", Fault.KILL_IN_MIGRATION): (
         "cloud_trainer.sessions.blocks:SessionBlocks.take",

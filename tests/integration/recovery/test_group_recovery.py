@@ -79,6 +79,14 @@ class Running:
             )
         )
 
+    def member_killed_at(self, point, rank):
+        """Start a member that is killed when it comes to a function, and return its process."""
+        planned = [Planned("member", Fault.KILL_AGENT, point, 1)]
+        flags, name = [*self._flags(rank), control_off()], f"killed-member-{rank}"
+        process = Forked(sides.member, flags, name, planned, self.folder, stderr=subprocess.DEVNULL)
+        self.stack.callback(process.kill)
+        return process
+
     def leave(self, rank):
         """Have a member leave the group."""
         command(agent_app, "drain", "--leave", f"--control={self._socket(rank)}")
@@ -197,6 +205,54 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
         said = [running.trainer(name)[1] for name in running.ports]
         assert len({each.first_event("a group begins")["step"] for each in said}) == 1
         running.assert_whole(members)
+
+
+def test_a_trainer_that_is_killed_before_it_has_forgotten_a_group_begins_the_next_training_anew(tmp_path):
+    with Running(tmp_path) as running:
+        trainer = running.trainer_killed_at("cloud_trainer.groups.group_store:GroupStore.forget")
+        running.assert_whole([running.member(rank) for rank in range(SIZE)])
+        assert trainer.wait(60) == -signal.SIGKILL
+        _, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        assert said.first_event("a group begins")["step"] == 0
+        running.assert_whole(members)
+
+
+def test_a_late_member_gets_its_results_from_a_trainer_that_was_killed_and_ends_the_group(tmp_path):
+    with Running(tmp_path) as running:
+        trainer, _ = running.trainer()
+        killed = running.member_killed_at("edge_agent.sessions.open_session:OpenSession.close", 1)
+        members = [running.member(0)]
+        assert killed.wait(60) == -signal.SIGKILL
+        assert members[0][0].wait(60) == 0, members[0][1]
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        _, said = running.trainer()
+        members.append(running.member(1))
+        said.first_event("a group has ended")
+        running.assert_whole(members)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-9]), Path.unlink])
+def test_a_trainer_whose_members_are_damaged_knows_from_its_checkpoints_who_has_left(damage, tmp_path):
+    log = tmp_path / "near-log"
+    with Running(tmp_path, step_logs={"near": log}, more=SLOWLY) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", least_step=4)
+        running.leave(1)
+        assert members[1][0].wait(60) == ExitCode.TERMINATED
+        said.first_event("checkpoint of a group", least_step=int(LEFT.search(str(members[1][1]))[1]))
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        (file,) = (tmp_path / "near").rglob("members.json")
+        damage(file)
+        _, again = running.trainer()
+        again.first_event("members of a group are damaged or missing; those of its newest checkpoint count")
+        assert members[0][0].wait(120) == 0, members[0][1]
+        ranks = ranks_in(log)
+        assert {(0, 1), (0,)} == set(ranks.values())
+        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
 
 
 LEFT = re.compile(r"left its group at step (\d+) of 40; the next run goes on with the group")

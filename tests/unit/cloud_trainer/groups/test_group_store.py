@@ -1,11 +1,13 @@
 """A checkpoint of a group is removed where it is damaged, and stays where it only cannot be read now."""
 
+import json
+
 import pytest
 import torch
 
 from cloud_trainer.groups.agreement import Agreement
-from cloud_trainer.groups.group_store import GroupStore
-from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError
+from cloud_trainer.groups.group_store import GroupStore, Members
+from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, seal
 from shared.checkpoint.files import LocalFiles
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
@@ -21,7 +23,7 @@ async def store(tmp_path):
     store = GroupStore("line", LocalFiles(tmp_path), disk)
     agreement = Agreement(pb.OpenSessionRequest(recipe_json=told.model_dump_json()), told, 0, (0,))
     for name in NAMES:
-        await store.begin_saving(name, agreement, {"0/parameter/weight": torch.ones(2)})
+        await store.begin_saving(name, agreement, {"0/parameter/weight": torch.ones(2)}, {0: 0, 2: name.step})
     await store.written()
     assert sorted(await store.names()) == NAMES
     yield store
@@ -29,12 +31,68 @@ async def store(tmp_path):
 
 
 async def test_members_stay_until_the_training_is_forgotten(store):
-    assert await store.members() is None
-    await store.keep_members({0: 0, 2: 7})
+    kept = Members({0: 0, 2: 7}, (2,))
+    await store.keep_members(kept)
     await store.go_back(NAMES[0])
-    assert await store.members() == {0: 0, 2: 7}
+    assert await store.members(await store.newest()) == kept
     await store.forget()
-    assert (await store.members(), await store.names()) == (None, [])
+    assert (await store.members(None), await store.names()) == (None, [])
+
+
+WHOLE = seal(Members({0: 0, 2: 7}, (2,)).document)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        b"",
+        WHOLE[:-5],
+        WHOLE.replace(b"2", b"1", 1),
+        b"\x00" * len(WHOLE),
+        json.dumps([1, 2]).encode(),
+        seal({}),
+        seal({"staying": 7}),
+        seal({"staying": "02"}),
+        seal({"staying": [0, 2]}),
+        seal({"staying": [[0, -1]]}),
+        seal({"staying": [[True, 0]]}),
+        seal({"staying": [[0, 0, 0]]}),
+        seal({"staying": [[0, 0]], "finished": {"0": 1}}),
+    ],
+)
+async def test_members_that_are_damaged_or_missing_are_those_of_the_newest_checkpoint(found, store, tmp_path):
+    if found is not None:
+        (tmp_path / "members.json").write_bytes(found)
+    assert await store.members(await store.newest()) == Members({0: 0, 2: NAMES[-1].step})
+
+
+async def test_a_training_that_is_forgotten_in_part_has_ended(store, monkeypatch):
+    await store.keep_members(Members({0: 0, 2: 7}, (0, 2)))
+    remove = CheckpointStore.remove
+
+    def fail(self, name):
+        if name == NAMES[0]:
+            raise StorageError("it cannot be removed")
+        remove(self, name)
+
+    monkeypatch.setattr(CheckpointStore, "remove", fail)
+    with pytest.raises(StorageError, match="it cannot be removed"):
+        await store.forget()
+    assert (await store.members(await store.newest())).have_finished
+
+
+@pytest.mark.parametrize(
+    ("members", "have_finished"),
+    [
+        (Members({0: 0, 1: 0}), False),
+        (Members({0: 0, 1: 3}, (1,)), False),
+        (Members({0: 0, 1: 3}, (1, 0)), True),
+        (Members({}), False),
+    ],
+)
+def test_a_training_has_ended_when_all_who_stay_have_its_results(members, have_finished):
+    assert members.have_finished is have_finished
 
 
 def failing(monkeypatch, error):

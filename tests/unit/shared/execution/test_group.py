@@ -358,6 +358,15 @@ def test_a_member_that_begins_again_before_its_last_step_is_done_stays():
     assert (group.staying, group.missing()) == ({0: 0, 1: 0}, [0, 1])
 
 
+def test_no_member_leaves_before_a_step_of_which_a_block_has_its_gradient():
+    group, chain = alone()
+    for rank in (0, 1):
+        group.merge(rank, 0, 3, part_of(chain, 3, 1.0), 2)
+    with pytest.raises(ProtocolError, match="rank 1 is to leave the group before step 0, which has begun"):
+        group.leave(1, 0)
+    assert group.staying == [0, 1]
+
+
 def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_group_is():
     group, chain = alone(leaves_out=True)
     for step in range(3):
