@@ -5,9 +5,10 @@ addition are two operations; a backward pass has twice those of a forward pass, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shared.bounds import SAMPLES_AHEAD
 from shared.planning import Profile, parse_profile
 from shared.planning.profile.tiers_v1 import SCHEMA
 
@@ -89,8 +90,8 @@ class Setting:
 
 
 def profile_of(network: Network, setting: Setting, batch_size: int = TRAINED_BATCH) -> Profile:
-    """Return the profile of a network."""
-    return parse_profile(document_of(network, setting, batch_size), network.name)
+    """Return the profile of a network. Samples and labels leave ahead, as in a run that says nothing of it."""
+    return replace(parse_profile(document_of(network, setting, batch_size), network.name), samples_ahead=SAMPLES_AHEAD)
 
 
 def document_of(network: Network, setting: Setting, batch_size: int) -> dict[str, Any]:

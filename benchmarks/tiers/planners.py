@@ -7,9 +7,9 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.tiers.linear_programme import every_division
-from benchmarks.tiers.networks import ALEXNET, Layer, Network, Setting, document_of
+from benchmarks.tiers.networks import ALEXNET, Layer, Network, Setting, document_of, profile_of
 from shared.planner_names import BEST, HIERTRAIN
-from shared.planning import Question, SearchSpace, TierPlanner, conditions_of, parse_profile
+from shared.planning import Question, SearchSpace, TierPlanner, conditions_of
 from shared.planning.families.division_columns import columns_of
 from shared.planning.families.hiertrain import eq12_seconds
 from shared.planning.families.tier_bounds import Bounds
@@ -41,7 +41,7 @@ def deep_network(blocks: int) -> Network:
 def paces() -> list[Pace]:
     """Time each planner once, with and without permission for inputs."""
     document = document_of(deep_network(BLOCKS), SETTING, BATCH)
-    profile = parse_profile(document, "deep")
+    profile = profile_of(deep_network(BLOCKS), SETTING, BATCH)
     found = []
     for what, inputs_to in (("inputs stay", frozenset[str]()), ("inputs go", frozenset(profile.names[1:]))):
         for planner in (BEST, HIERTRAIN):
