@@ -87,7 +87,7 @@ class SessionCalls:
             raise ProtocolError(f"no member of a group can do step {request.last_step}; a step is {MOST_STEPS} at most")
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                await session.leave_group(request.last_step)
+                await _to_the_end(session.leave_group(request.last_step))
         return pb.LeaveGroupResponse()
 
     async def join_group(self, request: pb.JoinGroupRequest, _context: Context) -> pb.JoinGroupResponse:
