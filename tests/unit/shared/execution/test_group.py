@@ -364,7 +364,7 @@ def test_no_member_leaves_before_a_step_of_which_a_block_has_its_gradient():
         group.merge(rank, 0, 3, part_of(chain, 3, 1.0), 2)
     with pytest.raises(ProtocolError, match="rank 1 is to leave the group before step 0, which has begun"):
         group.leave(1, 0)
-    assert group.staying == [0, 1]
+    assert group.staying == {0: 0, 1: 0}
 
 
 def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_group_is():
