@@ -121,9 +121,9 @@ async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float, sizes: 
     if not one:
         raise NotMeasuredError(why)
     rate = 0.0
-    for count in sizes:
+    for times in dict.fromkeys(max(count // one, 1) for count in sizes):
         started = time.monotonic()
-        received, _ = await calls.repeat(REFLECTION, question, max(count // one, 1))
+        received, _ = await calls.repeat(REFLECTION, question, times)
         seconds = time.monotonic() - started
         rate = bits_per_second(received, seconds, round_trip_seconds)
         if seconds >= ENOUGH_SECONDS:
