@@ -26,7 +26,7 @@ def urgency(crossing: Crossing, step: int, *, merged: bool = False) -> tuple[int
     """Return a number, in three parts, by which the loads of a link are sent: of those that wait, the least goes first.
 
     Gradients of shared blocks go as they are made, the last block first. Weights go as forwards need them, the first block
-    first. merged: a group takes the gradients of each block by itself, so they go as the weights do.
+    first. merged: a group takes the gradients of each block by itself, in no planned segments, so they go as the weights do.
     """
     rank = _RANKS[crossing.cargo]
     match crossing.cargo:

@@ -58,7 +58,8 @@ class LinkEnd:
         most_repeated = plan.most_under_way + plan.runs_ahead
         most_ahead = most_repeated if window.life else 0
         together = bundles(plan.placement.exchange, leaving)
-        labelled, merged = _own_feature(plan.program(worker), peer), plan.model.merged
+        labelled = _own_feature(plan.program(worker), peer)
+        merged = plan.model.merged and plan.placement.exchange is None
         self._outbox = Outbox(leaving, window.first, labelled, most_ahead, together, merged=merged)
         self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""

@@ -84,7 +84,7 @@ class Chain:
         return self._ports[name]
 
     def wait_until_dead(self, name):
-        self._trainers[name].wait()
+        self._trainers[name].wait(120)
 
     def flags(self):
         after = "" if self._after is None else f", replace_after_seconds={self._after}"

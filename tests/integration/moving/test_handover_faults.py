@@ -3,6 +3,8 @@
 Trainers and agent are processes of their own, and each is started again when it has been killed.
 """
 
+import asyncio
+
 import pytest
 from safetensors.torch import load_file
 
@@ -60,6 +62,7 @@ def test_a_side_that_is_killed_in_a_handover_costs_no_step(killed, point, tmp_pa
         if killed != "edge":
             chain.kill(killed)
             chain.start(killed, fault)
+            asyncio.run(chain.until_it_answers(killed))  # or the run might end before it is admitted
         changes = {HANDED_OVER_AT: "far", 2 * HANDED_OVER_AT: "near", 3 * HANDED_OVER_AT: "far"}
         run(chain, changes, killed, fault)
         assert (tmp_path / f"{'agent' if killed == 'edge' else killed}.fired").exists()

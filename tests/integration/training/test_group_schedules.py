@@ -78,7 +78,7 @@ async def test_messages_are_those_of_the_schedule_and_no_bit_changes(strategy, l
         pushed = [blocks for role, blocks in of_step if role == PUSH]
         pulled = [blocks for role, blocks in of_step if role == PULL]
         if planned.push_segments is None or planned.pull_segments is None:
-            assert [block for blocks in pushed for block in blocks] == list(reversed(range(BLOCKS)))
+            assert sorted(block for blocks in pushed for block in blocks) == list(range(BLOCKS))
             assert sorted(block for blocks in pulled for block in blocks) == list(range(BLOCKS))
             continue
         assert pushed == [list(reversed(range(*segment))) for segment in planned.push_segments]
