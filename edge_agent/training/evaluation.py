@@ -55,7 +55,7 @@ class Evaluator:
         totals = _Totals(events)
         async with AsyncExitStack() as stack:
             tickets = {}
-            for name, trainer in session.members.items():
+            for name, trainer in list(session.members.items()):  # others are admitted meanwhile
                 if plan.program(name):
                     tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
             await dial_peers(session, tickets, self._number)
