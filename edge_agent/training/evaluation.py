@@ -55,9 +55,9 @@ class Evaluator:
         totals = _Totals(events)
         async with AsyncExitStack() as stack:
             tickets = {}
-            for name, trainer in list(session.members.items()):  # others are admitted meanwhile
-                if plan.program(name):
-                    tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
+            # Others are admitted and released meanwhile.
+            for name, trainer in [one for one in session.members.items() if plan.program(one[0])]:
+                tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
             await dial_peers(session, tickets, self._number)
             run = await worker.evaluation(events.emit)
             stack.push_async_callback(run.stop)

@@ -1,0 +1,45 @@
+"""A trainer that is admitted beside what a run does."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from edge_agent import run_training
+from edge_agent.sessions.members import Members
+from edge_agent.sessions.trainer_worker import TrainerWorker
+from tests.support.experiments import flags
+from tests.support.placement_kinds import PEERS_ALLOWED
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.running import Listening, edge_config, hand_over, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CHOSEN = [*flags("mlp", "adamw"), "training.max_steps=20", "training.evaluate_every_epochs=1"]
+TEST = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}'
+
+
+async def test_a_trainer_that_is_admitted_during_an_evaluation_does_not_end_the_run(monkeypatch):
+    deployers, admitted, admit, evaluation = [], asyncio.Event(), Members.admit, TrainerWorker.evaluation
+
+    def admitting(members, trainer):
+        admit(members, trainer)
+        admitted.set()
+
+    @asynccontextmanager
+    async def begun_while_another_is_admitted(trainer, number):
+        async with evaluation(trainer, number) as answer:
+            hand_over(deployers[-1], "there")
+            await admitted.wait()
+            yield answer
+
+    monkeypatch.setattr(Members, "admit", admitting)
+    monkeypatch.setattr(TrainerWorker, "evaluation", begun_while_another_is_admitted)
+    async with running_trainer(PEERS_ALLOWED) as here, running_trainer(PEERS_ALLOWED) as there:
+        trainers = f'trainers=[{{name="here", address="{here.address}"}}, {{name="there", address="{there.address}"}}]'
+        async with asyncio.timeout(60):
+            result = await run_training(
+                edge_config(*CHOSEN, TEST, trainers), Listening(session_opened=deployers.append)
+            )
+    assert admitted.is_set()
+    assert result.summary.accuracy is not None
+    assert_same_bits(plain_state(edge_config(*CHOSEN)), result.module.state_dict())
