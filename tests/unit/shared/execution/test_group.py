@@ -275,6 +275,18 @@ def test_members_of_several_trainers_that_are_ahead_end_with_the_same_weights(st
                 assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
 
 
+def train_in_any_order(dice, groups, members, batches_by_rank, steps):
+    """Have members do so many steps as the dice say: who goes on, and which block goes on without the others."""
+    running = {rank: members.member(rank).training(0, steps, each) for rank, each in batches_by_rank.items()}
+    while running:
+        rank = dice.choice(sorted(running))
+        if next(running[rank], running) is running:
+            del running[rank]
+        trainer = dice.choice(list(groups))
+        if (blocks := groups[trainer].held_up()) and dice.random() < 0.3:
+            members.leave_out(trainer, dice.choice(blocks))
+
+
 @pytest.mark.parametrize("seed", range(15))
 @pytest.mark.parametrize(("trainers", "clip"), [(("near",), "block"), (("near",), "model"), (("near", "far"), "block")])
 def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(seed, trainers, clip):
@@ -282,14 +294,7 @@ def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(see
     dice, log, size, steps = random.Random(seed), Log(), 3, 6
     module, told = built("dropping"), recipe("adam", 0.1, clip=clip)
     groups, members, chain = grouped(module, told, size, copies(4, trainers=trainers), log=log)
-    running = {rank: members.member(rank).training(0, steps, batches(rank, steps)) for rank in range(size)}
-    while running:
-        rank = dice.choice(sorted(running))
-        if next(running[rank], running) is running:
-            del running[rank]
-        trainer = dice.choice(trainers)
-        if (blocks := groups[trainer].held_up()) and dice.random() < 0.3:
-            members.leave_out(trainer, dice.choice(blocks))
+    train_in_any_order(dice, groups, members, {rank: batches(rank, steps) for rank in range(size)}, steps)
     assert log.left_out
     assert sum(map(len, log.ranks.values())) + log.left_out.total() == size * steps * 4
     assert log.left_out == log.late, "all that is left out comes in the end"
@@ -583,14 +588,7 @@ def test_a_late_member_has_what_the_others_have_once_it_is_there_again(seed, tra
     dice, log, size, steps = random.Random(seed), Log(), 3, 6
     module, told = built("dropping"), recipe("adam", 0.1, clip=clip)
     groups, members, _ = grouped(module, told, size, copies(4, trainers=trainers, down="uniform2"), log=log)
-    running = {rank: members.member(rank).training(0, steps, batches(rank, steps)) for rank in range(size)}
-    while running:
-        rank = dice.choice(sorted(running))
-        if next(running[rank], running) is running:
-            del running[rank]
-        trainer = dice.choice(trainers)
-        if (blocks := groups[trainer].held_up()) and dice.random() < 0.3:
-            members.leave_out(trainer, dice.choice(blocks))
+    train_in_any_order(dice, groups, members, {rank: batches(rank, steps) for rank in range(size)}, steps)
     assert log.left_out
     expected = micro_batches(
         module, told, size, steps=steps, took_part=lambda *at: log.ranks[at], codecs=PlainCodecs(down="uniform2")
