@@ -12,8 +12,9 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
-from cloud_trainer.groups.group_store import GroupStore, Members, StoredGroup
+from cloud_trainer.groups.group_store import GroupStore, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number, read_positions
+from cloud_trainer.groups.member_record import MemberRecord
 from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, GroupFigures, Merging
 from cloud_trainer.groups.newcomers import Newcomers
@@ -59,6 +60,7 @@ class TrainedGroup:
         """step_logs: the folder for a log of every update; None for no log."""
         self.config = config
         self._store = store
+        self._record = MemberRecord(config, store)
         self._threads = threads
         self._lane = threads.compute_lane(f"group {config.name}")
         self._build = build
@@ -70,10 +72,6 @@ class TrainedGroup:
         self._seats: dict[int, MemberSeat] = {}
         self._agreement: Agreement | None = None
         self._merging: Merging | None = None
-        self._kept_members: Members | None = None
-        """Members as this process has written them last."""
-        self._finished: set[int] = set()
-        """Ranks that have all that the group has made."""
         self._has_ended = False
         """True while the checkpoints of a training that has ended are not removed."""
         self._alone = asyncio.Lock()
@@ -149,7 +147,7 @@ class TrainedGroup:
             self._check_free(seat.rank)
             await self._forget_ended()
             if self._agreement is None:
-                await self._find_stored()
+                self._agreement = await self._record.stored_agreement()
             self._check_begun(seat.rank, self._agreement)
             if self._merger is None:
                 # The log of a group names no session, not even that of the member whose call begins this.
@@ -198,8 +196,7 @@ class TrainedGroup:
                 await session.worker.stop()
                 self._seated(seat)
             seat.is_taken = True
-            self._finished.discard(seat.rank)
-            await self._try_keep_members(merging)
+            await self._record.begin(seat.rank, merging)
             if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
@@ -227,7 +224,7 @@ class TrainedGroup:
                 return
             await self._hand_out(merging, await merging.leave(seat.rank, last_step + 1))
             try:
-                await self._keep_members(merging)
+                await self._record.keep(merging)
             except StorageError as failure:  # until it is written, the member has its last step still before it
                 raise StatusError(
                     grpc.StatusCode.UNAVAILABLE,
@@ -245,7 +242,7 @@ class TrainedGroup:
                 raise self._other_life(f"life {life} has ended")
             merged = await self._newcomers.join(merging, seat.rank, first_step)
             seat.is_taken = False
-            await self._try_keep_members(merging)
+            await self._record.try_keep(merging)
             _log.info("a member joins", group=self.config.name, rank=seat.rank, first_step=first_step)
             await self._hand_out(merging, merged)
             self._given.put_nowait(None)
@@ -280,9 +277,7 @@ class TrainedGroup:
         """Note that a member has all that the group has made, on disk before it is told so."""
         if (merging := self._merging) is None or not merging.is_done or rank in self._seats:
             return
-        self._finished.add(rank)
-        await self._try_keep_members(merging)
-        if self._finished.issuperset(merging.ranks):
+        if await self._record.finish(rank, merging):
             self._end_training()
 
     async def close(self) -> None:
@@ -321,7 +316,8 @@ class TrainedGroup:
         merging = self._merging
         if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
             return merging
-        here, members = await self.position(), await self._members_to_go_on()
+        here = await self.position()
+        members = await self._record.to_go_on() if merging is None else merging.staying
         number, steps = next_number(here, others), self.config.checkpoint_steps
         for name in common_checkpoints(here, others):
             if (stored := await self._store.load(name)) is not None:
@@ -369,8 +365,7 @@ class TrainedGroup:
         for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
             self._end(other)
         self._seated(seat)  # a session may end meanwhile
-        if life.first_step < agreement.steps:
-            self._finished.clear()
+        self._record.begin_life(life, agreement.steps)
         step_log = None if self._step_logs is None else StepLog(self._step_logs, name, "group")
         if step_log is not None:
             step_log.rolled_back(life.first_step)
@@ -381,28 +376,6 @@ class TrainedGroup:
         step, steps = life.first_step, agreement.steps
         _log.info("a group begins", group=name, life=life.number, step=step, size=self.config.size, steps=steps)
         return self._merging
-
-    async def _find_stored(self) -> None:
-        """Go on with the training whose checkpoints are here, unless all its members have its results. Raises StorageError."""
-        stored = await self._store.newest()
-        kept = await self._store.members(stored)
-        if kept is not None and kept.have_finished:
-            await self._store.forget()  # a process before this one was killed meanwhile
-        elif stored is not None:
-            self._agreement = stored.agreement
-            self._finished = set() if kept is None else set(kept.finished)
-
-    async def _members_to_go_on(self) -> dict[int, int]:
-        """Return the members of a life: those that go on in the one before, with their first steps. Raises IsthmusError."""
-        if self._merging is not None:
-            return self._merging.staying
-        kept = await self._store.members(await self._store.newest())
-        if kept is not None and any(rank not in self.config.ranks for rank in kept.staying):
-            raise ConfigError(
-                f"group {self.config.name!r} is trained by the ranks {list(kept.staying)}, and its ranks are 0 to "
-                f"{self.config.ranks[-1]} at this trainer; its operator has to give it these back, or to remove its checkpoints"
-            )
-        return dict.fromkeys(range(self.config.size), 0) if kept is None else kept.staying
 
     def _check_ranks(self, ranks: Collection[int]) -> None:
         """Refuse members that the group cannot have. Raises ProtocolError."""
@@ -420,20 +393,6 @@ class TrainedGroup:
                 f"group {self.config.name!r} begins with ranks 0 to {self.config.size - 1}, and has not begun; rank {rank} can "
                 "join then",
             )
-
-    async def _keep_members(self, merging: Merging) -> None:
-        """Write the members, if that has changed. Raises StorageError."""
-        members = Members(dict(merging.staying), tuple(sorted(self._finished)))
-        if self._kept_members != members:
-            await self._store.keep_members(members)
-            self._kept_members = members
-
-    async def _try_keep_members(self, merging: Merging) -> None:
-        """Write the members, if that has changed; where it fails, the next checkpoint brings another try."""
-        try:
-            await self._keep_members(merging)
-        except StorageError as failure:
-            _log.warning("members of a group not written", group=self.config.name, reason=str(failure))
 
     def _end(self, seat: MemberSeat) -> None:
         """End the session of a taken seat, so that its member begins again in another one."""
@@ -459,21 +418,23 @@ class TrainedGroup:
                 async with asyncio.timeout(self._seconds_left(time.monotonic())):
                     given = await self._given.get()
             async with self._alone:
-                if (merging := self._merging) is None:
-                    continue  # the group has failed
-                try:
-                    if given is not None:
-                        await self._merge(merging, *given)
-                    for step, block in self._waits.over(time.monotonic()):
-                        await self._hand_out(merging, await merging.leave_out(step, block))
-                    await self._hand_out(merging, await self._newcomers.lapse(merging, time.monotonic()))
-                    self._waits.note(merging.step, merging.held_up(), time.monotonic())
-                except Exception as failure:
-                    _log.exception("a group has failed", group=self.config.name)
-                    self._fail(failure)
-
+                if (merging := self._merging) is not None:
+                    await self._go_on(merging, given)
             self._moved.set()
             self._moved = asyncio.Event()
+
+    async def _go_on(self, merging: Merging, given: tuple[MemberSeat, Outgoing] | None) -> None:
+        """Take a gradient, and go on without those that are waited for no longer."""
+        try:
+            if given is not None:
+                await self._merge(merging, *given)
+            for step, block in self._waits.over(time.monotonic()):
+                await self._hand_out(merging, await merging.leave_out(step, block))
+            await self._hand_out(merging, await self._newcomers.lapse(merging, time.monotonic()))
+            self._waits.note(merging.step, merging.held_up(), time.monotonic())
+        except Exception as failure:
+            _log.exception("a group has failed", group=self.config.name)
+            self._fail(failure)
 
     def _seconds_left(self, now: float) -> float | None:
         """Return the time until there is something to do for a block that waits, or a promise."""
@@ -517,14 +478,14 @@ class TrainedGroup:
                 seat.session.worker.run.fail(failure)
 
     async def _save(self, merging: Merging, copied: Copy) -> None:
-        await self._try_keep_members(merging)
+        await self._record.try_keep(merging)
         name = CheckpointName(merging.life.number, copied.step)
         await self._store.begin_saving(name, merging.agreement, copied.state, merging.staying)
 
     def _end_training(self) -> None:
         """Forget all of a training that every member has the result of."""
         self._merging = self._agreement = None
-        self._finished.clear()
+        self._record.end_training()
         self._has_ended = True
         _log.info("a group has ended", group=self.config.name)
         self._do(self._forget())
@@ -543,8 +504,7 @@ class TrainedGroup:
     async def _forget_ended(self) -> None:
         """Remove the checkpoints of a training that has ended, so that no other begins with them. Raises StorageError."""
         if self._has_ended:
-            await self._store.forget()
-            self._kept_members = None
+            await self._record.forget()
             self._has_ended = False
 
 
