@@ -169,7 +169,7 @@ class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """Profile of two workers, of a chain or of three tiers, as `edge-agent profile` measured it. With it, the engine moves
     blocks and changes shares, bit widths and K while training goes on, as devices and links change. Left out, they stay as
-    they are."""
+    they are. A member of a group only begins as planned, with a cut or without one."""
     bits: tuple[Annotated[int, OneOf(bit_widths())], ...] = Field(default=DEFAULT_BITS, min_length=1)
     """Bit widths to choose from, within what the profile's min_bits allow. Fewer than 8 cost accuracy."""
     max_staleness: NonNegativeInt | None = Field(default=None, examples=[3])

@@ -59,8 +59,7 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         yield "a placement is given; a member of a group runs all blocks, or those before deployment.cut, so leave it out"
     if config.deployment.cut is not None and len(config.all_trainers) > 1:
         yield f"deployment.cut is given, and {len(config.all_trainers)} trainers are configured; a cut takes one trainer"
-    if config.engine.profile is not None:
-        yield "engine.profile is set; a member of a group keeps its placement, so leave it out"
+    yield from _unplannable(config)
     if len(config.deployment.staleness_schedule.pairs) > 1:
         yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
     if config.training.accumulate_batches > 1:
@@ -79,3 +78,27 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         )
     if config.data.shard is not None and not config.data.drop_last:
         yield 'data.shard is "rank" and data.drop_last is false; only whole batches are divided, so leave drop_last true'
+
+
+def _unplannable(config: "EdgeConfig") -> Iterator[str]:
+    """Tell what a member cannot begin as planned with."""
+    engine, deployment = config.engine, config.deployment
+    if engine.profile is None:
+        return
+    trainers = len(config.all_trainers)
+    if trainers > 1:
+        yield f"engine.profile is set, and {trainers} trainers are configured; a cut is planned with one, so leave it out"
+    if config.group.size is None:
+        yield "engine.profile is set, and nothing says how many devices share the trainer; set group.size"
+    if deployment.cut is not None:
+        yield "engine.profile and deployment.cut are both set, and each says where the member begins; leave one of them out"
+    if deployment.first_staleness:
+        yield (
+            f"engine.profile is set, and deployment.staleness is {deployment.first_staleness}; a group is planned at K = 0, so "
+            "leave engine.profile out, and set deployment.cut where you want one"
+        )
+    left_out = type(engine)()
+    for key, value in engine:
+        if key in ("profile", "allow_edge_only") or value == getattr(left_out, key):
+            continue
+        yield f"engine.{key} is set; a member begins as engine.profile plans, and keeps that to its end, so leave it out"

@@ -18,6 +18,7 @@ from edge_agent.adaptation.candidates.choice import TrainerChoice, make_choice
 from edge_agent.adaptation.candidates.first_trainer import begin_with_fastest, first_trainer
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
+from edge_agent.adaptation.member_start import begin_as_planned
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
@@ -162,6 +163,9 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     is_new = stored is None
     if is_new and policy == FIXED and has_candidates(config):
         experiment.begin_with(await first_trainer(config))
+    if config.member is not None and config.engine.profile is not None:
+        await begin_as_planned(experiment)
+        return _Prepared(config, experiment, None, experiment.placement, folder, stored)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     if is_new and policy != FIXED and profile is not None:
         await begin_with_fastest(experiment, profile)

@@ -159,7 +159,8 @@ class EdgeControl:
         if self._of.decisions is None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "no decision engine runs, because engine.profile is not set; the deployment changes by pins only",
+                "no decision engine runs, because engine.profile is not set, or this is a member of a group; the deployment "
+                "changes by pins only",
             )
         try:
             await self._of.decisions.use(request.planner)

@@ -4,10 +4,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
+import torch
+
 from edge_agent.group_config import GroupSection
+from shared.codec import Codec, codec_by_name
 from shared.errors import ConfigError
 from shared.placement import Exchange
 from shared.planner_names import FLOW, LAYERWISE, SEQUENTIAL
+
+MANY = 2**16
+"""Numbers of a tensor in which nothing counts but what each of them takes."""
 
 
 def exchange_of(group: GroupSection, block_names: Sequence[str]) -> Exchange | None:
@@ -29,6 +35,16 @@ def exchange_of(group: GroupSection, block_names: Sequence[str]) -> Exchange | N
             "group.layers"
         )
     return _planned(group.schedule, group.layers, block_names)
+
+
+def carried_shares(group: GroupSection) -> tuple[float, float]:
+    """Return the bytes of gradients and of weights that a member exchanges, as parts of what they have as they are."""
+    push, pull = (_share(codec_by_name(name)) for name in (group.codec, group.weights_codec))
+    return push, pull
+
+
+def _share(codec: Codec) -> float:
+    return codec.encoded_bytes((MANY,), torch.float32) / (MANY * torch.float32.itemsize)
 
 
 def _planned(strategy: str, path: Path, block_names: Sequence[str]) -> Exchange:

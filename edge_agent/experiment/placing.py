@@ -48,7 +48,7 @@ def placement_of(workload: Workload) -> Placement:
     """
     config = workload.config
     if config.member is not None:
-        placement = _of_member(workload)
+        placement = _of_member(workload, config.deployment.cut or len(workload.chain.blocks))
     elif config.placement.file is not None:
         placement = _from_file(config.placement.file, workload)
     elif config.placement.given:
@@ -56,6 +56,11 @@ def placement_of(workload: Workload) -> Placement:
     else:
         placement = _from_cut(workload)
     return completed(placement, workload, placement.labels)
+
+
+def member_on(workload: Workload, cut: int) -> Placement:
+    """Build the placement of a member with so many blocks on the device, as `placement_of` does."""
+    return completed(_of_member(workload, cut), workload, None)
 
 
 def check_permitted(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> None:
@@ -173,14 +178,13 @@ def _alone(workload: Workload) -> Placement:
     )
 
 
-def _of_member(workload: Workload) -> Placement:
-    """All blocks on this device, or those before a cut, as copies of those that trainers own for the group.
+def _of_member(workload: Workload, cut: int) -> Placement:
+    """So many blocks on this device as copies of those that trainers own for the group, and the others at the first trainer.
 
-    Raises ConfigError for a group that cannot be, and ModelError for an impossible `deployment.cut`.
+    Raises ConfigError for a group that cannot be, and ModelError for an impossible cut.
     """
     config, chain, whole = workload.config, workload.chain, Rows(0, workload.batch_size)
     trainers, blocks = tuple(trainer.name for trainer in config.all_trainers), len(chain.blocks)
-    cut = config.deployment.cut or blocks
     check_cut(cut, chain)
     if len(trainers) > 1 and workload.recipe.model_clip_norm is not None:
         raise ConfigError(
@@ -254,7 +258,7 @@ def _check_widths(config: EdgeConfig, chain: Chain, of_file: Iterable[str]) -> N
                 f"{key} is {name}, which would narrow the float64 features of {config.model.factory!r} to "
                 "32 bits; set it to raw, which sends them as they are, or to a codec with fewer bits"
             )
-    if wide and engine.profile is not None and 32 in engine.bits:
+    if wide and engine.profile is not None and config.member is None and 32 in engine.bits:
         raise ConfigError(
             f"engine.bits holds 32, which would narrow the float64 features of {config.model.factory!r}; leave it out"
         )

@@ -1,11 +1,11 @@
 """Choice between one device and a group of such devices: samples a second of each, alone or on a cut.
 
-Everything is exact: K = 0, and 32 bits. Members are alike and in step. They share the trainer's link and its computing, so what
-crosses, and what the trainer computes for one of them, takes as many times as long. Numbers only.
+K = 0, and everything is exact but for codecs that are named. Members are alike and in step. They share the trainer's link and
+its computing, so what crosses, and what the trainer computes for one of them, takes as many times as long. Numbers only.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,6 +21,20 @@ from shared.planning.schedules import Layers, check_members, layers_of, run_seco
 
 TURN = "turn"
 """Name of what a member waits for at its cut, as a layer without parameters."""
+
+
+class Carried(NamedTuple):
+    """Sizes of what travels, as codecs leave them."""
+
+    bits: int = FLOAT32_BITS
+    """Bits of a number of a feature."""
+    push: float = 1.0
+    """Bytes of a gradient of parameters, as a part of what it has as it is."""
+    pull: float = 1.0
+    """The same of weights."""
+
+
+EXACT = Carried()
 
 
 class Sharing(NamedTuple):
@@ -48,12 +62,20 @@ class GroupChoice:
         """Return the way of most samples a second; of equals the one before the others, so a group has to be faster."""
         return max(self.ways, key=lambda way: way.samples_per_second)
 
+    @property
+    def best_of_group(self) -> Sharing:
+        """Return the same among the ways of a group; of equals the one without a cut."""
+        of_group = [way for way in self.ways if way.members is not None]
+        return max(of_group, key=lambda way: way.samples_per_second)
 
-def group_choice(profile: Profile, rates: Rates, members: int) -> GroupChoice:
+
+def group_choice(
+    profile: Profile, rates: Rates, members: int, carried: Carried = EXACT, permitted: Collection[int] | None = None
+) -> GroupChoice:
     """Compare one device with a group of so many. rates: of the trainer's link, which a device alone has for itself.
 
-    PlanError for a profile that leaves no way, or does not know the bytes of parameters, and a number of members that is out
-    of range.
+    permitted: numbers of blocks that a device may have; any if left out. PlanError for a profile that leaves no way, or does
+    not know the bytes of parameters, and a number of members that is out of range.
     """
     check_members(members)
     if len(profile.workers) != 2:
@@ -61,13 +83,22 @@ def group_choice(profile: Profile, rates: Rates, members: int) -> GroupChoice:
             f"a group is planned with a profile of a device and one trainer; this one has {len(profile.workers)} workers"
         )
     blocks = len(profile)
+    may_have = range(1, blocks + 1) if permitted is None else permitted
     alone, shared = _conditions(profile, rates, 1), _conditions(profile, rates, members)
-    cuts = [cut for cut in range(1, blocks) if math.isfinite(_split_seconds(profile, alone, cut))]
+    each = {cut: _split_seconds(profile, alone, cut, carried) for cut in range(1, blocks) if cut in may_have}
+    split = {cut: seconds for cut, seconds in each.items() if math.isfinite(seconds)}
     without = _alone_seconds(profile, blocks)
-    is_measured = math.isfinite(without)
-    split = {cut: _split_seconds(profile, alone, cut) for cut in cuts}
-    # Sums round, and no member is quicker than the same device without a group.
-    of_group = {cut: max(split[cut], _member_seconds(profile, rates, shared, members, cut)) for cut in cuts}
+    is_measured = math.isfinite(without) and blocks in may_have
+
+    def exchanged(cut: int) -> Layers:
+        return layers_of(profile, rates, cut).among(members).carried(carried.push, carried.pull)
+
+    def member_seconds(cut: int) -> float:
+        turn = _split_seconds(profile, shared, cut, carried) - _alone_seconds(profile, cut)
+        # Sums round, and no member is quicker than the same device without a group.
+        return max(split[cut], run_seconds(_with_turn(exchanged(cut), max(0.0, turn))))
+
+    of_group = {cut: member_seconds(cut) for cut in split}
 
     def way(count: int | None, cut: int, seconds: float) -> Sharing:
         if seconds <= 0.0:
@@ -77,34 +108,28 @@ def group_choice(profile: Profile, rates: Rates, members: int) -> GroupChoice:
     def all_ways() -> Iterator[Sharing]:
         if is_measured:
             yield way(None, blocks, without)
-        if cuts:
-            best = min(cuts, key=split.__getitem__)
+        if split:
+            best = min(split, key=split.__getitem__)
             yield way(None, best, split[best])
         if is_measured:
-            yield way(members, blocks, max(without, run_seconds(layers_of(profile, rates).among(members))))
-        if cuts:
-            best = min(cuts, key=of_group.__getitem__)
+            yield way(members, blocks, max(without, run_seconds(exchanged(blocks))))
+        if split:
+            best = min(split, key=of_group.__getitem__)
             yield way(members, best, of_group[best])
 
     if not (found := tuple(all_ways())):
         raise PlanError(
-            "the profile has no time of the device for all blocks, nor of both workers for any cut; measure it"
+            "the profile has no time of the device for all blocks, nor of both workers for any cut that may be; measure it"
         )
     return GroupChoice(blocks, found)
 
 
-def _member_seconds(profile: Profile, rates: Rates, shared: Conditions, members: int, cut: int) -> float:
-    """Seconds of a step of a member that computes the blocks before a cut.
+def _with_turn(layers: Layers, seconds: float) -> Layers:
+    """Return the layers of a member with a cut, and what it waits for there.
 
     From its last block on it waits for the features to go up, for the trainer, and for the error gradients to come: nothing of
     the exchange travels meanwhile, so this is a layer of computing behind its own.
     """
-    layers = layers_of(profile, rates, cut).among(members)
-    turn = _split_seconds(profile, shared, cut) - _alone_seconds(profile, cut)
-    return run_seconds(_with_turn(layers, max(0.0, turn)))
-
-
-def _with_turn(layers: Layers, seconds: float) -> Layers:
     return replace(
         layers,
         names=(*layers.names, TURN),
@@ -121,9 +146,9 @@ def _alone_seconds(profile: Profile, cut: int) -> float:
     return float(profile.workers[0].at_once[0, cut])
 
 
-def _split_seconds(profile: Profile, at: Conditions, cut: int) -> float:
-    """Seconds of an exact step on a cut; NaN if that was not measured."""
-    column = np.array([cut]), np.array([FLOAT32_BITS]), np.array([0])
+def _split_seconds(profile: Profile, at: Conditions, cut: int, carried: Carried) -> float:
+    """Seconds of a step on a cut at K = 0; NaN if that was not measured."""
+    column = np.array([cut]), np.array([carried.bits]), np.array([0])
     return float(pairs(profile, *column).loads.seconds(at)[0])
 
 

@@ -51,10 +51,14 @@ class Layers:
         each of them the same. PlanError for a number of members that is out of range.
         """
         check_members(members)
+        return self.carried(members, members)
+
+    def carried(self, push: float, pull: float) -> "Layers":
+        """Return the layers where gradients take so many times as long to push, and weights to pull."""
         return replace(
             self,
-            pull_seconds=tuple(members * seconds for seconds in self.pull_seconds),
-            push_seconds=tuple(members * seconds for seconds in self.push_seconds),
+            pull_seconds=tuple(pull * seconds for seconds in self.pull_seconds),
+            push_seconds=tuple(push * seconds for seconds in self.push_seconds),
         )
 
 

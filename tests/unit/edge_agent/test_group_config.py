@@ -9,6 +9,7 @@ from shared.config import load_config
 from shared.errors import ConfigError, DataError
 
 MEMBER = 'group={name="line", rank=1, size=2}'
+PLANNED = "engine.profile=profile.json"
 
 
 def loaded(*flags):
@@ -38,7 +39,17 @@ def loaded(*flags):
         ([MEMBER, "training.accumulate_batches=2"], "a group updates after each batch"),
         ([MEMBER, "checkpoints.replicas=1"], "the trainer alone has the checkpoints"),
         ([MEMBER, "output.record=true", "output.directory=runs"], "do not tell the weights of a group"),
-        ([MEMBER, "engine.profile=profile.json"], "a member of a group keeps its placement"),
+        ([MEMBER, PLANNED, "deployment.cut=1"], "each says where the member begins"),
+        ([MEMBER, PLANNED, "deployment.staleness=2"], "a group is planned at K = 0"),
+        (
+            [MEMBER, PLANNED, "engine.bits=[8]"],
+            "engine.bits is set; a member begins as engine.profile plans, and keeps",
+        ),
+        (['group={name="line", rank=1}', PLANNED], "nothing says how many devices share the trainer; set group.size"),
+        (
+            [MEMBER, PLANNED, 'trainers=[{name="a", address="a:1"}, {name="b", address="b:1"}]'],
+            "engine.profile is set, and 2 trainers are configured",
+        ),
     ],
 )
 def test_what_no_member_can_have_is_refused(flags, sentence):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import PlanError
 from shared.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
-from shared.planning.group_choice import group_choice
+from shared.planning.group_choice import Carried, group_choice
 from shared.planning.schedules import Layers
 from shared.planning.schedules.period import play, sliced
 from tests.support.planning.cases import small_profile
@@ -99,6 +99,24 @@ def test_a_member_is_no_quicker_the_more_there_are(profile, rate, members):
         assert before.step_seconds <= after.step_seconds * (1 + 1e-9)
 
 
+@given(profile=profiles(), up=RATE, down=RATE, members=st.integers(1, 16), data=st.data())
+def test_what_is_not_permitted_is_no_way_and_the_best_of_the_others_counts(profile, up, down, members, data):
+    rates, blocks = Rates(up, down), len(profile)
+    permitted = data.draw(st.sets(st.integers(1, blocks), min_size=1))
+    choice = group_choice(profile, rates, members, permitted=permitted)
+    assert {way.cut for way in choice.ways} <= permitted
+    each = [group_choice(profile, rates, members, permitted={cut}).best_of_group for cut in permitted]
+    assert choice.best_of_group.samples_per_second == max(way.samples_per_second for way in each)
+
+
+@given(profile=profiles(), rate=RATE, members=st.integers(1, 16), share=st.floats(0.01, 1.0))
+def test_fewer_bytes_each_way_are_as_good_as_faster_links(profile, rate, members, share):
+    blocks = len(profile)
+    coded = group_choice(profile, Rates(rate, rate), members, Carried(push=share, pull=share), {blocks})
+    faster = group_choice(profile, Rates(rate / share, rate / share), members, permitted={blocks})
+    assert coded.best_of_group.step_seconds == pytest.approx(faster.best_of_group.step_seconds)
+
+
 def test_what_a_device_cannot_run_is_no_way():
     weak = small_profile(
         blocks=tuple(ProfiledBlock(f"b{at}", 1e6, 1e5) for at in range(4)), edge_seconds=(None, 1.0, 2.0, None, None)
@@ -115,5 +133,7 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(PlanError, match="parameter_bytes of block 'b0'"):
         group_choice(profile, rates, 2)
     nothing = replace(profile.workers[0], replayed=profile.workers[0].replayed * math.nan)
-    with pytest.raises(PlanError, match="no time of the device for all blocks, nor of both workers for any cut"):
+    with pytest.raises(
+        PlanError, match="no time of the device for all blocks, nor of both workers for any cut that may be"
+    ):
         group_choice(profile.with_worker(nothing), rates, 2)

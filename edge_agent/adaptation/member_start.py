@@ -1,0 +1,95 @@
+"""The beginning of a group's member whose configuration names a profile: with the cut of the plan, or without one.
+
+It keeps that to its end; only its links are asked, and no other member.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import structlog
+
+from edge_agent.adaptation.engine_inputs import check_measured
+from edge_agent.adaptation.link_probe import probe_link
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.exchanging import carried_shares
+from edge_agent.experiment.placing import member_on
+from shared.errors import ConfigError, DataError, ModelError, PlanError
+from shared.placement import AGENT, Placement
+from shared.planning import Profile, Rates, load_profile
+from shared.planning.group_choice import Carried, GroupChoice, group_choice
+from shared.registry import codec_bits
+
+_log = structlog.get_logger(__name__)
+
+
+async def begin_as_planned(experiment: Experiment) -> None:
+    """Have a member begin with the best of all blocks here and any cut, by its profile and what a probe finds of the link.
+
+    Without a probe the rates of the profile count. Raises PlanError for a profile that cannot be read, is of something else,
+    or leaves no way, and where nothing is known of the link.
+    """
+    profile = await asyncio.to_thread(_profile_of, experiment)
+    near, far = profile.names
+    (trainer,) = experiment.config.all_trainers
+    link = await probe_link(experiment.config, trainer)
+    if link.uplink is not None and link.downlink is not None:
+        rates = Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
+    else:
+        rates = profile.rates(near, far)
+    choice, placement = await asyncio.to_thread(_planned, experiment, profile, rates)
+    best = choice.best_of_group
+    _log.info(
+        "beginning as planned",
+        blocks_here=best.cut,
+        blocks=choice.blocks,
+        samples_per_second=round(best.samples_per_second, 4),
+        uplink_bits_per_second=round(rates.uplink),
+        downlink_bits_per_second=round(rates.downlink),
+        round_trip_seconds=rates.round_trip_seconds,
+    )
+    if (alone := choice.best).members is None:
+        _log.warning(
+            "one device alone would do as many samples a second as this group, or more",
+            blocks_there=alone.cut,
+            alone=round(alone.samples_per_second, 4),
+            group=round(best.samples_per_second, 4),
+        )
+    experiment.begin_at(placement)
+
+
+def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[GroupChoice, Placement]:
+    member, deployment = experiment.config.member, experiment.config.deployment
+    assert member is not None, "a member is planned"
+    assert member.size is not None, "a configuration without it is refused"
+    placements = dict(_permitted(experiment))
+    carried = Carried(codec_bits(deployment.first_codec), *carried_shares(member))
+    choice = group_choice(profile, rates, member.size, carried, placements.keys())
+    return choice, placements[choice.best_of_group.cut]
+
+
+def _permitted(experiment: Experiment) -> Iterator[tuple[int, Placement]]:
+    """Return the placements that the model and the permissions leave, by the number of blocks here."""
+    blocks = len(experiment.chain.blocks)
+    for cut in range(1, blocks + experiment.config.engine.allow_edge_only):
+        try:
+            yield cut, member_on(experiment, cut)
+        except (ConfigError, DataError, ModelError):
+            continue
+
+
+def _profile_of(experiment: Experiment) -> Profile:
+    """Read the profile of the device and its trainer. Raises PlanError."""
+    config, workers = experiment.config, experiment.placement.workers
+    path = config.engine.profile
+    assert path is not None, "a configuration without it begins as it says"
+    profile = load_profile(path)
+    check_measured(profile, tuple(block.name for block in experiment.chain.blocks), config.data.batch_size, str(path))
+    if len(profile.workers) != len(workers) and set(workers) <= set(profile.names):
+        profile = profile.among(workers)
+    if len(profile.workers) != len(workers):
+        raise PlanError(
+            f"{path}: the workers are {', '.join(profile.names)}, and a member is planned with {AGENT} and one trainer; "
+            "measure those two with edge-agent profile"
+        )
+    profile = profile.named(workers)
+    return profile.with_gradient_bits(codec_bits(experiment.deployment.downlink_codec))
