@@ -11,7 +11,8 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.member_seat import MemberSeat
-from cloud_trainer.groups.trained_group import EndSession, TrainedGroup
+from cloud_trainer.groups.seats import EndSession
+from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.sessions.building import open_model
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.threads import TrainerThreads

@@ -48,7 +48,7 @@ class MemberSeat:
 
     async def position(self) -> pb.GroupPosition:
         """Tell as `Seat` says."""
-        return (await self._group.position()).message
+        return await self._group.position()
 
     async def vacate(self) -> None:
         """End as `Seat` says."""
