@@ -72,7 +72,7 @@ class GroupTraining:
         return 0 if self.merging is None else self.merging.life.number
 
     async def agree(self, rank: int, theirs: Agreement) -> Agreement:
-        """Return the agreement of all, if a member would train the same. Raises ConfigError, StatusError or StorageError if not."""
+        """Return the agreement of all, if a member would train the same. Raises IsthmusError otherwise."""
         await self.forget_ended()
         if self.agreement is None:
             self.agreement = await self.record.stored_agreement()
