@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.chaos.faults import POINTS, Fault
 from tests.chaos.groups import disturbed_group, expected_groups
 from tests.chaos.placements import three_tiers
-from tests.chaos.run import Outcome, disturbed_run
+from tests.chaos.run import ONLY, Outcome, disturbed_run
 from tests.chaos.varieties import expected_states
 from tests.support import forked
 from tests.support.running import ROOT
@@ -24,8 +24,8 @@ STALENESS = (0, 0, 5)
 """The staleness of the runs, in turn: the exact ones are compared bit for bit."""
 
 
-async def chaos(faults: int, seed: int, folder: Path, *, tiers: bool = False) -> list[Outcome]:
-    """Disturb runs, until so many faults have happened. tiers: only such of three tiers."""
+async def chaos(faults: int, seed: int, folder: Path, only: str | None = None) -> list[Outcome]:
+    """Disturb runs, until so many faults have happened. only: see `disturbed_run`."""
     expected, expected_of_groups = expected_states(folder), expected_groups()
     outcomes: list[Outcome] = []
     while sum(outcome.faults.total() for outcome in outcomes) < faults:
@@ -33,10 +33,10 @@ async def chaos(faults: int, seed: int, folder: Path, *, tiers: bool = False) ->
         staleness = STALENESS[len(outcomes) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
-        if not tiers and number % GROUPS_EVERY == GROUPS_AT:
+        if not only and number % GROUPS_EVERY == GROUPS_AT:
             outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
         else:
-            outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, tiers=tiers)
+            outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, only)
         outcomes.append(outcome)
         if outcome.loss:
             print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
@@ -60,6 +60,8 @@ def table(outcomes: list[Outcome]) -> str:
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
         "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
+        "runs of lost ways": sum(outcome.ways for outcome in outcomes),
+        "ways through others": sum(outcome.detours for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),
     }
@@ -75,11 +77,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tiers", action="store_true", help="three tiers alone")
+    parser.add_argument("only", nargs="?", choices=ONLY, help="runs of this kind alone")
     arguments = parser.parse_args()
     forked.prepare(ROOT)
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
-    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder, tiers=arguments.tiers))
+    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder, arguments.only))
     print(table(outcomes))
     print(f"{'seconds':24} {time.monotonic() - began:6.0f}")
     return any(outcome.loss for outcome in outcomes)

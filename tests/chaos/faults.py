@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,12 @@ class Fault(enum.Enum):
     KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
     DEATH = "dead until it is replaced"
     """A trainer of a run among candidates is killed, and begins again only once others go on without it."""
+    LOST_WAY = "lost way to a trainer"
+    """The device reaches a trainer no more, and other trainers do: one of them carries the bytes."""
+    LOST_RELAY = "lost relay"
+    """The stream with these bytes ends in mid-step."""
+    KILL_RELAYING = "kill -9 on the way"
+    """The trainer that carries these bytes is killed."""
     LOST_DISK = "lost disk"
     """A trainer is killed and comes back with nothing of what it had written."""
     DISK_FULL = "disk full"
@@ -74,6 +81,18 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("agent", Fault.FAILED_FSYNC): (_FSYNC,),
     ("agent", Fault.CLOCK_JUMP): ("shared.execution.blocks:PlacedBlocks.forward",),
     ("agent", Fault.DUPLICATE_FRAME): ("shared.transport.stream.duplex:Duplex.write",),
+    ("detour", Fault.KILL_AGENT): (
+        "edge_agent.training.detours:Detours._go",
+        "edge_agent.training.detours:Detours._hand_over",
+        "shared.client.detour:Detour.open",
+        "shared.client.detour:Detour.close",
+    ),
+    ("relaying", Fault.KILL_RELAYING): (
+        "cloud_trainer.rpc.relays:_opening",
+        "cloud_trainer.rpc.relays:_connected",
+        "cloud_trainer.rpc.relays:_data",
+    ),
+    ("relaying", Fault.LOST_RELAY): ("cloud_trainer.rpc.relays:_data",),
     ("trainer", Fault.KILL_TRAINER): (
         "shared.execution.blocks:PlacedBlocks.forward",
         "shared.execution.blocks:PlacedBlocks.backward",
@@ -154,13 +173,23 @@ BETWEEN_TRAINERS = {
     "cloud_trainer.sessions.session_store:SessionStore.save_replica",
 }
 """The points that a run with one trainer never comes to; a fault that is planned there would keep back all after it."""
-MOST_CALLS = {Fault.KILL_IN_MIGRATION: 2, Fault.KILL_IN_CHECKPOINT: 6, Fault.DISK_FULL: 6, Fault.FAILED_FSYNC: 6}
-"""Maximum calls of its point that a fault waits for; there are fewer of these in a run."""
+MOST_CALLS: dict[Fault | str, int] = {
+    Fault.KILL_IN_MIGRATION: 2,
+    Fault.KILL_IN_CHECKPOINT: 6,
+    Fault.DISK_FULL: 6,
+    Fault.FAILED_FSYNC: 6,
+    **dict.fromkeys(POINTS["detour", Fault.KILL_AGENT], 2),
+    "cloud_trainer.rpc.relays:_opening": 3,
+    "cloud_trainer.rpc.relays:_connected": 3,
+    "cloud_trainer.rpc.relays:_data": 40,
+}
+"""Maximum calls of its point that a fault waits for, by the point or else the fault; there are fewer or more of these in a run
+than of others."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A fault that happens at the `call`-th call of `point`, counted from the fault before it."""
+    """A fault that happens at the `call`-th call of `point`, counted from the fault of the same side before it."""
 
     side: str
     fault: Fault
@@ -177,7 +206,8 @@ def plan(dice: random.Random, side: str, count: int, trainers: int) -> list[Plan
             kinds += [Fault.KILL_IN_MIGRATION] * 2  # few of its points are reached often
         fault = dice.choice(kinds)
         point = dice.choice([at for at in POINTS[side, fault] if trainers > 1 or at not in BETWEEN_TRAINERS])
-        planned.append(Planned(side, fault, point, dice.randint(1, MOST_CALLS.get(fault, 12))))
+        most = MOST_CALLS.get(point, MOST_CALLS.get(fault, 12))
+        planned.append(Planned(side, fault, point, dice.randint(1, most)))
     return planned
 
 
@@ -192,12 +222,13 @@ def resolve(point: str) -> tuple[Any, str]:
 
 
 class Saboteur:
-    """Makes the planned faults happen in this process, one after the other, each written down before it does."""
+    """Makes the planned faults happen in this process, those of a side one after the other, each written down before it does.
+    The sides of a process do not wait for each other."""
 
     def __init__(self, planned: list[Planned], fired: Path) -> None:
-        self._left = planned
+        self._left = {side: [step for step in planned if step.side == side] for side in {step.side for step in planned}}
         self._fired = fired
-        self._calls = 0
+        self._calls = Counter[str]()
         for point in {step.point for step in planned}:
             self._wrap(point)
 
@@ -207,21 +238,21 @@ class Saboteur:
 
         @functools.wraps(original)
         def call(*arguments: Any, **more: Any) -> Any:
-            due = self._left[0] if self._left else None
-            if due is not None and due.point == point:
-                self._calls += 1
-                if self._calls >= due.call and _possible(due, arguments):
-                    self._calls = 0
-                    self._left = self._left[1:]
-                    self._write_down(due)
-                    return _happen(due.fault, original, arguments, more)
+            for side, left in self._left.items():
+                if left and left[0].point == point:
+                    self._calls[side] += 1
+                    if self._calls[side] >= left[0].call and _possible(left[0], arguments):
+                        due = left.pop(0)
+                        self._calls[side] = 0
+                        self._write_down(due)
+                        return _happen(due.fault, original, arguments, more)
             return original(*arguments, **more)
 
         setattr(owner, name, call)
 
     def _write_down(self, due: Planned) -> None:
         handle = os.open(self._fired, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(handle, f"{due.fault.name} {due.point}\n".encode())
+        os.write(handle, f"{due.side} {due.fault.name} {due.point}\n".encode())
         os.close(handle)
 
 
@@ -235,6 +266,8 @@ def _happen(fault: Fault, original: Callable[..., Any], arguments: tuple[Any, ..
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         case Fault.FAILED_FSYNC:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        case Fault.LOST_RELAY:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         case Fault.CLOCK_JUMP:
             real = time.time
             time.time = lambda: real() + 1e7

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ class Side:
 
     def __init__(self, target: Any, arguments: list[Any], planned: list[Planned], folder: Path, name: str) -> None:
         self._target, self._arguments, self._planned = target, arguments, planned
-        self._folder, self._name, self._fired = folder, name, folder / f"{name}.fired"
+        self.name, self._folder, self._fired = name, folder, folder / f"{name}.fired"
         self.starts = 0
         self.process: Forked | None = None
         self.may_start = asyncio.Event()
@@ -29,13 +30,19 @@ class Side:
     @property
     def fired(self) -> list[tuple[Fault, str]]:
         """The faults that have happened, and at which points."""
-        if not self._fired.exists():
-            return []
-        return [(Fault[fault], point) for fault, point in map(str.split, self._fired.read_text().splitlines())]
+        return [(Fault[fault], point) for _, fault, point in self._lines()]
+
+    def _lines(self) -> list[list[str]]:
+        return [line.split() for line in self._fired.read_text().splitlines()] if self._fired.exists() else []
 
     def start(self) -> None:
         self.starts += 1
-        left = self._planned[len(self.fired) :]
+        left, happened = [], Counter(side for side, *_ in self._lines())
+        for step in self._planned:
+            if happened[step.side]:
+                happened[step.side] -= 1
+            else:
+                left.append(step)
         self.process = Forked(self._target, *self._arguments, left, self._folder)
 
     async def ended(self) -> int:
@@ -52,16 +59,16 @@ class Side:
     def lose_disk(self) -> None:
         """Die, and have nothing of what was written when it is started again."""
         self.kill()
-        shutil.rmtree(self._folder / self._name, ignore_errors=True)
+        shutil.rmtree(self._folder / self.name, ignore_errors=True)
 
     def stepped_at(self) -> float:
         """Return the time at which it last wrote a step down; 0 before the first."""
-        return max((log.stat().st_mtime for log in (self._folder / "steps" / self._name).glob("*.steps")), default=0.0)
+        return max((log.stat().st_mtime for log in (self._folder / "steps" / self.name).glob("*.steps")), default=0.0)
 
     @property
     def logged_bytes(self) -> int:
         """The length of its log."""
-        log = self._folder / f"{self._name}.log"
+        log = self._folder / f"{self.name}.log"
         return log.stat().st_size if log.exists() else 0
 
     def tell_threads(self) -> None:

@@ -16,8 +16,9 @@ from benchmarks.net.relay import Relay
 from shared.errors import StepLogError
 from shared.training.step_log import check_steps
 from tests.chaos import sides
-from tests.chaos.faults import LOST_DISKS, Fault, plan
+from tests.chaos.faults import Fault, plan
 from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
+from tests.chaos.losses import detours_of, let_die, lose_disks, lose_ways
 from tests.chaos.order import Worst, exceeds, worst
 from tests.chaos.placements import (
     BLOCKS,
@@ -33,16 +34,18 @@ from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.varieties import EXPERIMENT, STEPS, VARIETIES, Expected
 from tests.support.running import ALLOWED, held_port
 
+ONLY = ("tiers", "ways")
+"""Kinds of runs that may be drawn alone: of three tiers, and of a device that loses its ways."""
 CHANGES_AT = (7, 20, 33, 46, 60)
 STATELESS, STATELESS_EVERY = "far", 5
 """The trainer that alone is killed in every run whose seed is a multiple of this."""
 CANDIDATES_AT = 3
 """Remainder of the seeds of runs among candidates, by the same divisor: they are handed over, and their trainers die."""
-DEATHS, REPLACE_SECONDS, DEAD_SECONDS = 2, 1.0, 10.0
-"""Number of deaths in such a run, the time after which a trainer is replaced, and the longest time that one stays dead: an
-agent that has died too waits for it."""
-DEATHS_OF_THE_HOLDER = 0.7
-"""Share of the deaths that the trainer with the blocks dies. Of the others any one may die."""
+REPLACE_SECONDS = 1.0
+"""The time after which a trainer that has died in such a run is replaced."""
+WAYS_EVERY, RELAYING_FAULTS, DETOUR_FAULTS = 2, 2, 1
+"""In every second of these runs nobody stays dead, but the device loses its ways to trainers; so many faults each trainer has
+then while it carries bytes to another one, and so many the agent on its detours."""
 DIVIDED_SHARE = 0.4
 """Share of the runs in which workers share blocks."""
 CHECKPOINT_STEPS = 8
@@ -64,7 +67,11 @@ class Outcome:
     stateless: bool = False
     """True if no worker is killed but one that has no state."""
     candidates: bool = False
-    """True if the trainers are candidates, and die until they are replaced."""
+    """True if the trainers are candidates, and die until they are replaced or the device loses its ways to them."""
+    ways: bool = False
+    """True if it loses its ways."""
+    detours: int = 0
+    """Number of times that a trainer was reached through another one."""
     members: int = 1
     """Number of agents, more than one in a group."""
     faults: Counter[Fault] = field(default_factory=Counter)
@@ -78,17 +85,19 @@ class Outcome:
 
 
 async def disturbed_run(
-    seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int, *, tiers: bool = False
+    seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int, only: str | None = None
 ) -> Outcome:
-    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`. tiers: under three tiers alone."""
+    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`. only: one of `ONLY`, not any kind."""
     dice = random.Random(seed)
     trainers, shared = (
         ("near", "far", "spare")[: dice.randint(1, 3)],
         two_parts if dice.random() < DIVIDED_SHARE else None,
     )
     varieties = [*range(len(VARIETIES))]
-    stateless, candidates = (not tiers and seed % STATELESS_EVERY == rest for rest in (0, CANDIDATES_AT))
-    if tiers:
+    stateless, candidates = (not only and seed % STATELESS_EVERY == rest for rest in (0, CANDIDATES_AT))
+    ways = only == "ways" or (candidates and seed // STATELESS_EVERY % WAYS_EVERY == 1)
+    candidates = candidates or ways
+    if only == "tiers":
         trainers, shared = ("near", "far"), three_tiers
     if stateless:
         trainers, shared = ("near", STATELESS), two_parts
@@ -101,19 +110,25 @@ async def disturbed_run(
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
         async with AsyncExitStack() as relays:
-            links = {
-                name: await relays.enter_async_context(Relay("127.0.0.1", port, one_way_delay_seconds=DELAY_SECONDS))
-                for name, port in places.items()
-            }
+
+            async def links() -> dict[str, Relay]:
+                return {
+                    name: await relays.enter_async_context(
+                        Relay("127.0.0.1", port, one_way_delay_seconds=DELAY_SECONDS)
+                    )
+                    for name, port in places.items()
+                }
+
             return await _disturbed_run(
                 dice,
-                Outcome(seed, staleness, len(trainers), shared, stateless, candidates),
+                Outcome(seed, staleness, len(trainers), shared, stateless, candidates, ways),
                 folder,
                 variety,
                 expected[variety],
                 faults,
                 places,
-                links,
+                await links(),
+                await links() if ways else {},
             )
 
 
@@ -126,9 +141,11 @@ async def _disturbed_run(
     faults: int,
     ports: Mapping[str, int],
     relays: Mapping[str, Relay],
+    ways: Mapping[str, Relay],
 ) -> Outcome:
-    """ports: of the trainers, by name. relays: the way to each, for the agent and for the other one."""
-    began, names = time.monotonic(), list(ports)
+    """ports: of the trainers, by name. relays: the way to each, for the agent and for the others. ways: those of the agent,
+    where it has its own."""
+    began, names, log = time.monotonic(), list(ports), folder / "agent.log"
     on_link = dice.randint(0, faults // 2)
     on_agent = 0 if outcome.stateless else (faults - on_link + 1) // 2
     if outcome.stateless:
@@ -140,33 +157,42 @@ async def _disturbed_run(
         changes = draw_changes(dice, names, placement, CHANGES_AT, outcome.shared)
     addresses = {name: relay.address for name, relay in relays.items()}
     placed = _placed(folder, placement) if placement is not None else [f"deployment.cut={dice.randint(1, BLOCKS - 1)}"]
+    replaced = outcome.candidates and not ways
     agent_flags = [
-        *_agent_flags(folder, outcome.staleness, addresses, REPLACE_SECONDS if outcome.candidates else None),
+        *_agent_flags(folder, outcome.staleness, addresses, REPLACE_SECONDS if replaced else None),
         *placed,
         *VARIETIES[variety].flags,
     ]
-    agent = Side(sides.agent, [agent_flags, changes], plan(dice, "agent", on_agent, len(names)), folder, "agent")
+    agent = Side(
+        sides.moving_agent,
+        [agent_flags, changes, {addresses[name]: way.address for name, way in ways.items()}],
+        plan(dice, "agent", on_agent, len(names)) + plan(dice, "detour", DETOUR_FAULTS if ways else 0, len(names)),
+        folder,
+        "agent",
+    )
     on_trainers = [STATELESS if outcome.stateless else dice.choice(names) for _ in range(faults - on_link - on_agent)]
     trainers = [
         Side(
             sides.trainer,
             [_trainer_flags(folder, name, port), name],
-            plan(dice, "stateless" if outcome.stateless else "trainer", on_trainers.count(name), len(names)),
+            plan(dice, "stateless" if outcome.stateless else "trainer", on_trainers.count(name), len(names))
+            + plan(dice, "relaying", RELAYING_FAULTS if ways else 0, len(names)),
             folder,
             name,
         )
         for name, port in ports.items()
     ]
-    (folder / "agent.log").touch()
+    log.touch()
     for side in (*trainers, agent):
         side.start()
     tasks = [asyncio.create_task(keep_up(trainer)) for trainer in trainers]
-    tasks.append(
-        asyncio.create_task(disturb_links(list(relays.values()), dice, on_link, outcome.faults, folder / "agent.log")),
-    )
-    if not outcome.stateless:
-        lose = _let_die if outcome.candidates else _lose_disks
-        tasks.append(asyncio.create_task(lose(trainers, dice, outcome, folder / "agent.log")))
+    links = [*relays.values(), *ways.values()]
+    tasks.append(asyncio.create_task(disturb_links(links, dice, on_link, outcome.faults, log)))
+    if ways:
+        tasks.append(asyncio.create_task(lose_ways(ways, trainers, dice, outcome.faults, log)))
+    elif not outcome.stateless:
+        lose = let_die if outcome.candidates else lose_disks
+        tasks.append(asyncio.create_task(lose(trainers, dice, outcome.faults, log)))
     try:
         async with asyncio.timeout(RUN_SECONDS):
             while await agent.ended() != 0:
@@ -184,6 +210,7 @@ async def _disturbed_run(
         outcome.faults.update(fault for fault, _ in side.fired)
         outcome.points.update(point for _, point in side.fired)
     outcome.restarts = sum(side.starts - 1 for side in (agent, *trainers))
+    outcome.detours = detours_of(log)
     outcome.seconds = time.monotonic() - began
     outcome.loss = outcome.loss or _loss(folder, expected, outcome, names)
     return outcome
@@ -269,43 +296,3 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
     except StepLogError as wrong:
         return f"has not applied each step once: {wrong}"
     return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
-
-
-async def _lose_disks(trainers: Sequence[Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
-    """Have trainers lose their disks, each time once all replicas are kept that were kept before."""
-    for _ in range(dice.randint(0, LOST_DISKS)):
-        shared = _shared(log)
-        while _shared(log) < shared + 2:  # one may have been under way when a disk was lost  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        dice.choice(trainers).lose_disk()
-        outcome.faults[Fault.LOST_DISK] += 1
-
-
-async def _let_die(trainers: Sequence[Side], dice: random.Random, outcome: Outcome, log: Path) -> None:
-    """Have trainers die, each until others go on without it."""
-    for _ in range(DEATHS):
-        shared, any_one = _shared(log), dice.choice(trainers)
-        while _shared(log) < shared + 2:  # a keeper has the replicas by now, if there is one  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        trainer = max(trainers, key=Side.stepped_at) if dice.random() < DEATHS_OF_THE_HOLDER else any_one
-        replaced = _replaced(log)
-        trainer.may_start.clear()
-        trainer.kill()
-        outcome.faults[Fault.DEATH] += 1
-        try:
-            shared = _shared(log)
-            async with asyncio.timeout(DEAD_SECONDS):
-                while _replaced(log) == replaced and _shared(log) < shared + 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            pass
-        finally:
-            trainer.may_start.set()
-
-
-def _replaced(log: Path) -> int:
-    return log.read_text().count("trainers replaced")
-
-
-def _shared(log: Path) -> int:
-    return log.read_text().count("checkpoint at every worker")

@@ -11,6 +11,7 @@ import torch
 
 import cloud_trainer.server
 import edge_agent.run
+from shared.client.credentials import TrainerAccess
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.telemetry.logs import configure_logs
@@ -60,6 +61,19 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     except IsthmusError as error:
         print(f"edge-agent: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def moving_agent(
+    flags: list[str], changes: dict[int, Any], ways: dict[str, str], planned: list[Planned], folder: Path
+) -> None:
+    """An agent that dials trainers by ways of its own, which others do not take. ways: by the address of the trainer."""
+    straight = TrainerAccess.channel
+
+    def channel(access: TrainerAccess, address: str, options: Any, socket: Path | None = None) -> Any:
+        return straight(access, address if socket else ways.get(address, address), options, socket)
+
+    setattr(TrainerAccess, "channel", channel)  # noqa: B010 - what a process wraps is no assignment to a type
+    agent(flags, changes, planned, folder)
 
 
 def member(flags: list[str], name: str, planned: list[Planned], folder: Path) -> None:

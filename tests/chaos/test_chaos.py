@@ -5,7 +5,7 @@ import pytest
 from tests.chaos.__main__ import STALENESS, chaos, table
 from tests.chaos.faults import POINTS, Fault, resolve
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.run import CANDIDATES_AT, wrong_steps
+from tests.chaos.run import CANDIDATES_AT, STATELESS_EVERY, wrong_steps
 from tests.chaos.varieties import STEPS
 
 FEW_FAULTS, FAULTS, SEED = 20, 200, 1
@@ -32,6 +32,14 @@ async def test_a_worker_without_a_state_is_killed_again_and_again_and_nobody_goe
 async def test_candidates_that_are_handed_over_to_and_die_lose_nothing(tmp_path):
     (outcome,) = await chaos(1, CANDIDATES_AT, tmp_path)
     assert outcome.candidates
+    assert not outcome.loss
+
+
+@pytest.mark.slow
+async def test_a_device_that_loses_its_ways_to_trainers_goes_through_others_and_loses_nothing(tmp_path):
+    (outcome,) = await chaos(1, CANDIDATES_AT + STATELESS_EVERY, tmp_path)
+    assert outcome.ways
+    assert outcome.detours
     assert not outcome.loss
 
 
