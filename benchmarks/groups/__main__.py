@@ -2,9 +2,9 @@
 
 schedules: every strategy in the simulator on the networks of paper 002, beside its figures and the least seconds there are,
 and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound,
-PyTorch's DistributedDataParallel and, with --flower, Flower's federated averaging. run: the same of a file of layers, with
---layers. bits: steps in fewer bits both ways beside exact ones, where transfers take four times as long as computing. The
-last three need root.
+PyTorch's DistributedDataParallel and, with --flower and --mxnet, Flower's federated averaging and MXNet's parameter server.
+run: the same of a file of layers, with --layers. bits: steps in fewer bits both ways beside exact ones, where transfers take
+four times as long as computing. The last three need root.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.groups.bits import bits
+from benchmarks.groups.foreign_peers import FLOWER, MXNET, ForeignPeer
 from benchmarks.groups.grid import MESSAGE_SECONDS, claims, claims_table, grid, missed_table, saved_table
 from benchmarks.groups.links import MIXES, links
 from benchmarks.groups.measured import measure_group, measured_table
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
         arguments.strategy,
         arguments.peers,
         arguments.rounds,
-        arguments.flower,
+        foreign_of(arguments),
     )
     show(measured_table(group, str(arguments.layers)))
     return {"group": group}
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
 
 def all_links(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
     """Measure `links`."""
-    return links(arguments.only, arguments.rounds, arguments.flower, show)
+    return links(arguments.only, arguments.rounds, foreign_of(arguments), show)
 
 
 def fewer_bits(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument(
         "--flower", type=Path, help="Python that has flwr, to measure Flower beside the others (default: none)"
     )
+    parser.add_argument(
+        "--mxnet", type=Path, help="Python that has mxnet, to measure its two parameter servers too (default: none)"
+    )
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.cases if name not in CASES]:
         parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
@@ -137,6 +141,12 @@ def main() -> None:
     console.print(machine())
     rows = {name: CASES[name](arguments, console.print) for name in arguments.cases}
     write_json(arguments.json, "groups", **rows)
+
+
+def foreign_of(arguments: argparse.Namespace) -> dict[ForeignPeer, Path]:
+    """Return the peers that run under a Python of their own, of those that are given."""
+    pythons = {FLOWER: arguments.flower, **dict.fromkeys(MXNET, arguments.mxnet)}
+    return {peer: python for peer, python in pythons.items() if python is not None}
 
 
 def strategies(text: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""A server or a client of Flower, in a process of its own: federated averaging with one local step, whose computing sleeps.
+"""A server or a member of Flower, in a process of its own: federated averaging with one local step, whose computing sleeps.
 
-`PYTHON flower_worker.py server|client ADDRESS`, where PYTHON has `flwr`; it needs nothing of this project. It reads JSON from
-standard input: "elements" of each tensor, "seconds" of a local step, "clients", "rounds". The server prints the moments at
-which its rounds ended as a JSON array.
+`PYTHON flower_worker.py server|member HUB:PORT OWN_ADDRESS`, where PYTHON has `flwr`; it needs nothing of this project. It
+reads JSON from standard input: "elements" of each tensor, "forward_seconds" and "backward_seconds" of each layer, "members",
+"steps". The server prints the moments at which its rounds ended as a JSON array.
 """
 
 import json
@@ -52,16 +52,16 @@ class Sleeper(fl.client.NumPyClient):  # type: ignore[misc]
 
 def main() -> None:
     """Serve, or take part, to the last round."""
-    role, address = sys.argv[1:]
+    role, address, _ = sys.argv[1:]
     told = json.load(sys.stdin)
-    if role == "client":
-        sleeper = Sleeper(told["seconds"]).to_client()
+    if role == "member":
+        sleeper = Sleeper(sum(told["forward_seconds"]) + sum(told["backward_seconds"])).to_client()
         fl.client.start_client(server_address=address, client=sleeper, grpc_max_message_length=MOST_MESSAGE_BYTES)
         return
-    strategy = Timed(told["clients"], told["elements"])
+    strategy = Timed(told["members"], told["elements"])
     fl.server.start_server(
         server_address=address,
-        config=fl.server.ServerConfig(num_rounds=told["rounds"]),
+        config=fl.server.ServerConfig(num_rounds=told["steps"]),
         strategy=strategy,
         grpc_max_message_length=MOST_MESSAGE_BYTES,
     )

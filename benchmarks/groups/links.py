@@ -7,6 +7,7 @@ from statistics import median
 
 from rich.table import Table
 
+from benchmarks.groups.foreign_peers import MXNET, ForeignPeer
 from benchmarks.groups.measured import BUCKETS, MeasuredGroup, measure_group, measured_table, peer_name
 from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
 from shared.planning.schedules import Layers
@@ -21,6 +22,7 @@ ALL_MEMBERS = 4
 STRATEGIES_RUN = (FLOW, DYNACOMM, IBATCH, LAYERWISE, SEQUENTIAL)
 BARRIERS = (IBATCH, LAYERWISE, SEQUENTIAL)
 FLOW_GOAL, DYNACOMM_GOAL, TWICE_GOAL, PEER_GOAL, PEER_LIMIT, SCALE_GOAL = 1.08, 1.02, 1.5, 0.85, 1.05, 3.6
+EXPOSED_GOAL = 0.8
 ERROR_GOALS = (0.10, 0.20)
 EVEN = (1.0,) * 12
 TAPERED_BYTES = tuple(float(2**layer) ** 0.6 for layer in range(12))
@@ -81,9 +83,9 @@ class Goal:
     kept: bool
 
 
-def measure_mix(mix: Mix, rounds: int, flower: Path | None) -> MeasuredGroup:
-    """Measure every strategy and the peers. flower: see `measure_group`."""
-    return measure_group(mix.layers, MEMBERS, STRATEGIES_RUN, BUCKETS, rounds, flower)
+def measure_mix(mix: Mix, rounds: int, foreign: Mapping[ForeignPeer, Path]) -> MeasuredGroup:
+    """Measure every strategy and the peers. foreign: see `measure_group`."""
+    return measure_group(mix.layers, MEMBERS, STRATEGIES_RUN, BUCKETS, rounds, foreign)
 
 
 def goals(mix: Mix, group: MeasuredGroup) -> Iterator[Goal]:
@@ -100,6 +102,9 @@ def goals(mix: Mix, group: MeasuredGroup) -> Iterator[Goal]:
     beside = seconds[FLOW] / min(seconds[peer_name(each)] for each in BUCKETS)
     most = PEER_GOAL if mix.name == ALIKE else PEER_LIMIT
     yield Goal("flow over DDP", beside, f"{most}", beside <= most)
+    if stores := [seconds[peer.name] for peer in MXNET if peer.name in seconds]:
+        exposed = (seconds[FLOW] - COMPUTE_SECONDS) / (min(stores) - COMPUTE_SECONDS)
+        yield Goal("flow over MXNet, seconds beside computing", exposed, f"{EXPOSED_GOAL}", exposed <= EXPOSED_GOAL)
 
 
 def errors(groups: Sequence[MeasuredGroup]) -> list[float]:
@@ -149,10 +154,12 @@ def goals_table(rows: Mapping[str, Sequence[Goal]]) -> Table:
     return table
 
 
-def links(chosen: Sequence[int], rounds: int, flower: Path | None, show: Callable[[Table], None]) -> dict[str, object]:
+def links(
+    chosen: Sequence[int], rounds: int, foreign: Mapping[ForeignPeer, Path], show: Callable[[Table], None]
+) -> dict[str, object]:
     """Measure the mixes of these numbers, and with the number after the last how the speed grows. Each is shown at its end.
 
-    flower: see `measure_group`.
+    foreign: see `measure_group`.
     """
     groups: list[MeasuredGroup] = []
     rows: dict[str, Sequence[Goal]] = {}
@@ -165,7 +172,7 @@ def links(chosen: Sequence[int], rounds: int, flower: Path | None, show: Callabl
             rows[f"{number}"] = [scale_goal(*scaled)]
             continue
         mix = MIXES[number]
-        groups.append(group := measure_mix(mix, rounds, flower))
+        groups.append(group := measure_mix(mix, rounds, foreign))
         show(measured_table(group, f"{number}, {mix.name}"))
         rows[f"{number}, {mix.name}"] = list(goals(mix, group))
     rows["all"] = error_goals(groups)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from benchmarks.groups.ddp import Training
 from benchmarks.groups.ddp import step_seconds as ddp_step_seconds
-from benchmarks.groups.flower import NAME as FLOWER
-from benchmarks.groups.flower import step_seconds as flower_step_seconds
+from benchmarks.groups.foreign_peers import ForeignPeer
+from benchmarks.groups.foreign_peers import step_seconds as foreign_step_seconds
 from benchmarks.groups.sleeping import BATCH, TRAINER, WARM_UP_STEPS, amounts, rates, sleeping_group
 from benchmarks.support.report import Spread
 from shared.planner_names import FLOW
@@ -60,13 +60,13 @@ def measure_group(
     strategies: Sequence[str],
     peers: Sequence[float] = (),
     rounds: int = 1,
-    flower: Path | None = None,
+    foreign: Mapping[ForeignPeer, Path] = {},
     codecs: Sequence[str] = ("raw",),
 ) -> MeasuredGroup:
     """Measure strategies and peers in turn, so many times.
 
-    peers: sizes of buckets, in megabytes. flower: a Python that has Flower, which is measured too; None for none. codecs: of
-    gradients and of weights, by each of which each strategy is measured.
+    peers: sizes of buckets, in megabytes. foreign: peers that are measured too, and a Python for each. codecs: of gradients and
+    of weights, by each of which each strategy is measured.
     """
     steps = WARM_UP_STEPS + 2 + TIMED_STEPS
     seconds: dict[str, list[float]] = {}
@@ -89,9 +89,8 @@ def measure_group(
                 wrappers = [machine.command([]) for machine in machines]
                 found = ddp_step_seconds(training, machines[0].address, wrappers, WARM_UP_STEPS)
                 note(peer_name(megabytes), found)
-            if flower is not None:
-                commands = [machine.command([]) for machine in (hub, *machines)]
-                note(FLOWER, flower_step_seconds(flower, layers, hub.address, commands, TIMED_STEPS))
+            for peer, python in foreign.items():
+                note(peer.name, foreign_step_seconds(peer, python, layers, hub, machines, TIMED_STEPS))
     rows = [
         Measured(
             system,
