@@ -28,7 +28,7 @@ class GroupSection(Section):
     soon as it can. With any other, segments of blocks travel together, and nothing is pulled before all is pushed."""
     layers: Path | None = Field(default=None, examples=["layers.json"])
     """File of layers (isthmus.layers/v1) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
-    each block."""
+    each block. Left out, this device measures them while it trains, and chooses again as they change."""
     codec: Annotated[str, OneOf(codec_names())] = Field(default="raw", examples=["uniform8"])
     """Codec of this device's gradients on their way to the trainers. What a lossy one loses of a gradient is added to that of
     the next step. "raw" sends them as they are."""

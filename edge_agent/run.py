@@ -20,6 +20,7 @@ from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.adaptation.member_start import begin_as_planned
 from edge_agent.adaptation.planned_start import planned_start
+from edge_agent.adaptation.rescheduling import Rescheduling, make_rescheduling
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
@@ -56,7 +57,7 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit, Events
-from shared.placement import Placement, held_blocks
+from shared.placement import AGENT, Placement, held_blocks
 from shared.planner_names import EDGEMOVE, FIXED
 from shared.planning import Profile
 from shared.telemetry.logs import bind_run
@@ -239,7 +240,8 @@ async def _train(
             }
             await _connect(prepared, clients, stack)
             events.subscribe(HandedOver, control_state.note_handover)
-            runs = _Runs(control_state, events.emit, metrics, threads, clients, write_result)
+            again = make_rescheduling(config, events, statistics, metrics.sharing)
+            runs = _Runs(control_state, events.emit, metrics, threads, clients, write_result, again)
             result = await runs.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)
@@ -281,14 +283,16 @@ class _Runs:
         threads: AgentThreads,
         clients: Mapping[str, TrainerClient],
         write_result: Callable[[TrainingResult], object],
+        again: Rescheduling | None,
     ) -> None:
-        """clients: of the trainers of the experiment, by name."""
+        """clients: of the trainers of the experiment, by name. again: makes a member's schedule again."""
         self._control_state = control_state
         self._emit = emit
         self._metrics = metrics
         self._threads = threads
         self._clients = clients
         self._write_result = write_result
+        self._again = again
 
     async def train(self, prepared: _Prepared, newest: _Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
@@ -376,6 +380,9 @@ class _Runs:
             if decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
                 await stack.enter_async_context(decisions.running(run.deployer, measure))
+            if self._again is not None:
+                program = run.session.state.plan.training.program(AGENT)
+                await stack.enter_async_context(self._again.running(run.deployer, program))
             if choice is not None:
                 await stack.enter_async_context(choice.running(run, decisions))
             return await run.run(self._write_result, resumed=resumed)

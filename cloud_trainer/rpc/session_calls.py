@@ -57,9 +57,9 @@ class SessionCalls:
         """Put another placement into force."""
         with self._sessions.using(request.session_id) as session:
             session.check_joined(request.fence)
-            session.check_placement_may_change()
             judged = await self._threads.build(session.judge.read, request.placement)
             placement = judged.placement
+            session.check_may_follow(placement)
 
             if request.prepare:
                 if placement != session.worker.placement:

@@ -98,7 +98,7 @@ class Joining:
                     return await self._begin_in_group(found, found.seat, request.fence, beginning)
                 with self._place(session_id) if found is None else nullcontext():
                     session = found or await self._build_again(session_id, record, uses)
-                session.check_placement_may_change()
+                session.check_goes_back()
                 session.attachment.term = record.session_term
                 judged = await self._threads.build(session.judge.read, request.placement)
                 if beginning is not None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import grpc
 
@@ -17,7 +18,7 @@ from cloud_trainer.sessions.worker.figures import SessionStatistics
 from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.errors import ProtocolError
-from shared.placement import AGENT
+from shared.placement import AGENT, Placement
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.training.block_state import BlockTensors
 from shared.transport.rpc.status import StatusError
@@ -131,12 +132,20 @@ class Session:
             self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
-    def check_placement_may_change(self) -> None:
-        """Refuse another placement, or a checkpoint, in the session of a group's member. Raises StatusError."""
+    def check_goes_back(self) -> None:
+        """Refuse a checkpoint in the session of a group's member. Raises StatusError."""
         if self.seat is not None:
             raise StatusError(
+                grpc.StatusCode.INVALID_ARGUMENT, "a member of a group goes back to no checkpoint but with the group"
+            )
+
+    def check_may_follow(self, placement: Placement) -> None:
+        """Refuse another placement in the session of a group's member, but for another exchange. Raises StatusError."""
+        now = self.worker.placement
+        if self.seat is not None and replace(placement, version=now.version, exchange=now.exchange) != now:
+            raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                "a member of a group keeps its placement, and goes back with the group alone",
+                "a member of a group keeps its placement; it may change its exchange alone",
             )
 
     async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:

@@ -133,7 +133,9 @@ def _sharing() -> Panels:
         graph(
             "Exchange", "Of one shared block, up to its acknowledgement.", "s", 6, *_seconds("isthmus_exchange_seconds")
         ),
-        graph("Inputs sent", "Tensors, since the start.", "short", 24, inputs, steps=True),
+        graph("Inputs sent", "Tensors, since the start.", "short", 8, inputs, steps=True),
+        graph("Exposed", "Of a step, while the edge computed nothing.", "s", 8, *_seconds("isthmus_exposed_seconds")),
+        graph("Scheduling", "Making a member's schedule again.", "s", 8, *_seconds("isthmus_scheduling_seconds")),
     ]
 
 

@@ -10,31 +10,49 @@ from edge_agent.group_config import GroupSection
 from shared.codec import Codec, codec_by_name
 from shared.errors import ConfigError
 from shared.placement import Exchange
-from shared.planner_names import FLOW, LAYERWISE, SEQUENTIAL
+from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from shared.planning.schedules import STRATEGIES, Schedule, load_layers
 
 MANY = 2**16
 """Numbers of a tensor in which nothing counts but what each of them takes."""
 
 
 def exchange_of(group: GroupSection, block_names: Sequence[str]) -> Exchange | None:
-    """Return the exchange of a member by its configured schedule; None for the flow, in which each block goes by itself.
+    """Return the exchange with which a member begins; None for the flow, in which each block goes by itself.
 
-    Raises ConfigError for layers that are not the model's blocks, and PlanError for a file of layers that cannot be read.
+    A strategy that follows from seconds which nobody has told begins with each block by itself. Raises ConfigError for layers
+    that are not the model's blocks, and PlanError for a file of layers that cannot be read.
     """
     count = len(block_names)
     if group.schedule == FLOW:
         return None
     if group.schedule == SEQUENTIAL:
         return Exchange(((0, count),), ((0, count),), barrier=True)
-    if group.schedule == LAYERWISE:
+    if group.schedule == LAYERWISE or is_made_again(group):
         each = tuple((block, block + 1) for block in range(count))
         return Exchange(tuple(reversed(each)), each, barrier=True)
-    if group.layers is None:
-        raise ConfigError(
-            f"group.schedule is {group.schedule!r}, which follows from the seconds of each layer; name a file of layers in "
-            "group.layers"
-        )
+    assert group.layers is not None, "without layers it is made again"
     return _planned(group.schedule, group.layers, block_names)
+
+
+def is_made_again(group: GroupSection) -> bool:
+    """Tell whether a member makes its schedule from what it measures, again and again."""
+    return group.schedule in (IBATCH, DYNACOMM) and group.layers is None
+
+
+def exchange_by(schedule: Schedule, ends: Sequence[int], blocks: int) -> Exchange:
+    """Return the exchange that a schedule with a barrier has of so many blocks.
+
+    ends: the block at which each of its layers begins, and the end of the last. Blocks behind that travel together.
+    """
+    assert schedule.push_segments is not None, "every strategy but the flow has segments"
+    assert schedule.pull_segments is not None, "every strategy but the flow has segments"
+    push, pull = (
+        tuple((ends[first], ends[stop]) for first, stop in segments)
+        for segments in (schedule.push_segments, schedule.pull_segments)
+    )
+    behind = ((ends[-1], blocks),) if ends[-1] < blocks else ()
+    return Exchange(behind + push, pull + behind, barrier=True)
 
 
 def carried_shares(group: GroupSection) -> tuple[float, float]:
@@ -48,18 +66,9 @@ def _share(codec: Codec) -> float:
 
 
 def _planned(strategy: str, path: Path, block_names: Sequence[str]) -> Exchange:
-    from shared.planning.schedules import STRATEGIES, load_layers
-
     layers = load_layers(path)
     ends = _ends(layers.names, block_names, path)
-    schedule = STRATEGIES[strategy](layers)
-    assert schedule.push_segments is not None, "every strategy but the flow has segments"
-    assert schedule.pull_segments is not None, "every strategy but the flow has segments"
-    push, pull = (
-        tuple((ends[first], ends[stop]) for first, stop in segments)
-        for segments in (schedule.push_segments, schedule.pull_segments)
-    )
-    return Exchange(push, pull, barrier=True)
+    return exchange_by(STRATEGIES[strategy](layers), ends, len(block_names))
 
 
 def _ends(layers: Sequence[str], block_names: Sequence[str], path: Path) -> list[int]:

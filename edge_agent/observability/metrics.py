@@ -16,6 +16,7 @@ from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetric
 from shared.telemetry.step_series import Distributions, OneTotal, Totals
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
+SCHEDULING_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 QUEUES = ("compute", "send", "apply")
 
 
@@ -80,6 +81,18 @@ class SharingMetrics:
             "direction",
             DIRECTIONS,
         ).series
+        (self.scheduling_seconds,) = Distributions(
+            "isthmus_scheduling_seconds",
+            "Seconds in which a group's member made its schedule again, beside its steps.",
+            registry,
+            SCHEDULING_BUCKETS,
+        ).series.values()
+        (self.exposed_seconds,) = Distributions(
+            "isthmus_exposed_seconds",
+            "Seconds of a step in which the edge computed nothing, where it shares blocks.",
+            registry,
+            SECONDS_BUCKETS,
+        ).series.values()
         self.inputs_sent = OneTotal(
             "isthmus_inputs_sent", "Tensors of inputs that the edge sent to trainers.", registry
         )

@@ -51,6 +51,9 @@ class RunObserver:
         self._lost: set[str] = set()
         """Trainers whose link was lost and is not up again."""
         self._step_done_seconds: float | None = None
+        self._computed_seconds: float | None = None
+        """Seconds that this device has computed for its newest step, where it shares blocks."""
+        self._shares_blocks = False
         subscribe = events.subscribe
         subscribe(SessionOpened, self._open)
         subscribe(BeganAgain, self._begin_again)
@@ -142,6 +145,7 @@ class RunObserver:
             if name in before:
                 figures.compute, figures.done_step = before[name].compute, before[name].done_step
         statistics.link_rates, statistics.link_trips = {}, {}
+        self._shares_blocks = bool(event.placement.shared_blocks)
         self._lost.clear()  # all links are dialled for it
         for near, far in event.links:
             statistics.link_rates |= {(near, far): None, (far, near): None}
@@ -180,6 +184,7 @@ class RunObserver:
         """T1."""
         self._metrics.phase_seconds["edge"].observe(event.compute_seconds)
         self._statistics.edge.add(event.compute_seconds)
+        self._computed_seconds = event.compute_seconds if self._shares_blocks else None
         if event.staleness is not None:
             self._metrics.staleness.observe(event.staleness)
             self._statistics.staleness = event.staleness
@@ -206,8 +211,11 @@ class RunObserver:
         self._metrics.samples.inc(event.samples)
         done_seconds, statistics = time.monotonic(), self._statistics
         if self._step_done_seconds is not None:
-            self._metrics.step_seconds.observe(done_seconds - self._step_done_seconds)
-            statistics.step_time.add(done_seconds - self._step_done_seconds)
+            step_seconds = done_seconds - self._step_done_seconds
+            self._metrics.step_seconds.observe(step_seconds)
+            statistics.step_time.add(step_seconds)
+            if self._computed_seconds is not None:
+                self._metrics.sharing.exposed_seconds.observe(max(step_seconds - self._computed_seconds, 0.0))
         self._step_done_seconds = done_seconds
         statistics.steps += 1
         statistics.samples += event.samples

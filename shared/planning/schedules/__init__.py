@@ -2,8 +2,10 @@
 
 With a barrier (paper 002): direction.py is its cost, dynacomm.py the best partition, ibatch.py and barrier.py its rivals.
 Without: flow.py, played by period.py and held against bound.py. Layers come from a file (layers.py) or a profile (profiled.py).
+again.py makes them again.
 """
 
+from shared.planning.schedules.again import ScheduleAgain, bounds_of
 from shared.planning.schedules.bound import bound_seconds
 from shared.planning.schedules.direction import Bounds, Direction, Segment
 from shared.planning.schedules.dynacomm import dynacomm
@@ -25,9 +27,11 @@ __all__ = [
     "Event",
     "Layers",
     "Schedule",
+    "ScheduleAgain",
     "Segment",
     "StrategyRun",
     "bound_seconds",
+    "bounds_of",
     "check_members",
     "compare_strategies",
     "dynacomm",

@@ -112,7 +112,6 @@ async def test_a_trainer_refuses_segments_that_leave_a_block_out():
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (['group.schedule="dynacomm"'], "name a file of layers in group.layers"),
         (['group.schedule="best"'], "group.schedule is"),
     ],
 )

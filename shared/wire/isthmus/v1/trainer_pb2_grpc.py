@@ -244,7 +244,9 @@ class TrainerServiceServicer:
 
     def CommitPlacement(self, request, context):
         """Puts another placement into force between two steps, whole or not at all. Every worker has done all steps before, the links
-        are ended, and what this worker lacks was uploaded. Repeating a commit that was done changes nothing.
+        are ended, and what this worker lacks was uploaded. Repeating a commit that was done changes nothing. In the session of a group's
+        member nothing may be another but the exchange, which is its own: the group goes on.
+        INVALID_ARGUMENT: more of a member's placement is another.
         FAILED_PRECONDITION: a step is under way, a block was not uploaded, this worker has blocks of another lineage, or the placement
         does not follow the one in force. ABORTED: another agent has joined since. After any error the old placement is in force.
         """

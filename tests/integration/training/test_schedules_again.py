@@ -1,0 +1,78 @@
+"""Members that make their schedule from what they measure: it comes into force at one of their steps, and no bit changes."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from benchmarks.net import Relay
+from edge_agent import run_training
+from edge_agent.adaptation import measured_layers, polling
+from edge_agent.training.events import MigrationFailed, Placed
+from shared.concurrency.tasks import gathered
+from shared.placement import Exchange
+from tests.integration.training.test_groups import SHARD, group_of, member_flags, trainers_at
+from tests.support.group_members import group_state
+from tests.support.plain import assert_same_bits
+from tests.support.running import Listening, edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+BLOCKS, STEPS = 4, 16
+AGAIN = 'group.schedule="dynacomm"'
+LAYERWISE = tuple((block, block + 1) for block in range(BLOCKS))
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """Have members look often, and take few steps for enough."""
+    monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(measured_layers, "TELLING_STEPS", 3)
+
+
+class Placements:
+    """The placements that come into force at a member."""
+
+    def __init__(self):
+        self.seen, self.failed = [], []
+        others = {Placed: lambda event: self.seen.append(event.placement), MigrationFailed: self.failed.append}
+        self.listen = Listening(others=others)
+
+
+async def far(stack, server):
+    """Return the address of a server behind a link on which a message takes long."""
+    host, _, port = server.address.rpartition(":")
+    rate = {"uplink_bits_per_second": 1e8, "downlink_bits_per_second": 1e8}
+    relay = await stack.enter_async_context(Relay(host, int(port), one_way_delay_seconds=0.01, **rate))
+    return f"127.0.0.1:{relay.port}"
+
+
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        (["near"], []),
+        pytest.param(["near"], ["deployment.cut=2", 'deployment.codec="raw"'], marks=pytest.mark.slow),
+        pytest.param(["near", "other"], [], marks=pytest.mark.slow),
+    ],
+)
+async def test_a_member_makes_its_schedule_again_and_no_bit_changes(names, more):
+    more = [SHARD, f"training.max_steps={STEPS}", "training.epochs=100", *more]
+    async with AsyncExitStack() as stack:
+        servers = {name: await stack.enter_async_context(running_trainer(*group_of(2))) for name in names}
+        behind = {name: await far(stack, server) for name, server in servers.items()}
+        direct = {name: server.address for name, server in servers.items()}
+        configs = [
+            edge_config(*member_flags(0, size=2, more=more), *trainers_at(**direct)),
+            edge_config(*member_flags(1, size=2, more=[*more, AGAIN]), *trainers_at(**behind)),
+        ]
+        seen = Placements(), Placements()
+        runs = (run_training(config, each.listen) for config, each in zip(configs, seen, strict=True))
+        states = [result.module.state_dict() for result in await gathered(*runs)]
+    still, changed = seen
+    assert len(still.seen) == 1, "the other member's placement stays"
+    first, *later = changed.seen
+    assert first.exchange == Exchange(tuple(reversed(LAYERWISE)), LAYERWISE, barrier=True)
+    assert later, "messages are dear, so blocks travel together"
+    assert len(later[0].exchange.pull) < BLOCKS
+    assert [placed.version for placed in changed.seen] == list(range(len(changed.seen)))
+    assert not changed.failed
+    for state in states:
+        assert_same_bits(group_state(configs), state)
