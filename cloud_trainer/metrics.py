@@ -142,6 +142,11 @@ class _GroupSeries(Collector):
             "Times that a rank began again without what its codec had left of its gradients.",
             labels=["group", "rank"],
         )
+        waited = CounterMetricFamily(
+            "isthmus_group_waited_seconds",
+            "Seconds from the last gradient of a rank in a step until all of the step is updated.",
+            labels=["group", "rank"],
+        )
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
             members.add_metric([group.config.name], len(group.members))
@@ -152,4 +157,5 @@ class _GroupSeries(Collector):
                 left_out.add_metric(of_rank, group.figures.left_out[rank])
                 late.add_metric(of_rank, group.figures.late[rank])
                 residuals.add_metric(of_rank, group.figures.residuals_lost[rank])
-        return step, members, linked, left_out, late, residuals
+                waited.add_metric(of_rank, group.figures.waited.get(rank, 0.0))
+        return step, members, linked, left_out, late, residuals, waited

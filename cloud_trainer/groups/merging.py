@@ -1,7 +1,8 @@
 """The weights and the optimizer of a group, from its first step on: they are read, updated and copied on the compute thread."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import NamedTuple
 
 from torch import Tensor
@@ -43,6 +44,8 @@ class GroupFigures:
         """Gradients of the rank that came too late to count."""
         self.residuals_lost = Counter[int]()
         """Times that the rank began again without what its codec had left of its gradients."""
+        self.waited = defaultdict[int, float](float)
+        """Seconds from the last gradient of the rank in a step until all blocks of the step are updated."""
 
 
 class Merging(GroupListener):
@@ -73,6 +76,8 @@ class Merging(GroupListener):
         self._group = Group(weights, there, agreement.staleness, first, self, leaves_out=leaves_out)
         for rank in life.members.keys() - there:
             self._group.join(rank, life.members[rank])
+        self._given: dict[int, dict[int, float]] = defaultdict(dict)
+        """Moment of the last gradient by rank, by step that is not done. Of the compute thread."""
         self.copied_step = life.first_step
         """The step of the newest copy, or the first one."""
 
@@ -109,7 +114,12 @@ class Merging(GroupListener):
     async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
-        return await self._lane.run(self._group.merge, rank, one.step, one.crossing.index, dict(one.load), one.samples)
+        return await self._lane.run(self._merge, rank, one, dict(one.load), monotonic())
+
+    def _merge(self, rank: int, one: Outgoing, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
+        if self.step <= one.step <= self.step + self.agreement.staleness:
+            self._given[one.step][rank] = came_seconds
+        return self._group.merge(rank, one.step, one.crossing.index, part, one.samples)
 
     async def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
@@ -161,7 +171,10 @@ class Merging(GroupListener):
         return Copy(self.step, self._weights.copied())
 
     def stepped(self, step: int) -> None:
-        """Copy the state before a step, if a checkpoint is due."""
+        """Count what each rank has waited for the others, and copy the state before a step, if a checkpoint is due."""
+        now = monotonic()
+        for rank, came_seconds in self._given.pop(step - 1, {}).items():
+            self._figures.waited[rank] += now - came_seconds
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
             self._copied, self.copied_step = Copy(step, self._weights.copied()), step
 

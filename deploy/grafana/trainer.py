@@ -93,6 +93,7 @@ def _groups() -> Panels:
     without = Curve(TRAINER.rate("isthmus_group_left_out_total"), of_rank)
     late = Curve(TRAINER.rate("isthmus_group_late_total"), of_rank)
     lost = Curve(TRAINER.rate("isthmus_group_residuals_lost_total"), of_rank)
+    waited = Curve(TRAINER.rate("isthmus_group_waited_seconds_total"), of_rank)
     return [
         graph("Step of a group", "", "short", 12, step, steps=True),
         graph("Members", "Those that have not left.", "short", 12, members, steps=True),
@@ -103,6 +104,13 @@ def _groups() -> Panels:
         graph("Late gradients", "Blocks a second whose gradient came too late to count.", "short", 12, late),
         graph(
             "Residuals lost", "Members a second that began again without what their codec had left.", "short", 12, lost
+        ),
+        graph(
+            "Waiting at the barrier",
+            "Of each second, how much a rank has given all and the step waits; the lowest holds up the others.",
+            "percentunit",
+            12,
+            waited,
         ),
     ]
 
