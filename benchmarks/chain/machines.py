@@ -1,5 +1,7 @@
 """The machines of a case: an agent's and trainers', each in a namespace of its own, slow in one way or the other."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,6 +10,7 @@ from benchmarks.net import Mesh, meshed_namespaces, slowed_device
 from benchmarks.networks import PACE, WORKER
 from benchmarks.support.live import LiveRun
 from benchmarks.support.processes import trainer_process
+from shared.errors import IsthmusError
 from shared.placement import AGENT
 
 NAMES = (AGENT, "near", "far")
@@ -31,9 +34,24 @@ class Machines:
     def train(self, flags: Sequence[str], trainers: Sequence[str] | None = None) -> LiveRun:
         """Begin a run with trainers, all where None. flags: what it trains, and where."""
         chosen = self._addresses if trainers is None else {name: self._addresses[name] for name in trainers}
-        named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in chosen.items())
-        fixed = [*PROCESS_FLAGS, f"trainers=[{named}]", f"output.directory={self.folder / 'output'}"]
+        fixed = [*_agent_flags(chosen), f"output.directory={self.folder / 'output'}"]
         return LiveRun([*fixed, *flags], self.wrappers[AGENT])
+
+    def profile(self, flags: Sequence[str], out: Path, repeats: int) -> None:
+        """Write the profile of three tiers to a file. flags: what is trained, and where. Raises IsthmusError where the agent
+        that measures it fails."""
+        settings = [f"--set={flag}" for flag in [*_agent_flags(self._addresses), *flags]]
+        command = ["profile", "--tiers", f"--out={out}", f"--repeats={repeats}", *settings]
+        done = subprocess.run(
+            [*self.wrappers[AGENT], sys.executable, "-m", "edge_agent.main", *command], stdout=sys.stderr, check=False
+        )
+        if done.returncode != 0:
+            raise IsthmusError(f"the profile ended with {done.returncode}")
+
+
+def _agent_flags(addresses: Mapping[str, str]) -> list[str]:
+    named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
+    return [*PROCESS_FLAGS, f"trainers=[{named}]"]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Three tiers by the models: `python -m benchmarks.tiers [CASE ...]`; `run` and `links` measure (see their --help).
+"""Three tiers by the models: `python -m benchmarks.tiers [CASE ...]`; `run`, `links` and `shares` measure (see their --help).
 
 simulate: the tables of paper 004 for LeNet-5 and AlexNet at stated speeds, and its largest gains. cores: AlexNet with 1 to 4
 cores at the edge server (Fig. 11). planners: how long planning takes for a deep model and large batches.
@@ -6,7 +6,7 @@ cores at the edge server (Fig. 11). planners: how long planning takes for a deep
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from benchmarks.tiers.links import links
 from benchmarks.tiers.measured import SECONDS
 from benchmarks.tiers.planners import paces, paces_table
 from benchmarks.tiers.run import run
+from benchmarks.tiers.shares import SETTINGS as SHARED
+from benchmarks.tiers.shares import shares
 from benchmarks.tiers.simulate import SPEEDS, cores, cores_table, gain_of, gains_table, rows_of, table_of
 from shared.bounds import SAMPLES_AHEAD
 from shared.errors import IsthmusError
@@ -68,19 +70,27 @@ def measuring(name: str, given: Sequence[str]) -> None:
         parser.add_argument("--ahead", type=int, default=SAMPLES_AHEAD, help="as data.ahead (default: %(default)s)")
         parser.add_argument("--json", action="store_true", help="print a JSON object a line")
     else:
-        parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(LINK_CASES)} (default: all)")
+        parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES_OF[name])} (default: all)")
         parser.add_argument("--repeats", type=int, default=1, help="how often each is (default: %(default)s)")
         parser.add_argument(
             "--keep", type=Path, help="a file to which rows are added, and whose rows the tables have, too"
         )
     arguments = parser.parse_args(given)
-    if name == "links" and (unknown := [each for each in arguments.cases if each not in LINK_CASES]):
-        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(LINK_CASES)}")
+    if known := CASES_OF.get(name):
+        check_cases(parser, arguments.cases, known)
     MEASURING[name](arguments)
 
 
-MEASURING: dict[str, Callable[[argparse.Namespace], None]] = {"run": run, "links": links}
+MEASURING: dict[str, Callable[[argparse.Namespace], None]] = {"run": run, "links": links, "shares": shares}
 """Commands that measure: they need root."""
+CASES_OF: dict[str, Collection[str]] = {"links": LINK_CASES, "shares": SHARED}
+"""Cases of the commands that have some."""
+
+
+def check_cases(parser: argparse.ArgumentParser, given: Sequence[str], known: Collection[str]) -> None:
+    """End the process with a sentence for a case that there is not."""
+    if unknown := [name for name in given if name not in known]:
+        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(known)}")
 
 
 def main() -> None:
@@ -94,8 +104,7 @@ def main() -> None:
     parser = benchmark_parser("tiers", __doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.cases if name not in CASES]:
-        parser.error(f"there is no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    check_cases(parser, arguments.cases, CASES)
     console = Console(width=190)
     console.print(machine())
     rows: dict[str, object] = {}

@@ -104,10 +104,11 @@ def check_line(profile: Profile) -> None:
 
 
 class Bench:
-    """The machines of a profile."""
+    """Machines, and the profile of them and of a model."""
 
-    def __init__(self, profile: Profile, machines: Machines) -> None:
-        self.profile, self._machines = profile, machines
+    def __init__(self, profile: Profile, machines: Machines, flags: Sequence[str]) -> None:
+        """flags: an agent's, of the model and its data."""
+        self.profile, self._machines, self._flags = profile, machines, flags
         self._runs = 0
 
     def stretches(self, placement: Placement, seconds: float = SECONDS) -> list[float]:
@@ -115,13 +116,12 @@ class Bench:
         self._runs += 1
         path = self._machines.folder / f"placement-{self._runs}.json"
         path.write_text(json.dumps(document_of(placement)))
-        trainers = json.dumps(list(self.profile.names[1:]))
         run = self._machines.train(
             [
-                *flags_of(self.profile),
+                *self._flags,
                 f'placement.file="{path}"',
                 f"deployment.staleness={placement.staleness}",
-                f"privacy={{inputs_to={trainers}, gradients_to={trainers}}}",
+                permission(self.profile.names[1:]),
             ]
         )
         window = placement.staleness + 1
@@ -139,19 +139,42 @@ class Bench:
         return Measured(Spread.of(stretches), found.seconds_per_step, found.eq12_seconds)
 
 
+def permission(trainers: Sequence[str]) -> str:
+    """Return the flag of an agent whose trainers may have everything."""
+    named = json.dumps(list(trainers))
+    return f"privacy={{inputs_to={named}, gradients_to={named}}}"
+
+
+@contextmanager
+def line(
+    folder: Path,
+    names: Sequence[str],
+    trips: Mapping[tuple[str, str], float],
+    rates: Mapping[tuple[str, str], tuple[float, float]],
+    shares: Mapping[str, float] | None = None,
+) -> Iterator[Machines]:
+    """Make machines in a line, the device's first.
+
+    trips, rates: of each link to the next machine, in seconds there and back, and in bits a second up and down. shares: of a
+    core, by name, where blocks compute. Raises LinkError where no machines can be made.
+    """
+    with (
+        meshed_namespaces("tiers", names, trips, in_a_line=True) as mesh,
+        started(folder, mesh, shares, trainer_flags=("server.accept_inputs=true",)) as machines,
+    ):
+        for (near, far), (up, down) in rates.items():
+            mesh.ends[near, far].shape(up)
+            mesh.ends[far, near].shape(down)
+        yield machines
+
+
 @contextmanager
 def bench(folder: Path, profile: Profile) -> Iterator[Bench]:
-    """Make the machines of a profile, with its rates and trips. Raises PlanError where it has other links than a line, and
-    LinkError where no machines can be made."""
+    """Make the machines of a profile, with its rates and trips, whose blocks sleep. Raises PlanError where it has other links
+    than a line, and LinkError where no machines can be made."""
     check_line(profile)
-    hops = list(pairwise(profile.names))
-    trips = {hop: profile.rates(*hop).round_trip_seconds for hop in hops}
-    with (
-        meshed_namespaces("tiers", profile.names, trips, in_a_line=True) as mesh,
-        started(folder, mesh, trainer_flags=("server.accept_inputs=true",)) as machines,
-    ):
-        for near, far in hops:
-            rates = profile.rates(near, far)
-            mesh.ends[near, far].shape(rates.uplink / PAYLOAD)
-            mesh.ends[far, near].shape(rates.downlink / PAYLOAD)
-        yield Bench(profile, machines)
+    links = {hop: profile.rates(*hop) for hop in pairwise(profile.names)}
+    trips = {hop: link.round_trip_seconds for hop, link in links.items()}
+    rates = {hop: (link.uplink / PAYLOAD, link.downlink / PAYLOAD) for hop, link in links.items()}
+    with line(folder, profile.names, trips, rates) as machines:
+        yield Bench(profile, machines, flags_of(profile))

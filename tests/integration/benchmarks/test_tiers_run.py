@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.net import Measure, meshed_namespaces
 from benchmarks.net.namespaces import missing
-from benchmarks.tiers.links import profile_document
+from benchmarks.net.slow_device import missing as slowing_missing
+from benchmarks.tiers.settings import profile_document
 from shared.placement import Placement, Rows, Source, Tile, document_of
 
 pytestmark = [
@@ -66,3 +67,18 @@ def test_a_placement_is_measured_beside_what_is_predicted(tmp_path):
     assert found["seconds_per_step"] >= 0.99 * asleep, "the near trainer sleeps so long"
     assert found["error"] == pytest.approx(found["predicted_seconds"] / found["seconds_per_step"] - 1)
     assert found["eq12_seconds"] > 0
+
+
+@pytest.mark.skipif(slowing_missing() is not None, reason=f"a slow device {slowing_missing()}")
+def test_workers_on_shares_of_a_core_are_measured_planned_for_and_trained(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    command = [sys.executable, "-m", "benchmarks.tiers", "shares", "slow", "--seconds=1", f"--keep={kept}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert found[0]["name"] == "best"
+    for row in found:
+        assert row["setting"] == "slow"
+        assert row["seconds_per_step"] > 0.05, "the blocks compute"
+        assert row["predicted_seconds"] > 0.05, "the profile has what they take"
+    assert "blocks compute" in done.stdout

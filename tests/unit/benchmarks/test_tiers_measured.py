@@ -1,34 +1,25 @@
 """Blocks that sleep as a profile says, the profiles that can be measured so, and what is made of measurements."""
 
-import json
 from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
-from benchmarks.networks import WORKER
+from benchmarks.networks import WORKER, RandomImages
 from benchmarks.support.report import Spread
 from benchmarks.tiers import sleeping
+from benchmarks.tiers.convolutions import convolutions
 from benchmarks.tiers.fewer import best_of_fewer
-from benchmarks.tiers.links import (
-    BATCH,
-    FEWER,
-    ONE_BEHIND,
-    SETTINGS,
-    Setting,
-    Tried,
-    errors_table,
-    gains_table,
-    halves,
-    halves_profile,
-    kept_in,
-    overlap_table,
-    placements_of,
-    profile_of,
-)
+from benchmarks.tiers.links import SLEEPING, halves, halves_profile
 from benchmarks.tiers.measured import Measured, check_line, planner_of
+from benchmarks.tiers.settings import BATCH, NAMES, SETTINGS, Setting, profile_of
+from benchmarks.tiers.shares import COMPUTING, FLAGS
+from benchmarks.tiers.shares import SETTINGS as SHARED
 from benchmarks.tiers.sleeping import RandomVectors, flags_of, sleeping_blocks
+from benchmarks.tiers.tables import errors_table, gains_table, overlap_table
+from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, keep, kept_in, placements_of
 from edge_agent.config import EdgeConfig
 from shared.config import load_config
 from shared.errors import PlanError
@@ -119,7 +110,7 @@ def test_the_best_of_fewer_workers_is_the_best_of_those_that_leave_one_out(seed)
 
 def test_what_is_tried_in_a_setting_is_tried_once_and_begins_with_the_best():
     setting = Setting("", (0.002, 0.001, 0.0005), 40.0, 20.0)
-    tried = placements_of(setting)
+    tried = placements_of(setting.profile(), setting.inputs_to)
     assert len(set(map(repr, tried.values()))) == len(tried)
     seconds = {
         name: planner_of(setting.profile(), each.staleness).cost(each).seconds_per_step for name, each in tried.items()
@@ -141,17 +132,39 @@ def test_measurements_are_kept_and_read_again(tmp_path):
     one = Tried("stay", BEST, Measured(Spread(1.0, 0.9, 1.1), 1.05, None))
     path = tmp_path / "kept.jsonl"
     assert kept_in(path) == []
-    path.write_text(json.dumps(one.document()) + "\n")
+    keep(path, [one])
     assert kept_in(path) == [one]
 
 
 def test_goals_that_are_missed_are_said_to_be():
     good, bad = Tried("stay", BEST, measured(1.0, 1.04, 2.0)), Tried("stay", FEWER, measured(1.0, 1.2))
-    assert texts(errors_table([good]))[0] == ("simulator", "1", "4.0%", "4.0%", "")
-    assert texts(errors_table([good, bad]))[0][-1] == "MISSED"
-    assert texts(errors_table([good, bad]))[1][:3] == ("Eq. 12", "1", "100.0%")
+    assert texts(errors_table([good], SLEEPING))[0] == ("simulator", "1", "4.0%", "4.0%", "")
+    assert texts(errors_table([good, bad], SLEEPING))[0][-1] == "MISSED"
+    assert texts(errors_table([good, bad], SLEEPING))[1][:3] == ("Eq. 12", "1", "100.0%")
     assert texts(overlap_table([Tried("overlap", "each way", measured(1.0, 0.95))]))[0][-1] == ""
     assert texts(overlap_table([Tried("overlap", "each way", measured(1.0, 0.9))]))[0][-1] == "MISSED"
+
+
+def test_blocks_that_compute_are_held_to_goals_of_their_own():
+    tried = [Tried("stay", BEST, measured(1.0, 1.15, 2.0)), Tried("stay", FEWER, measured(1.08, 1.4))]
+    assert texts(errors_table(tried[:1], COMPUTING))[0][-1] == "MISSED"
+    assert texts(errors_table([Tried("stay", BEST, measured(1.0, 0.92, 2.0))], COMPUTING))[0][-1] == ""
+    assert (texts(gains_table(tried, COMPUTING))[0][-1], texts(gains_table(tried, SLEEPING))[0][-1]) == ("", "MISSED")
+
+
+def test_the_network_that_computes_is_trained_on_its_images():
+    trainers = "trainers=[" + ", ".join(f'{{name="{name}", address="127.0.0.1:1"}}' for name in NAMES[1:]) + "]"
+    config = load_config(EdgeConfig, None, [trainers, *FLAGS], environ={})
+    images, labels = zip(*(RandomImages(2)[index] for index in range(2)), strict=True)
+    scores = convolutions(**config.model.kwargs)(torch.stack(images))
+    nn.functional.cross_entropy(scores, torch.tensor(labels)).backward()
+    assert scores.shape == (2, 10)
+    assert config.privacy.inputs_to == ("near", "gpu")
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shares_leave_a_part_of_two_cores(name):
+    assert sum(SHARED[name].shares) <= 1.5
 
 
 @pytest.mark.parametrize(
@@ -165,4 +178,4 @@ def test_goals_that_are_missed_are_said_to_be():
 )
 def test_three_beat_two_by_what_is_predicted_or_are_near_the_best(best, fewer, verdict):
     tried = [Tried("stay", BEST, measured(*best)), Tried("stay", FEWER, measured(*fewer))]
-    assert texts(gains_table(tried))[0][-1] == verdict
+    assert texts(gains_table(tried, SLEEPING))[0][-1] == verdict
