@@ -91,6 +91,7 @@ def test_a_newcomer_counts_from_the_step_on_at_which_it_joins(trainers, tmp_path
             each.first_event("a group has ended")
 
 
+@pytest.mark.slow
 def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_path):
     trainers = ("near", "far")
     with Joined(tmp_path, trainers, more=["deployment.staleness=2"]) as running:
@@ -110,6 +111,7 @@ def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_pat
             assert_same_bits(first_model, other)
 
 
+@pytest.mark.slow
 @TWO
 def test_a_member_that_has_left_comes_back(trainers, tmp_path):
     with Joined(tmp_path, trainers) as running:
@@ -128,6 +130,7 @@ def test_a_member_that_has_left_comes_back(trainers, tmp_path):
         running.assert_whole(members, lambda step, _: ranks[step])
 
 
+@pytest.mark.slow
 @TWO
 def test_a_newcomer_joins_while_another_member_leaves(trainers, tmp_path):
     with Joined(tmp_path, trainers) as running:
@@ -144,16 +147,17 @@ def test_a_newcomer_joins_while_another_member_leaves(trainers, tmp_path):
         running.assert_whole(members[:1], lambda step, _: ranks[step])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "nth", "counts"),
     [
-        pytest.param(ASKING, 1, False, marks=pytest.mark.slow),
+        (ASKING, 1, False),
         (TELLING, 1, False),
-        pytest.param("edge_agent.sessions.open_session:OpenSession.collect", 1, True, marks=pytest.mark.slow),
-        pytest.param("shared.execution.blocks:PlacedBlocks.backward", 3, True, marks=pytest.mark.slow),
+        ("edge_agent.sessions.open_session:OpenSession.collect", 1, True),
+        ("shared.execution.blocks:PlacedBlocks.backward", 3, True),
     ],
 )
-@pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.slow), ("near", "far")])
+@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
 def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers, point, nth, counts, tmp_path):
     with Joined(tmp_path, trainers) as running:
         said = [running.trainer(name)[1] for name in trainers]
@@ -174,7 +178,11 @@ def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
 @pytest.mark.parametrize(
     "after",
-    [pytest.param("a member joins", marks=pytest.mark.slow), "a member begins", "checkpoint of a group"],
+    [
+        pytest.param("a member joins", marks=pytest.mark.slow),
+        "a member begins",
+        pytest.param("checkpoint of a group", marks=pytest.mark.slow),
+    ],
 )
 def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_same_members(killed, after, tmp_path):
     trainers = ("near", "far")
@@ -193,6 +201,7 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
         assert running.assert_joined(members) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["begin", pytest.param("join", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
 def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, point, tmp_path):
@@ -210,6 +219,7 @@ def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, poin
         running.assert_joined(members)
 
 
+@pytest.mark.slow
 def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
     with Joined(tmp_path) as running:
         _, said = running.trainer()
@@ -222,6 +232,7 @@ def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
         running.assert_joined([members[0], running.member(1), newcomer])
 
 
+@pytest.mark.slow
 def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
     with Joined(tmp_path) as running:
         trainer, said = running.trainer()
@@ -241,6 +252,7 @@ def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
         running.assert_whole([member], lambda step, _: ranks[step])
 
 
+@pytest.mark.slow
 def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
     with Joined(tmp_path) as running:
         running.trainer()
@@ -260,10 +272,10 @@ def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
     ("flag", "sentence"),
     [
         ("training.optimizer.learning_rate=0.5", "trains with training.optimizer.learning_rate"),
-        ("training.seed=99", "trains with training.seed"),
-        ("group.rank=3", "rank 3 is none of group 'line'; the ranks are 0 to 2"),
+        pytest.param("training.seed=99", "trains with training.seed", marks=pytest.mark.slow),
+        pytest.param("group.rank=3", "rank 3 is none of group 'line'; the ranks are 0 to 2", marks=pytest.mark.slow),
         ("group.rank=1", "rank 1 of group 'line' is taken by a member that is linked now"),
-        ("group.name=other", "this trainer has no group 'other'"),
+        pytest.param("group.name=other", "this trainer has no group 'other'", marks=pytest.mark.slow),
     ],
 )
 def test_a_newcomer_that_cannot_join_is_refused_in_a_sentence(flag, sentence, tmp_path):
@@ -278,6 +290,7 @@ def test_a_newcomer_that_cannot_join_is_refused_in_a_sentence(flag, sentence, tm
         assert sentence in str(last)
 
 
+@pytest.mark.slow
 def test_without_room_nobody_joins(tmp_path):
     with Joined(tmp_path) as running:
         running.group = group_of(SIZE)

@@ -110,7 +110,11 @@ def control_off():
 
 @pytest.mark.parametrize(
     ("killed", "by"),
-    [(0, signal.SIGKILL), pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow), (1, signal.SIGTERM)],
+    [
+        (0, signal.SIGKILL),
+        pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_a_member_that_ends_and_comes_back_does_what_it_has_not_done(killed, by, tmp_path):
     with Running(tmp_path) as running:
@@ -136,6 +140,7 @@ def test_a_trainer_that_is_killed_brings_the_group_back_to_its_newest_checkpoint
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
     with Running(tmp_path) as running:
         trainer, said = running.trainer()
@@ -151,8 +156,8 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     "point",
     [
-        "cloud_trainer.groups.trained_group:TrainedGroup.occupy",
-        "cloud_trainer.groups.trained_group:TrainedGroup.begin",
+        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.occupy", marks=pytest.mark.slow),
+        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.begin", marks=pytest.mark.slow),
         "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
     ],
 )
@@ -207,6 +212,7 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_before_it_has_forgotten_a_group_begins_the_next_training_anew(tmp_path):
     with Running(tmp_path) as running:
         trainer = running.trainer_killed_at("cloud_trainer.groups.group_store:GroupStore.forget")
@@ -218,6 +224,7 @@ def test_a_trainer_that_is_killed_before_it_has_forgotten_a_group_begins_the_nex
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 def test_a_late_member_gets_its_results_from_a_trainer_that_was_killed_and_ends_the_group(tmp_path):
     with Running(tmp_path) as running:
         trainer, _ = running.trainer()
@@ -233,6 +240,7 @@ def test_a_late_member_gets_its_results_from_a_trainer_that_was_killed_and_ends_
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-9]), Path.unlink])
 def test_a_trainer_whose_members_are_damaged_knows_from_its_checkpoints_who_has_left(damage, tmp_path):
     log = tmp_path / "near-log"
@@ -282,6 +290,7 @@ def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
             each.first_event("a group has ended")
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_path):
     log = tmp_path / "near-log"
     with Running(tmp_path, step_logs={"near": log}, more=SLOWLY) as running:
@@ -299,6 +308,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
         running.assert_whole(members[:1], lambda step, block: ranks[step, block])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
 def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(killed, tmp_path):
     """The deciding trainer, near, hears it first; what it has heard holds for all."""
@@ -325,6 +335,7 @@ def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(kil
         running.assert_whole(members[:1], lambda step, block: ranks[step, block])
 
 
+@pytest.mark.slow
 def test_the_last_member_leaves_a_group_that_stands_still(tmp_path):
     with Running(tmp_path, more=SLOWLY) as running:
         _, said = running.trainer()
@@ -380,6 +391,7 @@ CODED = ["group.codec=uniform3"]
 CODED_WEIGHTS = ["group.weights_codec=uniform3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_member_that_is_killed_gets_the_weights_that_the_others_have(killed, tmp_path):
     with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:
@@ -406,6 +418,7 @@ def test_a_trainer_that_is_killed_loses_nothing_that_members_lack_of_weights(tra
         running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
 
 
+@pytest.mark.slow
 def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec(tmp_path):
     first, gate = 10, tmp_path / "gate"
     reads = 32 * (1 + first)  # one batch of 32 tells what samples are like

@@ -25,11 +25,13 @@ def simulate(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_by_the_command_above_it(simulate):
     shown = next(block.text for block in blocks("engine.md") if block.text.startswith("planner"))
     assert [line.rstrip() for line in simulate().splitlines()] == shown.splitlines()
 
 
+@pytest.mark.slow
 def test_the_changes_are_those_of_the_engine(simulate):
     page = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
     (run,) = json.loads(simulate("--planner", "greedy", "--json"))

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 
+import pytest
 from typer.testing import CliRunner
 
 from edge_agent.main import app
@@ -13,6 +14,7 @@ from tests.conftest import ROOT
 from tests.support.pages import blocks
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_by_the_command_above_it(monkeypatch):
     monkeypatch.chdir(ROOT)
     (command,) = [block.text for block in blocks("move.md") if "simulate" in block.text]

@@ -22,6 +22,7 @@ SHOWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "shown"), SHOWN)
 def test_a_command_prints_what_stands_below_it(monkeypatch, command, shown):
     monkeypatch.chdir(ROOT)

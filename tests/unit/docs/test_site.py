@@ -38,6 +38,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_configuration_reference_has_every_key_of_both_sides(site):
     page = (site / "configuration.html").read_text(encoding="utf-8")
     assert "keys of" not in page

@@ -127,7 +127,7 @@ def test_worker_processes_read_the_same_samples():
         assert torch.equal(ours.labels, theirs.labels)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_generators_of_the_process_are_left_alone_between_and_after_batches(workers: int):
     def draws() -> tuple[float, float, float]:
         return random.random(), np.random.rand(), torch.rand(()).item()
@@ -177,6 +177,7 @@ def test_rows_of_tensors_in_memory_equal_their_stacked_samples():
                     assert (one.dtype, one.stride()) == (other.dtype, other.stride())
 
 
+@pytest.mark.slow
 def test_an_early_stop_leaves_no_worker_process_behind():
     loader = BatchLoader(Noisy(), 5, 0, True, workers=1)
     batches = loader.iterate(0, 1_000_000)
@@ -187,6 +188,7 @@ def test_an_early_stop_leaves_no_worker_process_behind():
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_worker_processes_live_from_one_pass_to_the_next():
     training, evaluation = BatchLoader(Noisy(), 3, 5, False, workers=1), EvaluationLoader(Noisy(), 4, workers=1)
     seen = list[set[int]]()
@@ -289,6 +291,7 @@ def test_an_array_that_torch_cannot_hold_is_named():
         list(evaluation_batches(Answering((np.array(["a"]), 1)), 5))
 
 
+@pytest.mark.slow
 def test_a_sample_that_cannot_be_read_in_a_worker_is_named_the_same():
     with pytest.raises(DataError) as caught:
         list(evaluation_batches(Answering(ZeroDivisionError("there")), 5, workers=1))
@@ -376,7 +379,7 @@ def test_a_dataset_that_cannot_fill_a_step_is_refused():
         list(evaluation_batches((x for x in [1]), 1))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_inputs_by_name_and_by_place_are_stacked_each(workers):
     for dataset, parts in ((Masked(8, 5), {"input_ids", "attention_mask"}), (Purchases(8, 5), {0, 1})):
         with closing(BatchLoader(dataset, 4, 0, drop_last=True, workers=workers)) as loader:

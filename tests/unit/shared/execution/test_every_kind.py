@@ -18,6 +18,7 @@ from shared.model.build import build_model
 from shared.model.chain import Chain, build_chain
 from shared.placement import AGENT, Placement, Rows, Source, Tile, parse_placement, parse_range
 from shared.training.recipe import Recipe
+from tests.support.crossed import crossed
 from tests.support.experiments import MODELS, OPTIMIZERS, flags
 from tests.support.placed import in_process, state_of
 from tests.support.placement_kinds import BATCH_SIZE as WRITTEN_SIZE
@@ -108,8 +109,7 @@ def of_ranges(ranges: dict[str, Sequence[str]]) -> Placement:
     return Placement(0, BLOCKS, BATCH_SIZE, workers, tuple(tiles), (Source(AGENT, whole),))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", [*CUTS, *RANGES])
+@pytest.mark.parametrize(("kind", "optimizer"), crossed([*CUTS, *RANGES], OPTIMIZERS))
 def test_blocks_of_one_worker_each_equal_the_plain_loop(trained, kind, optimizer):
     placement = of_ranges({**CUTS, **RANGES}[kind])
     assert_same_bits(trained.by_the_plain_loop(optimizer), trained.placed(placement, optimizer))
@@ -122,8 +122,7 @@ def of_document(document: dict[str, Any]) -> Placement:
     return replace(written, batch_size=BATCH_SIZE, tiles=tiles, sources=(Source(AGENT, Rows(0, BATCH_SIZE)),))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize(("kind", "optimizer"), crossed(SHARED, OPTIMIZERS))
 def test_shared_blocks_equal_one_process_that_runs_the_same_tiles(trained, kind, optimizer):
     placement = of_document(SHARED[kind])
     assert_same_bits(trained.by_its_tiles(placement, optimizer), trained.placed(placement, optimizer))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile
+from tests.support.crossed import crossed
 from tests.support.examples import examples
 from tests.support.models.overflowing import overflowing
 from tests.support.placed import (
@@ -75,16 +76,15 @@ def of_precision(module: nn.Module):
     return chain_of(module, "fp16")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("clip", "clip_norm", "accumulated"), [("block", None, 1), ("block", 0.5, 1), ("model", 0.5, 1), ("model", 0.5, 2)]
+    ("kind", "clipping", "block", "own"),
+    crossed(
+        KINDS, [("block", None, 1), ("block", 0.5, 1), ("model", 0.5, 1), ("model", 0.5, 2)], [1, 2], [False, True]
+    ),
 )
-@pytest.mark.parametrize("block", [1, 2])
-@pytest.mark.parametrize("own", [False, True])
-def test_an_overflow_on_any_worker_skips_the_step_everywhere_as_in_one_process(
-    kind, clip, clip_norm, accumulated, block, own
-):
+def test_an_overflow_on_any_worker_skips_the_step_everywhere_as_in_one_process(kind, clipping, block, own):
     """Steps 2, 3 and 5: with two batches an update, the first two overflow in one."""
+    clip, clip_norm, accumulated = clipping
     module, how = overflows(block, 2, 3, 5, own=own), told(clip, clip_norm, accumulated)
     plain, expected = copy.deepcopy(module), [2, 5] if accumulated == 2 else [2, 3, 5]
     chains = {worker: of_precision(copy.deepcopy(module)) for worker in KINDS[kind].workers}

@@ -21,6 +21,7 @@ from shared.model.random_state import random_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import states_in, to_bytes
 from shared.training.losses import LossHead
+from tests.support.crossed import crossed
 from tests.support.group_members import (
     SAMPLES,
     STEPS,
@@ -87,8 +88,7 @@ def members_of(module, told, placement, groups):
     return InProcessGroup(groups, member)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("size", "optimizer"), crossed([2, 1, 3], OPTIMIZERS))
 def test_members_equal_micro_batches_by_rank(optimizer, size):
     module, told = built("dropping"), recipe(optimizer)
     _, members, chain = grouped(module, told, size, copies(4))
@@ -210,8 +210,7 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
     assert_equal(run(lambda ranks: (dice.choice(ranks), dice.random() < 0.2)), in_turns)
 
 
-@pytest.mark.parametrize("lost_after", range(12))
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
+@pytest.mark.parametrize(("trainers", "lost_after"), crossed([("near", "far"), ("near",), ("a", "b", "c")], range(12)))
 def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after, trainers):
     module, told, steps = built("dropping"), recipe("adam", 0.1), 3
     groups, members, chain = grouped(module, told, 2, copies(4, trainers=trainers))
@@ -564,8 +563,7 @@ def test_members_that_may_be_ahead_have_one_model_by_a_codec(staleness, trainers
                 assert_equal(members.member(rank).weights("edge", block), weights)
 
 
-@pytest.mark.parametrize("lost_after", range(12))
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
+@pytest.mark.parametrize(("trainers", "lost_after"), crossed([("near", "far"), ("near",), ("a", "b", "c")], range(12)))
 def test_a_member_that_begins_again_gets_what_the_others_have(lost_after, trainers):
     module, told, steps = built("dropping"), recipe("adam", 0.1), 3
     groups, members, _ = grouped(module, told, 2, copies(4, trainers=trainers, down="uniform2"))

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from tests.support.crossed import crossed
 from tests.support.group_members import assert_equal, batches, copies, micro_batches
 from tests.support.placed import built, recipe
 from tests.unit.shared.execution.test_group import alone, give_step, grouped, part_of
@@ -54,10 +55,10 @@ def run(dice, members, running, joiner, leave=()):
             del running[rank]
 
 
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("clip", ["block", "model"])
-@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(
+    ("trainers", "seed", "clip", "leaves"),
+    crossed([("near", "far"), ("near",), ("a", "b", "c")], range(6), ["block", "model"], [False, True]),
+)
 def test_a_rank_that_joins_counts_from_the_step_on_that_all_trainers_can_wait_for(leaves, seed, trainers, clip):
     """The dice say who goes on, when the newcomer asks whom, and when another member tells its last step."""
     dice = random.Random(seed)

@@ -19,6 +19,7 @@ from shared.model.random_state import random_state
 from shared.placement import AGENT, Cargo, Permissions, Placement, Rows, Source, Tile, check
 from shared.training.precision import computing, with_types
 from shared.training.recipe import Recipe
+from tests.support.crossed import crossed
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
 from tests.support.placed import (
@@ -147,9 +148,10 @@ def one_process(
     return dict(module.state_dict())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", [*PRECISIONS, "bf16", "fp16"], ids=str)
-@pytest.mark.parametrize("make", [partial(built, "dropping"), with_little_to_do, branching])
+@pytest.mark.parametrize(
+    ("kind", "precision", "make"),
+    crossed(KINDS, [*PRECISIONS, "bf16", "fp16"], [partial(built, "dropping"), with_little_to_do, branching]),
+)
 def test_it_is_one_process_that_casts_where_workers_meet(kind, precision, make):
     placement, how, module = KINDS[kind], told(precision), make()
     size = 1e6 if how.is_scaled else 1.0  # then it overflows, and that update is skipped

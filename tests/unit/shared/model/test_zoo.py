@@ -67,10 +67,10 @@ def check_training(chain: Chain, inputs: Tensor) -> None:
     ("name", "expected"),
     [
         ("resnet18", RESNET18),
-        ("resnet50", RESNET50),
-        ("vgg16_bn", VGG16_BN),
+        pytest.param("resnet50", RESNET50, marks=pytest.mark.slow),
+        pytest.param("vgg16_bn", VGG16_BN, marks=pytest.mark.slow),
         ("mobilenet_v3_large", MOBILENET_V3_LARGE),
-        ("densenet121", DENSENET121),
+        pytest.param("densenet121", DENSENET121, marks=pytest.mark.slow),
     ],
 )
 def test_torchvision(name, expected):
