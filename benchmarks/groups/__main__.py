@@ -4,7 +4,8 @@ schedules: every strategy in the simulator on the networks of paper 002, beside 
 and the time of a schedule. links: real runs over shaped links, with blocks that sleep, beside the simulator, the bound,
 PyTorch's DistributedDataParallel and, with --flower and --mxnet, Flower's federated averaging and MXNet's parameter server.
 run: the same of a file of layers, with --layers. bits: steps in fewer bits both ways beside exact ones, where transfers take
-four times as long as computing. The last three need root.
+four times as long as computing. again: members that make their schedule again, beside such as do not, where a link gets slower.
+The last four need root.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.groups.again import again
 from benchmarks.groups.bits import bits
 from benchmarks.groups.foreign_peers import FLOWER, MXNET, ForeignPeer
 from benchmarks.groups.grid import MESSAGE_SECONDS, claims, claims_table, grid, missed_table, saved_table
@@ -94,11 +96,17 @@ def fewer_bits(arguments: argparse.Namespace, show: Show) -> dict[str, object]:
     return bits(arguments.rounds, show)
 
 
+def made_again(_arguments: argparse.Namespace, show: Show) -> dict[str, object]:
+    """Measure `again`."""
+    return again(show)
+
+
 CASES: dict[str, Callable[[argparse.Namespace, Show], dict[str, object]]] = {
     "schedules": all_schedules,
     "links": all_links,
     "run": run,
     "bits": fewer_bits,
+    "again": made_again,
 }
 
 

@@ -5,7 +5,7 @@ the layer's seconds and has weights of its bytes; the links have the rates of it
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,6 +25,10 @@ WARM_UP_STEPS = 3
 """First steps, which measure the links."""
 
 
+def _ignore() -> None:
+    pass
+
+
 class SleepingGroup:
     """Members of a group with blocks that sleep, and their trainer."""
 
@@ -35,25 +39,43 @@ class SleepingGroup:
         self._file = folder / "layers.json"
         self._file.write_text(json.dumps(layers_document(layers)))
 
-    def step_seconds(self, strategy: str, steps: int, codec: str) -> list[float]:
+    def shape(self, layers: Layers) -> None:
+        """Have each link carry at the rates at which the layers of a file travel alone, from now on."""
+        up, down = rates(layers)
+        for name in self.members:
+            self.mesh.ends[name, TRAINER].shape(up / PAYLOAD)
+            self.mesh.ends[TRAINER, name].shape(down / PAYLOAD)
+
+    def step_seconds(
+        self, strategy: str, steps: int, codec: str, *, told: bool = True, opened: Callable[[], object] = _ignore
+    ) -> list[float]:
         """Seconds of each step of a run with a strategy, as its first member has them, without those at its begin.
 
-        codec: of gradients and of weights.
+        codec: of gradients and of weights. told: members have the file of layers; else they measure. opened: called when the
+        first member has its session.
         """
         with ThreadPoolExecutor(len(self.members)) as pool:
-            first, *_ = list(pool.map(lambda rank: self._run(rank, strategy, steps, codec), range(len(self.members))))
+
+            def run(rank: int) -> AgentRun:
+                agent = self._agent(rank, strategy, steps, codec, told)
+                if rank == 0:
+                    opened()
+                return agent.wait()
+
+            first, *_ = list(pool.map(run, range(len(self.members))))
         return [end - begin for begin, end in pairwise(first.step_ends()[WARM_UP_STEPS:-1])]
 
-    def _run(self, rank: int, strategy: str, steps: int, codec: str) -> AgentRun:
+    def _agent(self, rank: int, strategy: str, steps: int, codec: str, told: bool) -> Agent:
+        file = f', layers="{self._file}"' if told else ""
         coded = f'codec="{codec}", weights_codec="{codec}"'
         flags = [
             *PROCESS_FLAGS,
             *model_flags(self.layers, steps),
-            f'group={{name="{GROUP}", rank={rank}, schedule="{strategy}", layers="{self._file}", {coded}}}',
+            f'group={{name="{GROUP}", rank={rank}, schedule="{strategy}"{file}, {coded}}}',
             'privacy.gradients_to=["trainer"]',
         ]
         wrapper = self.mesh.machines[self.members[rank]].command([])
-        return Agent(self._address, flags, wrapper).wait()
+        return Agent(self._address, flags, wrapper)
 
 
 def model_flags(layers: Layers, steps: int) -> list[str]:
@@ -79,14 +101,12 @@ def sleeping_group(layers: Layers, members: int, folder: Path) -> Iterator[Sleep
     names = [f"member{rank}" for rank in range(members)]
     with starred_namespaces("group", TRAINER, names) as mesh:
         hub = mesh.machines[TRAINER]
-        up, down = rates(layers)
-        for name in names:
-            mesh.ends[name, TRAINER].shape(up / PAYLOAD)
-            mesh.ends[TRAINER, name].shape(down / PAYLOAD)
         flags = ("server.accept_inputs=true", f'groups=[{{name="{GROUP}", size={members}}}]')
         listen = f"{hub.address}:0"
         with trainer_process(*PROCESS_FLAGS, *flags, wrapper=hub.command([]), listen=listen) as address:
-            yield SleepingGroup(layers, names, mesh, address, folder)
+            group = SleepingGroup(layers, names, mesh, address, folder)
+            group.shape(layers)
+            yield group
 
 
 def rates(layers: Layers) -> tuple[float, float]:

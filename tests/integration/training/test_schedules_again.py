@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from benchmarks.net import Relay
+from benchmarks.net.relay import Fault
+from cloud_trainer.sessions.session import Session
 from edge_agent import run_training
 from edge_agent.adaptation import measured_layers, polling
 from edge_agent.training.events import MigrationFailed, Placed
@@ -31,18 +33,23 @@ def hasty(monkeypatch):
 class Placements:
     """The placements that come into force at a member."""
 
-    def __init__(self):
+    def __init__(self, also=lambda _placement: None):
+        """also: called with each of them."""
         self.seen, self.failed = [], []
-        others = {Placed: lambda event: self.seen.append(event.placement), MigrationFailed: self.failed.append}
+
+        def place(event):
+            self.seen.append(event.placement)
+            also(event.placement)
+
+        others = {Placed: place, MigrationFailed: self.failed.append}
         self.listen = Listening(others=others)
 
 
 async def far(stack, server):
-    """Return the address of a server behind a link on which a message takes long."""
+    """Return a relay to a server, a link on which a message takes long."""
     host, _, port = server.address.rpartition(":")
     rate = {"uplink_bits_per_second": 1e8, "downlink_bits_per_second": 1e8}
-    relay = await stack.enter_async_context(Relay(host, int(port), one_way_delay_seconds=0.01, **rate))
-    return f"127.0.0.1:{relay.port}"
+    return await stack.enter_async_context(Relay(host, int(port), one_way_delay_seconds=0.01, **rate))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ async def test_a_member_makes_its_schedule_again_and_no_bit_changes(names, more)
     more = [SHARD, f"training.max_steps={STEPS}", "training.epochs=100", *more]
     async with AsyncExitStack() as stack:
         servers = {name: await stack.enter_async_context(running_trainer(*group_of(2))) for name in names}
-        behind = {name: await far(stack, server) for name, server in servers.items()}
+        behind = {name: (await far(stack, server)).address for name, server in servers.items()}
         direct = {name: server.address for name, server in servers.items()}
         configs = [
             edge_config(*member_flags(0, size=2, more=more), *trainers_at(**direct)),
@@ -74,5 +81,42 @@ async def test_a_member_makes_its_schedule_again_and_no_bit_changes(names, more)
     assert len(later[0].exchange.pull) < BLOCKS
     assert [placed.version for placed in changed.seen] == list(range(len(changed.seen)))
     assert not changed.failed
+    for state in states:
+        assert_same_bits(group_state(configs), state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["the answer of a trainer that has agreed", "the first link of another schedule"])
+async def test_a_change_whose_link_is_lost_comes_into_force_all_the_same(lost, monkeypatch):
+    more = [SHARD, f"training.max_steps={STEPS}", "training.epochs=100"]
+    dropped = []
+
+    def drop(placement):
+        if placement.version == 1 and not dropped:
+            dropped.append(placement)
+            relay.inject(Fault.DROP)
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_trainer(*group_of(2)))
+        relay = await far(stack, server)
+        if lost == "the answer of a trainer that has agreed":
+            commit = Session.commit
+
+            async def committed(session, judged, *of_commit):
+                await commit(session, judged, *of_commit)
+                drop(judged.placement)
+
+            monkeypatch.setattr(Session, "commit", committed)
+            changed = Placements()
+        else:
+            changed = Placements(drop)
+        configs = [
+            edge_config(*member_flags(0, size=2, more=more), f"trainer.address={server.address}"),
+            edge_config(*member_flags(1, size=2, more=[*more, AGAIN]), f"trainer.address={relay.address}"),
+        ]
+        runs = run_training(configs[0]), run_training(configs[1], changed.listen)
+        states = [result.module.state_dict() for result in await gathered(*runs)]
+    assert dropped
+    assert 1 in [placed.version for placed in changed.seen]
     for state in states:
         assert_same_bits(group_state(configs), state)
