@@ -75,6 +75,10 @@ def measuring(name: str, given: Sequence[str]) -> None:
         parser.add_argument(
             "--keep", type=Path, help="a file to which rows are added, and whose rows the tables have, too"
         )
+    if name == "shares":
+        parser.add_argument(
+            "--profiles", type=Path, help="a folder of profiles: what it has of a case is not measured again"
+        )
     arguments = parser.parse_args(given)
     if known := CASES_OF.get(name):
         check_cases(parser, arguments.cases, known)

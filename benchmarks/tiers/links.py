@@ -6,8 +6,9 @@ Blocks sleep. Needs root.
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from benchmarks.support.machine import machine
 from benchmarks.tiers.measured import bench
 from benchmarks.tiers.settings import BACKWARD, BATCH, BLOCK_SECONDS, NAMES, SETTINGS, profile_of
 from benchmarks.tiers.tables import Kind, tables
-from benchmarks.tiers.tried import Tried, in_turn, keep, kept_in, placements_of
+from benchmarks.tiers.tried import Tried, in_turn, kept_with, placements_of
 from shared.placement import Placement, Rows, Source, Tile
 from shared.planning import Profile
 
@@ -27,31 +28,29 @@ SLEEPING = Kind("sleep", {name: setting.what for name, setting in SETTINGS.items
 
 def links(arguments: argparse.Namespace) -> None:
     """Measure cases and print the tables of all that is kept."""
-    tried = {(one.setting, one.name): one for one in kept_in(arguments.keep)}
-    for name in arguments.cases or CASES:
-        found = (overlap if name == OVERLAP else partial(measure, name))(arguments.seconds, arguments.repeats)
-        tried |= {(one.setting, one.name): one for one in found}
-        keep(arguments.keep, [*tried.values()])
+    cases = (
+        (overlap if name == OVERLAP else partial(measure, name))(arguments.seconds, arguments.repeats)
+        for name in arguments.cases or CASES
+    )
+    tried = kept_with(arguments.keep, chain.from_iterable(cases))
     console = Console(width=130)
     console.print(machine())
-    for table in tables([*tried.values()], SLEEPING):
+    for table in tables(tried, SLEEPING):
         console.print(table)
 
 
-def measure(name: str, seconds: float, repeats: int) -> list[Tried]:
+def measure(name: str, seconds: float, repeats: int) -> Iterator[Tried]:
     """Measure what is tried in a setting; the placements take turns."""
     setting = SETTINGS[name]
     profile = setting.profile()
     return _sleeping(name, profile, placements_of(profile, setting.inputs_to), seconds, repeats)
 
 
-def overlap(seconds: float, repeats: int) -> list[Tried]:
+def overlap(seconds: float, repeats: int) -> Iterator[Tried]:
     """Measure two workers that share all blocks, whose exchange takes as long as computing, or both ways together do."""
-    found = []
     for what, ways in (("each way", 1.0), ("both ways", 2.0)):
         profile = halves_profile(ways)
-        found += _sleeping(OVERLAP, profile, {what: halves(len(profile))}, seconds, repeats)
-    return found
+        yield from _sleeping(OVERLAP, profile, {what: halves(len(profile))}, seconds, repeats)
 
 
 def halves_profile(ways: float, blocks: int = 12, mbit: float = 20.0) -> Profile:
@@ -82,6 +81,6 @@ def halves(blocks: int) -> Placement:
 
 def _sleeping(
     setting: str, profile: Profile, placements: Mapping[str, Placement], seconds: float, repeats: int
-) -> list[Tried]:
+) -> Iterator[Tried]:
     with tempfile.TemporaryDirectory(prefix="isthmus-") as folder, bench(Path(folder), profile) as running:
-        return in_turn(setting, running, placements, seconds, repeats)
+        yield from in_turn(setting, running, placements, seconds, repeats)

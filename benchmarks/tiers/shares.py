@@ -5,9 +5,9 @@ In each case the agent measures the profile of its machines first, plans by it, 
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from benchmarks.support.machine import machine
 from benchmarks.tiers.measured import Bench, line, permission
 from benchmarks.tiers.settings import NAMES, TRIPS
 from benchmarks.tiers.tables import Kind, tables
-from benchmarks.tiers.tried import Tried, in_turn, keep, kept_in, placements_of
+from benchmarks.tiers.tried import Tried, in_turn, kept_with, placements_of
 from shared.bounds import SAMPLES_AHEAD
 from shared.planning import load_profile
 
@@ -59,18 +59,18 @@ COMPUTING = Kind(
 
 def shares(arguments: argparse.Namespace) -> None:
     """Measure cases and print the tables of all that is kept."""
-    tried = {(one.setting, one.name): one for one in kept_in(arguments.keep)}
-    for name in arguments.cases or SETTINGS:
-        tried |= {(one.setting, one.name): one for one in measure(name, arguments.seconds, arguments.repeats)}
-        keep(arguments.keep, [*tried.values()])
+    cases = (
+        measure(name, arguments.seconds, arguments.repeats, arguments.profiles) for name in arguments.cases or SETTINGS
+    )
+    tried = kept_with(arguments.keep, chain.from_iterable(cases))
     console = Console(width=130)
     console.print(machine())
-    for table in tables([*tried.values()], COMPUTING):
+    for table in tables(tried, COMPUTING):
         console.print(table)
 
 
-def measure(name: str, seconds: float, repeats: int) -> list[Tried]:
-    """Measure the profile of a setting, and what is tried there."""
+def measure(name: str, seconds: float, repeats: int, profiles: Path | None = None) -> Iterator[Tried]:
+    """Measure the profile of a setting, and what is tried there. profiles: the folder of those that are measured already."""
     setting = SETTINGS[name]
     hops = list(pairwise(NAMES))
     rates = dict(zip(hops, ((1e6 * mbit,) * 2 for mbit in (setting.near_mbit, setting.far_mbit)), strict=True))
@@ -79,8 +79,9 @@ def measure(name: str, seconds: float, repeats: int) -> list[Tried]:
         tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
         line(Path(folder), NAMES, dict(zip(hops, TRIPS, strict=True)), rates, of_cores) as machines,
     ):
-        path = Path(folder, "tiers.json")
-        machines.profile(FLAGS, path, REPEATS)
+        path = (profiles or Path(folder)).absolute() / f"{name}.json"
+        if not path.exists():
+            machines.profile(FLAGS, path, REPEATS)
         profile = replace(load_profile(path), samples_ahead=SAMPLES_AHEAD)
         placements = placements_of(profile, setting.inputs_to)
-        return in_turn(name, Bench(profile, machines, FLAGS), placements, seconds, repeats)
+        yield from in_turn(name, Bench(profile, machines, FLAGS), placements, seconds, repeats)

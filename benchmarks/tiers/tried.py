@@ -1,7 +1,7 @@
 """Placements that are tried in a setting of devices and links, in turn, and what was measured of them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +45,24 @@ def placements_of(profile: Profile, inputs_to: Sequence[str]) -> dict[str, Place
 
 def in_turn(
     setting: str, running: Bench, placements: Mapping[str, Placement], seconds: float, repeats: int
-) -> list[Tried]:
-    """Measure placements in a setting; they take turns."""
+) -> Iterator[Tried]:
+    """Measure placements in a setting; they take turns. Yields each as soon as it has had its last."""
     taken: dict[str, list[float]] = {name: [] for name in placements}
-    for _ in range(repeats):
+    for turn in range(1, repeats + 1):
         for name, placement in placements.items():
             taken[name] += running.stretches(placement, seconds)
-    return [Tried(setting, name, running.measured(placement, taken[name])) for name, placement in placements.items()]
+            if turn == repeats:
+                yield Tried(setting, name, running.measured(placement, taken[name]))
+
+
+def kept_with(path: Path | None, measured: Iterable[Tried]) -> list[Tried]:
+    """Return the rows of a file with those that are measured now, which replace older ones. The file has each at once."""
+    rows = {(one.setting, one.name): one for one in kept_in(path)}
+    for one in measured:
+        rows[one.setting, one.name] = one
+        if path is not None:
+            path.write_text("".join(json.dumps(each.document()) + "\n" for each in rows.values()))
+    return list(rows.values())
 
 
 def kept_in(path: Path | None) -> list[Tried]:
@@ -60,9 +71,3 @@ def kept_in(path: Path | None) -> list[Tried]:
         return []
     documents = map(json.loads, path.read_text().splitlines())
     return [Tried(one["setting"], one["name"], Measured.of(one)) for one in documents]
-
-
-def keep(path: Path | None, tried: Sequence[Tried]) -> None:
-    """Write the rows to a file, where there is to be one."""
-    if path is not None:
-        path.write_text("".join(json.dumps(one.document()) + "\n" for one in tried))

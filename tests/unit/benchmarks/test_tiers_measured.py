@@ -19,7 +19,7 @@ from benchmarks.tiers.shares import COMPUTING, FLAGS
 from benchmarks.tiers.shares import SETTINGS as SHARED
 from benchmarks.tiers.sleeping import RandomVectors, flags_of, sleeping_blocks
 from benchmarks.tiers.tables import errors_table, gains_table, overlap_table
-from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, keep, kept_in, placements_of
+from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, in_turn, kept_in, kept_with, placements_of
 from edge_agent.config import EdgeConfig
 from shared.config import load_config
 from shared.errors import PlanError
@@ -128,12 +128,34 @@ def test_the_exchange_takes_as_long_as_computing(ways):
     assert exchange[1] * ways == pytest.approx(found.worker_seconds["edge"], rel=0.2)
 
 
-def test_measurements_are_kept_and_read_again(tmp_path):
-    one = Tried("stay", BEST, Measured(Spread(1.0, 0.9, 1.1), 1.05, None))
-    path = tmp_path / "kept.jsonl"
+def test_measurements_are_kept_as_they_are_made_and_replace_older_ones(tmp_path):
+    old, new = (Tried("stay", BEST, Measured(Spread(each, 0.9, 1.1), 1.05, None)) for each in (1.0, 1.02))
+    other, path = Tried("stay", FEWER, measured(2.0, 2.1)), tmp_path / "kept.jsonl"
     assert kept_in(path) == []
-    keep(path, [one])
-    assert kept_in(path) == [one]
+
+    def measuring():
+        yield old
+        assert kept_in(path) == [old], "it is there before the next one is measured"
+        yield other
+
+    assert kept_with(path, measuring()) == [old, other] == kept_in(path)
+    assert kept_with(path, [new]) == [new, other] == kept_in(path)
+    assert kept_with(None, [new]) == [new]
+
+
+def test_placements_take_turns_and_are_told_in_the_last():
+    class Running:
+        def stretches(self, placement, _seconds):
+            asked.append(placement)
+            return [float(len(asked))]
+
+        def measured(self, placement, stretches):
+            return placement, stretches
+
+    asked = []
+    found = [(one.name, *one.found) for one in in_turn("stay", Running(), {"a": 1, "b": 2}, 5.0, 2)]
+    assert asked == [1, 2, 1, 2]
+    assert found == [("a", 1, [1.0, 3.0]), ("b", 2, [2.0, 4.0])]
 
 
 def test_goals_that_are_missed_are_said_to_be():
