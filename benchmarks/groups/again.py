@@ -31,7 +31,7 @@ class Run:
 
     system: str
     seconds: Spread
-    """Of the last steps."""
+    """Seconds of the last steps."""
     longest: float
     steps: list[float]
 
