@@ -4,7 +4,8 @@ Agent and two trainers in network namespaces, the trainers 20 ms from the device
 The run is handed over there and back, by the call that `edge-agent handover` makes. A pause is the time between the two
 steps around it less that of a usual step. With K = 0 nothing is in flight then, so there is nothing to drain. The goal is
 1.10 times the bytes over the rate that plain TCP carries, 4 round trips, and 0.2 s. While the new trainer is prepared, from
-the call to the pause, steps are to keep 0.95 of their pace.
+the call to the pause, steps are to keep 0.95 of their pace. The same is measured where nothing happens, and where a process
+that has nothing to do with the run builds the model: all share the cores of one machine.
 """
 
 import statistics
@@ -24,6 +25,7 @@ from rich.table import Table
 
 from benchmarks.net import Measure, Mesh, Namespace, meshed_namespaces
 from benchmarks.support.arguments import benchmark_parser
+from benchmarks.support.bystander import Bystander
 from benchmarks.support.live import LiveRun, Moment
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
@@ -45,6 +47,8 @@ WIDTH = 1000
 PROCESS_FLAGS = ("compute.threads=1", "compute.device=cpu")
 WARM_STEPS = 60
 """Steps between two handovers: their pace is that of steps without any."""
+CONTROL_STEPS = 15
+"""Steps in which nothing happens, about as many as a preparation takes."""
 ALLOWED_FACTOR, ALLOWED_SECONDS, ALLOWED_TRIPS = 1.10, 0.2, 4
 KEPT_PACE = 0.95
 TCP_SECONDS = 2.0
@@ -66,6 +70,10 @@ class Row:
     pauses: Spread
     pace: Spread
     """Part of the pace that steps keep while the new trainer is prepared."""
+    undisturbed: Spread
+    """The same while nothing happens."""
+    beside: Spread
+    """The same while another process builds the model."""
 
     @property
     def is_kept(self) -> bool:
@@ -93,9 +101,20 @@ def moved_bytes(layers: int) -> int:
     return sum(2 * each.numel() * each.element_size() for each in weights)
 
 
-def handovers(run: LiveRun, control: str, count: int) -> tuple[list[float], list[float]]:
-    """Hand over there and back. Returns the pauses in seconds, and the part of the pace that steps kept before each."""
-    pauses, kept = [], []
+class Handovers(NamedTuple):
+    """The figures of some handovers, each in their order."""
+
+    pauses: list[float]
+    """Pauses in seconds."""
+    paces: list[float]
+    """Parts of the pace that steps kept before each, from the call on."""
+    undisturbed: list[float]
+    beside: list[float]
+
+
+def handovers(run: LiveRun, control: str, bystander: Bystander, count: int) -> Handovers:
+    """Hand over there and back."""
+    found = Handovers([], [], [], [])
     with grpc.insecure_channel(control) as channel:
         service: Any = EdgeControlServiceStub(channel)  # type: ignore[no-untyped-call]
         for number in range(count):
@@ -103,21 +122,47 @@ def handovers(run: LiveRun, control: str, count: int) -> tuple[list[float], list
             asked = time.monotonic()
             service.Handover(pb.HandoverRequest(trainer=TRAINERS[(number + 1) % 2]), timeout=120.0)
             pause, pace = measured(run.steps(WARM_STEPS // 2), asked)
-            pauses.append(pause)
-            kept.append(pace)
-            print(f"handover {number + 1}: pause {pause:.3f} s, pace before {pace:.2f}", file=sys.stderr, flush=True)
-    return pauses, kept
+            begun = run.steps(WARM_STEPS)[-1].seconds
+            undisturbed = kept_pace(run.steps(CONTROL_STEPS), begun, time.monotonic())
+            begun = run.steps(WARM_STEPS)[-1].seconds
+            bystander.build()
+            built = time.monotonic()
+            beside = kept_pace(run.steps(1), begun, built)
+            for figures, figure in zip(found, (pause, pace, undisturbed, beside), strict=True):
+                figures.append(figure)
+            print(
+                f"handover {number + 1}: pause {pause:.3f} s, pace before {pace:.2f}, of nothing {undisturbed:.2f}, beside "
+                f"{built - begun:.2f} s of building {beside:.2f}",
+                file=sys.stderr,
+                flush=True,
+            )
+    return found
 
 
 def measured(moments: Sequence[Moment], asked: float) -> tuple[float, float]:
     """Return the pause in seconds, and the part of the pace that steps kept from the call to it."""
-    ends = [moment.seconds for moment in moments]
-    before = [end for end in ends if end <= asked][-WARM_STEPS // 2 :]
-    usual = statistics.median(later - earlier for earlier, later in pairwise(before))
-    since = [before[-1], *(end for end in ends if end > asked)]
+    usual, since = _steps_since(moments, asked)
     longest = max(range(len(since) - 1), key=lambda place: since[place + 1] - since[place])
-    pace = longest * usual / (since[longest] - since[0]) if longest else 1.0
-    return since[longest + 1] - since[longest] - usual, min(1.0, pace)
+    return since[longest + 1] - since[longest] - usual, _pace(usual, since[: longest + 1])
+
+
+def kept_pace(moments: Sequence[Moment], begun: float, ended: float) -> float:
+    """Return the part of the pace that steps kept from one time to another."""
+    usual, since = _steps_since(moments, begun)
+    return _pace(usual, [end for end in since if end <= ended])
+
+
+def _steps_since(moments: Sequence[Moment], begun: float) -> tuple[float, list[float]]:
+    """Return the seconds of a usual step before a time, and the ends of the last one before it and of all since."""
+    ends = [moment.seconds for moment in moments]
+    before = [end for end in ends if end <= begun][-WARM_STEPS // 2 :]
+    usual = statistics.median(later - earlier for earlier, later in pairwise(before))
+    return usual, [before[-1], *(end for end in ends if end > begun)]
+
+
+def _pace(usual: float, ends: Sequence[float]) -> float:
+    """Return the part of the pace of usual steps that those between these ends have."""
+    return min(1.0, (len(ends) - 1) * usual / (ends[-1] - ends[0])) if len(ends) > 1 else 1.0
 
 
 def measure(mesh: Mesh, plain: Measure, megabytes: int, repeats: int, rate: float) -> Row:
@@ -140,19 +185,21 @@ def measure(mesh: Mesh, plain: Measure, megabytes: int, repeats: int, rate: floa
         named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
         control = f"unix:{Path(folder, 'agent.sock')}"
         flags = [*PROCESS_FLAGS, *model_flags(LAYERS[megabytes]), f"trainers=[{named}]", f"control.listen={control}"]
+        bystander = Bystander(flags)
+        stack.callback(bystander.stop)
         run = LiveRun([*flags, "checkpoints.location=none"], mesh.machines[AGENT].command([]))
         try:
-            pauses, kept = handovers(run, control, repeats)
+            found = handovers(run, control, bystander, repeats)
         finally:
             run.stop()
     size = moved_bytes(LAYERS[megabytes])
     goal = ALLOWED_FACTOR * 8 * size / carried + ALLOWED_TRIPS * ROUND_TRIP_SECONDS + ALLOWED_SECONDS
-    return Row(size / 1e6, carried, goal, Spread.of(pauses), Spread.of(kept))
+    return Row(size / 1e6, carried, goal, *map(Spread.of, found))
 
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows as a table for people."""
-    drawn = Table("MB", "TCP, Mbit/s", "pause, s", "goal, s", "pause", "pace before", "pace")
+    drawn = Table("MB", "TCP, Mbit/s", "pause, s", "goal, s", "pause", "pace before", "pace", "of nothing", "beside")
     for row in rows:
         drawn.add_row(
             f"{row.megabytes:.0f}",
@@ -162,6 +209,8 @@ def table(rows: Sequence[Row]) -> Table:
             "kept" if row.is_kept else "MISSED",
             row.pace.show(1, 2),
             "kept" if row.pace.median >= KEPT_PACE else "MISSED",
+            row.undisturbed.show(1, 2),
+            row.beside.show(1, 2),
         )
     return drawn
 
@@ -182,7 +231,7 @@ def main() -> None:
                     print(rows[-1], file=sys.stderr, flush=True)
     except IsthmusError as failure:
         sys.exit(str(failure))
-    console = Console(width=150)
+    console = Console(width=180)
     console.print(f"{machine()}; median (quartiles) of {arguments.repeats}")
     console.print(table(rows))
     write_json(arguments.json, "move", rows=rows)

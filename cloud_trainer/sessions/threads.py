@@ -22,13 +22,13 @@ _SWITCH_SECONDS = 0.000002
 """Longest time for which a thread may hold Python's interpreter while another waits for it. A step waits whenever one
 thread hands over to another, some twenty times. With the default of 5 ms, building a model or judging a placement would
 make a step of 1 ms take a hundred times as long."""
-_BUILDING_NICENESS = 10
+BUILDING_NICENESS = 10
 """Priority of the building thread, as of nice(1): while cores are short, steps of other sessions come first."""
 
 
 def _prepare_building() -> None:
     prepare_compute_thread()
-    yield_to_others(_BUILDING_NICENESS)
+    yield_to_others(BUILDING_NICENESS)
 
 
 class TrainerThreads:
