@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations, pairwise
 
-from benchmarks.net.namespaces import Namespace, join, join_by_relay, made_namespaces
+from benchmarks.net.namespaces import Cable, Namespace, join, join_by_relay, made_namespaces
 from benchmarks.net.shaping import LinkEnd
 
 _NETWORK = "10.78.0.0/24"
@@ -13,9 +13,15 @@ _NETWORK = "10.78.0.0/24"
 class Mesh:
     """The machines by name, and the ends of the links between them by (sender, receiver)."""
 
-    def __init__(self, machines: Mapping[str, Namespace], links: Sequence[tuple[str, str]]) -> None:
-        """links: the pairs of machines that are joined."""
+    def __init__(
+        self,
+        machines: Mapping[str, Namespace],
+        links: Sequence[tuple[str, str]],
+        cables: Mapping[tuple[str, str], Cable] | None = None,
+    ) -> None:
+        """links: the pairs of machines that are joined. cables: those of the links that delay what they carry."""
         self.machines = machines
+        self._cables = cables or {}
         self.ends = {
             (sender, receiver): LinkEnd(machines[sender].name, _device(receiver))
             for one, other in links
@@ -27,6 +33,10 @@ class Mesh:
         for hop, end in self.ends.items():
             if between is None or set(hop) == set(between):
                 end.shape(bits_per_second)
+
+    def delay(self, seconds: float, between: tuple[str, str]) -> None:
+        """Set the round trip of a link that was made with one, named in the same order; may be called again at any time."""
+        self._cables[between].delay(seconds)
 
     def unshape(self) -> None:
         """Lift all limits."""
@@ -49,11 +59,12 @@ def meshed_namespaces(
     all its links. Raises LinkError as `linked_namespaces`.
     """
     addresses, links = _addresses(names), list(pairwise(names) if in_a_line else combinations(names, 2))
+    cables = dict[tuple[str, str], Cable]()
     with made_namespaces(name_prefix, addresses, Namespace) as (machines, stack):
         for number, (one, other) in enumerate(links):
             if seconds := (delays or {}).get((one, other)):
                 cable = f"cable{number}"
-                join_by_relay(machines[one], machines[other], cable, seconds, stack)
+                cables[one, other] = join_by_relay(machines[one], machines[other], cable, seconds, stack)
                 machines[one].rename_device(cable, _device(other))
                 machines[other].rename_device(cable, _device(one))
             else:
@@ -69,7 +80,7 @@ def meshed_namespaces(
                     if abs(step) > 1:
                         next_one = names[names.index(name) + (1 if step > 0 else -1)]
                         machine.route(f"{addresses[other]}/32", addresses[next_one], _device(next_one))
-        yield Mesh(machines, links)
+        yield Mesh(machines, links, cables)
 
 
 @contextmanager

@@ -205,7 +205,21 @@ def join(one: Namespace, device: str, other: Namespace, other_device: str) -> No
     run_tool("ip", "link", "add", "name", device, "netns", one.name, *veth)
 
 
-def join_by_relay(one: Namespace, other: Namespace, device: str, delay_seconds: float, stack: ExitStack) -> None:
+class Cable:
+    """A cable of a length that may change."""
+
+    def __init__(self, relay: "subprocess.Popen[str]") -> None:
+        """relay: the process of `tun_relay`."""
+        self._relay = relay
+
+    def delay(self, seconds: float) -> None:
+        """Have what is sent from now on take so long there and back."""
+        assert self._relay.stdin is not None
+        self._relay.stdin.write(f"{seconds / 2}\n")
+        self._relay.stdin.flush()
+
+
+def join_by_relay(one: Namespace, other: Namespace, device: str, delay_seconds: float, stack: ExitStack) -> Cable:
     """Lay a long cable between two namespaces, with devices of this name at both ends. delay_seconds: there and back.
 
     It is there until the stack is unwound. Raises LinkError.
@@ -217,6 +231,7 @@ def join_by_relay(one: Namespace, other: Namespace, device: str, delay_seconds: 
     assert relay.stderr is not None
     if not relay.stdout.readline():
         raise LinkError(f"the delaying relay did not start: {relay.stderr.read().strip()}")
+    return Cable(relay)
 
 
 def _existing() -> list[str]:

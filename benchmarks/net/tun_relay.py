@@ -1,7 +1,8 @@
 """A cable of a given length: two TUN devices, and a process that carries packets between them with a delay.
 
 Stands in for `tc netem`, which many kernels lack. Run as `tun_relay.py EDGE_NAMESPACE CLOUD_NAMESPACE DEVICE SECONDS`;
-prints a line once both devices exist and ends when its standard input does, so it cannot outlive its parent.
+prints a line once both devices exist. A line of its standard input is the delay from then on. It ends when its standard input
+does, so it cannot outlive its parent.
 Imports nothing of ours: it starts in a fraction of a second.
 """
 
@@ -41,7 +42,7 @@ def open_tun(namespace: str, device: str) -> int:
 
 
 def carry(edge: int, cloud: int, delay_seconds: float) -> None:
-    """Until standard input ends: what is read from one end is written to the other `delay_seconds` later."""
+    """Until standard input ends: what is read from one end is written to the other `delay_seconds` later, in order."""
     lines: dict[int, tuple[int, deque[tuple[float, bytes]]]] = {edge: (cloud, deque()), cloud: (edge, deque())}
     sources = [edge, cloud, 0]
     while True:
@@ -55,7 +56,10 @@ def carry(edge: int, cloud: int, delay_seconds: float) -> None:
         wait = min((line[0][0] - now for _, line in lines.values() if line), default=None)
         for source in select.select(sources, [], [], wait)[0]:  # not epoll, which knows no less than a millisecond
             if source == 0:
-                return
+                if not (told := os.read(0, _LARGEST_READ)):
+                    return
+                delay_seconds = float(told.split()[-1])
+                continue
             line = lines[source][1]
             due = time.monotonic() + delay_seconds
             try:

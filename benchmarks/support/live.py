@@ -52,13 +52,15 @@ class Moment(NamedTuple):
 class LiveRun:
     """A running agent, from outside. Nothing happens to it by itself: end it with `stop`."""
 
-    def __init__(self, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
-        """flags: section.key=value. wrapper: a command to run it under."""
+    def __init__(
+        self, flags: Sequence[str], wrapper: Sequence[str] = (), module: str = "benchmarks.support.live"
+    ) -> None:
+        """flags: section.key=value. wrapper: a command to run it under. module: the agent, which ends with the `main` here."""
         self.moments: list[Moment] = []
         """Moments of each step so far."""
         self._news = threading.Condition()
         self._process = subprocess.Popen(
-            [*wrapper, sys.executable, "-m", "benchmarks.support.live", *flags], stdout=subprocess.PIPE, text=True
+            [*wrapper, sys.executable, "-m", module, *flags], stdout=subprocess.PIPE, text=True
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

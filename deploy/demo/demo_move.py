@@ -112,8 +112,9 @@ class _Demo:
                     demo.running_trainer(file, *TRAINER_FLAGS, environment=environment)
                 )
                 host, _, port = address.rpartition(":")
-                ways = {"uplink_bits_per_second": BITS_PER_SECOND, "downlink_bits_per_second": BITS_PER_SECOND}
-                relay = self._relays[site.name] = await stack.enter_async_context(Relay(host, int(port), **ways))
+                rate = BITS_PER_SECOND
+                link = Relay(host, int(port), uplink_bits_per_second=rate, downlink_bits_per_second=rate)
+                relay = self._relays[site.name] = await stack.enter_async_context(link)
                 print(f"{site.name}: process {process.pid} at {relay.address}", flush=True)
             self._go_to(0.0)
             profile = self._scratch / "profile.json"
@@ -141,7 +142,7 @@ class _Demo:
         first = self._relays[self._sites[0].name]
         flags = [f"--set={flag}" for flag in COMMON]
         process = await asyncio.create_subprocess_exec(
-            *(demo.SCRIPTS / "edge-agent", "profile", *flags),
+            *(str(demo.SCRIPTS / "edge-agent"), "profile", *flags),
             *(f"--trainer={first.address}", f"--out={profile}", "--repeats=2"),
             env=self._environment(AGENT),
         )
@@ -153,18 +154,9 @@ class _Demo:
                 process.terminate()
                 await process.wait()
 
-    def _trips(self, second: float) -> Mapping[str, float]:
-        """Return the round trips to all sites."""
-        places = np.array([(site.latitude, site.longitude) for site in self._sites]).T
-        metres = metres_between(*self._path.at(np.array([second])), *places)[0]
-        return {
-            site.name: NEAR_SECONDS + (FAR_SECONDS - NEAR_SECONDS) * float(each) / site.radius_metres
-            for site, each in zip(self._sites, metres, strict=True)
-        }
-
     def _go_to(self, second: float) -> Mapping[str, float]:
         """Have all links as they are there. Returns the round trips."""
-        trips = self._trips(second)
+        trips = round_trips(self._sites, self._path, second)
         for name, relay in self._relays.items():
             for lane in (relay.uplink, relay.downlink):
                 lane.one_way_delay_seconds = trips[name] / 2
@@ -196,6 +188,16 @@ class _Demo:
             f"{foreseen['sticky']:.0f} where a trainer is kept until it is out of reach"
         )
         return "\n".join(lines)
+
+
+def round_trips(sites: Sequence[Site], path: WorldPath, second: float) -> Mapping[str, float]:
+    """Return the round trips to all sites from where the path is at a second."""
+    places = np.array([(site.latitude, site.longitude) for site in sites]).T
+    metres = metres_between(*path.at(np.array([second])), *places)[0]
+    return {
+        site.name: NEAR_SECONDS + (FAR_SECONDS - NEAR_SECONDS) * float(each) / site.radius_metres
+        for site, each in zip(sites, metres, strict=True)
+    }
 
 
 def simulated(profile: Path, sites: Sequence[Site], path: WorldPath) -> Mapping[str, float]:

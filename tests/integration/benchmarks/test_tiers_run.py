@@ -34,6 +34,15 @@ def test_machines_in_a_line_reach_each_other_through_those_between():
         assert passing.sent_bytes() > before
 
 
+def test_the_round_trip_of_a_cable_may_change():
+    with meshed_namespaces("test", ["a", "b"], {("a", "b"): 0.02}) as mesh:
+        measure = Measure(SimpleNamespace(edge=mesh.machines["a"], cloud=mesh.machines["b"]))
+        mesh.delay(0.3, ("a", "b"))
+        assert measure.round_trip() >= 0.3
+        mesh.delay(0.01, ("a", "b"))
+        assert 0.01 <= measure.round_trip() < 0.3
+
+
 def test_a_placement_is_measured_beside_what_is_predicted(tmp_path):
     """The far trainer gets samples of its own, so the device reaches it through the near one."""
     placement = Placement(
