@@ -18,6 +18,7 @@ from tests.support import forked
 from tests.support.running import ROOT
 
 FAULTS_PER_RUN = 12
+GROUPS = "groups"
 GROUPS_EVERY, GROUPS_AT = 5, 1
 """A run is that of a group if its number leaves this remainder by that divisor."""
 STALENESS = (0, 0, 5)
@@ -25,7 +26,7 @@ STALENESS = (0, 0, 5)
 
 
 async def chaos(faults: int, seed: int, folder: Path, only: str | None = None) -> list[Outcome]:
-    """Disturb runs, until so many faults have happened. only: see `disturbed_run`."""
+    """Disturb runs, until so many faults have happened. only: runs of this kind, GROUPS or see `disturbed_run`."""
     expected, expected_of_groups = expected_states(folder), expected_groups()
     outcomes: list[Outcome] = []
     while sum(outcome.faults.total() for outcome in outcomes) < faults:
@@ -33,7 +34,7 @@ async def chaos(faults: int, seed: int, folder: Path, only: str | None = None) -
         staleness = STALENESS[len(outcomes) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
-        if not only and number % GROUPS_EVERY == GROUPS_AT:
+        if only == GROUPS or (not only and number % GROUPS_EVERY == GROUPS_AT):
             outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
         else:
             outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, only)
@@ -59,6 +60,7 @@ def table(outcomes: list[Outcome]) -> str:
         "runs of three tiers": sum(outcome.shared is three_tiers for outcome in outcomes),
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
         "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
+        "runs with a newcomer": sum(outcome.joined for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "runs of lost ways": sum(outcome.ways for outcome in outcomes),
         "ways through others": sum(outcome.detours for outcome in outcomes),
@@ -77,7 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--faults", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("only", nargs="?", choices=ONLY, help="runs of this kind alone")
+    parser.add_argument("only", nargs="?", choices=[*ONLY, GROUPS], help="runs of this kind alone")
     arguments = parser.parse_args()
     forked.prepare(ROOT)
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))

@@ -28,6 +28,8 @@ class Fault(enum.Enum):
     """A trainer that owns no changing block is killed: nobody goes back."""
     KILL_IN_MIGRATION = "kill -9 in a migration"
     KILL_IN_CHECKPOINT = "kill -9 in a checkpoint"
+    KILL_IN_JOINING = "kill -9 while one joins"
+    """A newcomer of a group is killed, or one of its trainers, between its first call and its first step."""
     DEATH = "dead until it is replaced"
     """A trainer of a run among candidates is killed, and begins again only once others go on without it."""
     LOST_WAY = "lost way to a trainer"
@@ -141,6 +143,24 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         _FSYNC,
         _RENAME,
     ),
+    ("newcomer", Fault.KILL_AGENT): (
+        "shared.execution.blocks:PlacedBlocks.forward",
+        "shared.execution.blocks:PlacedBlocks.backward",
+        "shared.transport.stream.duplex:Duplex.write",
+    ),
+    ("newcomer", Fault.KILL_IN_JOINING): (
+        "shared.client.trainer:TrainerClient.open_session",
+        "edge_agent.sessions.trainer_worker:TrainerWorker.begin_in_group",
+        "edge_agent.sessions.trainer_worker:TrainerWorker.join_group",
+        "edge_agent.sessions.open_session:OpenSession.collect",
+        "shared.client.trainer:TrainerClient.link",
+    ),
+    ("admitting", Fault.KILL_IN_JOINING): (
+        "cloud_trainer.groups.trained_group:TrainedGroup.join",
+        "cloud_trainer.groups.trained_group:TrainedGroup.reach",
+        "cloud_trainer.groups.newcomers:Newcomers.join",
+        "cloud_trainer.groups.merging:Merging.join",
+    ),
     ("group", Fault.DISK_FULL): (_FSYNC,),
     ("group", Fault.FAILED_FSYNC): (_FSYNC,),
     ("group", Fault.CLOCK_JUMP): ("cloud_trainer.groups.merging:Merging.merge",),
@@ -176,6 +196,7 @@ BETWEEN_TRAINERS = {
 MOST_CALLS: dict[Fault | str, int] = {
     Fault.KILL_IN_MIGRATION: 2,
     Fault.KILL_IN_CHECKPOINT: 6,
+    Fault.KILL_IN_JOINING: 1,
     Fault.DISK_FULL: 6,
     Fault.FAILED_FSYNC: 6,
     **dict.fromkeys(POINTS["detour", Fault.KILL_AGENT], 2),

@@ -74,6 +74,8 @@ class Outcome:
     """Number of times that a trainer was reached through another one."""
     members: int = 1
     """Number of agents, more than one in a group."""
+    joined: bool = False
+    """True if one more agent has joined the group while it trained."""
     faults: Counter[Fault] = field(default_factory=Counter)
     points: Counter[str] = field(default_factory=Counter)
     """Faults of processes, by where they happened."""
