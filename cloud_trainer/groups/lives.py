@@ -50,8 +50,10 @@ class Life(NamedTuple):
         )
 
     @classmethod
-    def read(cls, said: pb.GroupLife) -> Self:
-        """Read what a member carries. Raises ProtocolError for a life that cannot be."""
+    def read(cls, said: pb.GroupLife, most: int) -> Self:
+        """Read what a member carries. most: ranks that there can be. Raises ProtocolError for a life that cannot be."""
+        if (count := len(said.ranks) + len(said.joiners)) > most:
+            raise ProtocolError(f"a group is said to have {count} members; {most} is the most")
         if (
             not said.number
             or not is_term(said.number)

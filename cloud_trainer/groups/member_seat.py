@@ -21,6 +21,8 @@ class MemberSeat:
         """The session, once it is built."""
         self.is_taken = False
         """True once the session has begun in the group."""
+        self.may_join = False
+        """True once the group has said that the member has to join, until it begins."""
 
     def give(self, one: Outgoing) -> None:
         """Give as `Seat` says."""

@@ -14,7 +14,7 @@ from cloud_trainer.groups.group_training import BuildHeld, GroupTraining
 from cloud_trainer.groups.lives import Life, read_positions
 from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merge_loop import MergeLoop
-from cloud_trainer.groups.merging import GroupFigures
+from cloud_trainer.groups.merging import GroupFigures, Merging
 from cloud_trainer.groups.owners import decides, of_all_others
 from cloud_trainer.groups.seats import EndSession, Seats
 from cloud_trainer.sessions.seat import Begun
@@ -143,17 +143,13 @@ class TrainedGroup:
                 raise ProtocolError(
                     "a member first asks the trainer of the first block that training changes, and tells the others its answer"
                 )
-            seat.is_taken = False
-            if wanted.HasField("life"):
-                merging = await training.following(Life.read(wanted.life), seat)
-            else:
-                others = of_all_others(session, read_positions(wanted.others))
-                merging = await training.deciding(others, seat, session)
-                step = min([merging.step, *(other.step_in(merging.life) for other in others)])
+            merging, step = await self._found(seat, session, wanted, step)
             if (first_step := await training.newcomers.promise(merging, seat.rank, step)) is not None:
+                seat.is_taken, seat.may_join = False, True
                 self._loop.look_again()
                 return Begun(merging.life.message, first_step, joins=True)
             training.check_step(merging, step)
+            seat.is_taken = seat.may_join = False
             beginning = await merging.take_seat(seat.rank, step)
             await session.worker.begin_in_group(*beginning)
             if self._seats.session_of(seat) is None:
@@ -170,6 +166,24 @@ class TrainedGroup:
                     told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
                     _log.info("what its codec had left of its gradients is lost", **told)
             return Begun(merging.life.message, beginning.step)
+
+    async def _found(
+        self, seat: MemberSeat, session: Session, wanted: pb.GroupBeginning, step: int
+    ) -> tuple[Merging, int]:
+        """Return the group in the life in which a member is to begin, and the step of all trainers. Raises IsthmusError.
+
+        A member that has begun stays in the group where it cannot begin as it says.
+        """
+        training, before = self._training, self._training.merging
+        has_begun, seat.is_taken = seat.is_taken, False
+        try:
+            if wanted.HasField("life"):
+                return await training.following(Life.read(wanted.life, len(self.config.ranks)), seat), step
+            others = of_all_others(session, read_positions(wanted.others))
+            merging = await training.deciding(others, seat, session)
+        finally:
+            seat.is_taken = has_begun and training.merging is before
+        return merging, min([merging.step, *(other.step_in(merging.life) for other in others)])
 
     async def leave(self, seat: MemberSeat, last_step: int) -> None:
         """Have the member of a seat take part in no step after its last one, wherever the group goes back to.
@@ -199,14 +213,21 @@ class TrainedGroup:
                 _log.warning("nobody goes on with a group", group=self.config.name, step=last_step + 1)
 
     async def join(self, seat: MemberSeat, life: int, first_step: int) -> None:
-        """Have the member of a seat take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does."""
+        """Have the member of a seat take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does.
+
+        Raises StatusError for one that was not told to join.
+        """
         async with self._alone:
             self._seats.seated(seat)
             training = self._training
+            if not seat.may_join:
+                raise StatusError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"rank {seat.rank} of group {self.config.name!r} was not told to join; RestoreWorker says whether it is",
+                )
             if (merging := training.merging) is None or self.life != life:
                 raise training.elsewhere(f"life {life} has ended")
             merged = await training.newcomers.join(merging, seat.rank, first_step)
-            seat.is_taken = False
             await self._record.try_keep(merging)
             _log.info("a member joins", group=self.config.name, rank=seat.rank, first_step=first_step)
             await self._loop.hand_out(merging, merged)

@@ -223,6 +223,13 @@ class Group:
         Returns what the others waited for. Raises ProtocolError where it has given anything of the step.
         """
         seat, stop = self._seats[rank], max(step, self.step)
+        if seat.stop is not None and stop >= seat.stop:
+            if step > seat.stop:
+                raise ProtocolError(
+                    f"rank {rank} is to leave the group before step {step}, and has said before step {seat.stop}; it can only "
+                    "leave earlier"
+                )
+            return []
         given = [*self._parts.items(), *self._counted.items()]
         if any(at >= stop and rank in ranks for (at, _), ranks in given):
             raise ProtocolError(f"rank {rank} is to leave the group before step {step}, which has begun")

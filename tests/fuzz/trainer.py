@@ -44,6 +44,8 @@ ENDS = REFUSALS | {Code.OK}
 ENDS_OF_LIBRARIES = ENDS | {Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNKNOWN}
 """The same for health and reflection, which are gRPC's own: it says so of a message that it cannot read."""
 _LIMITS = [
+    "server.accept_inputs=true",
+    'groups=[{name="line", size=1, most=2}]',
     f'peers.allowed=["{RELAYED[0]}"]',
     f"server.max_sessions={MAX_SESSIONS}",
     f"server.max_session_bytes={MAX_SESSION_BYTES}",
@@ -74,6 +76,8 @@ class State(Enum):
     CHECKPOINTING = auto()
     OF_SEVERAL = auto()
     """Another trainer dials this one, with a ticket."""
+    IN_GROUP = auto()
+    """It is that of a group's member, which has begun."""
 
 
 NEAR = "near"
@@ -89,7 +93,22 @@ _PLACED: dict[State, dict[str, Any]] = {
             codecs=[],
         )
     },
+    State.IN_GROUP: {
+        "placement": placed(
+            cut=BLOCKS,
+            owners={str(block): TRAINER for block in range(BLOCKS)},
+            codecs=[
+                {"from": AGENT, "to": TRAINER, "cargo": "weight_gradient", "codec": "raw"},
+                {"from": TRAINER, "to": AGENT, "cargo": "weights", "codec": "raw"},
+            ],
+        ),
+        "group": pb.GroupSeat(name="line", steps=20, frozen_digests=[0] * BLOCKS),
+    },
 }
+
+
+_MAY_BE = {State.OF_SEVERAL: {Code.UNAUTHENTICATED}, State.IN_GROUP: {Code.UNAVAILABLE}}
+"""Further statuses with which a call may end in a state."""
 
 
 @dataclass
@@ -209,8 +228,9 @@ class _Fuzzing:
         number = self._calls // CALLS_PER_SESSION
         state = state or list(State)[number % len(State)]
         self._report.states[state] += 1
-        self._may_be = {Code.UNAUTHENTICATED} if state is State.OF_SEVERAL else set()
-        self._session = await self._peer.open(loss=LOSSES[number % len(LOSSES)], **_PLACED.get(state, {}))
+        self._may_be = _MAY_BE.get(state, set())
+        loss = LOSSES[0 if state is State.IN_GROUP else number % len(LOSSES)]  # all members of a group have the same
+        self._session = await self._peer.open(loss=loss, **_PLACED.get(state, {}))
         if state is not State.OPENED:
             tickets = (await self._peer.join(self._session)).tickets
             self._ticket = next((one.ticket for one in tickets), None)
@@ -232,6 +252,13 @@ class _Fuzzing:
                     session_id=session, fence=fence, placement=placed(version=1, cut=BLOCKS)
                 )
                 assert (await self._peer.unary("CommitPlacement", commit.SerializeToString())).code is Code.OK
+            case State.IN_GROUP:
+                beginning = pb.Beginning(group=pb.GroupBeginning(others=[]))
+                begin = pb.RestoreWorkerRequest(
+                    session_id=session, fence=fence, placement=_PLACED[state]["placement"], beginning=beginning
+                )
+                end = await self._peer.unary("RestoreWorker", begin.SerializeToString())
+                assert end.code is Code.OK, end
             case State.CHECKPOINTING:
                 taking = pb.CheckpointWorkerRequest(session_id=session, fence=fence, name=pb.CheckpointName())
                 self._beside = asyncio.create_task(self._peer.unary("CheckpointWorker", taking.SerializeToString()))

@@ -29,6 +29,8 @@ class LyingTrainer(grpc.GenericRpcHandler):
         self._real = real
         self.of_requests: Lie = honest
         self.of_answers: Lie = honest
+        self.refusals: list[tuple[str, grpc.StatusCode, str]] = []
+        """Calls that the real trainer has ended with an error: the method, the status, and the sentence."""
 
     def service(self, details: Any) -> Any:
         """See gRPC: any method as if it were a stream both ways."""
@@ -49,6 +51,7 @@ class LyingTrainer(grpc.GenericRpcHandler):
             except grpc.aio.AioRpcError:
                 failure = await ending.failure()
                 assert failure is not None
+                self.refusals.append((name, failure.code(), failure.details() or ""))
                 metadata = tuple(failure.trailing_metadata() or ())
                 await context.abort(failure.code(), failure.details() or "", metadata)
             finally:

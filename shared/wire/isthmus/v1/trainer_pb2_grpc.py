@@ -257,7 +257,8 @@ class TrainerServiceServicer:
     def LeaveGroup(self, request, context):
         """Has a member of a group take part in no step after one that it is still to do, wherever the group goes back to afterwards. It
         asks every trainer before it gives anything of that step. To begin by RestoreWorker before the step is done takes it back.
-        INVALID_ARGUMENT: the session is in no group, or the step that would be the first without it has begun with it.
+        INVALID_ARGUMENT: the session is in no group, the step that would be the first without it has begun with it, or it has said an
+        earlier one before.
         FAILED_PRECONDITION: the session has not begun in the group. ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -269,8 +270,8 @@ class TrainerServiceServicer:
         here. The member asks every trainer, after RestoreWorker has said that it joins, with the largest of the steps that they have
         said; then it begins by RestoreWorker.
         INVALID_ARGUMENT: the session is in no group, or the step is not near the one that the group is at. UNAVAILABLE: the group is
-        in another life, the step has begun without the member, or is still to come; RestoreWorker says where it goes on. ABORTED:
-        another agent has joined since.
+        in another life, the step has begun without the member, or is still to come; RestoreWorker says where it goes on.
+        FAILED_PRECONDITION: RestoreWorker has not said that the member joins. ABORTED: another agent has joined since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

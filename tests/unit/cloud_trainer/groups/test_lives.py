@@ -8,6 +8,7 @@ from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
+MOST = 8
 ORIGIN = CheckpointName(1, 10)
 LIFE = Life(2, ORIGIN, 0, 5, {0: 0, 2: 9})
 
@@ -46,7 +47,7 @@ def test_messages_bring_the_same():
     position = Position(2, 12, (CheckpointName(2, 10), ORIGIN))
     assert read_positions([position.message]) == [position]
     for life in (LIFE, Life(1, None, 3, 100, {})):
-        assert Life.read(life.message) == life
+        assert Life.read(life.message, MOST) == life
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,8 @@ def test_positions_that_cannot_be_are_refused(said):
         pb.GroupLife(number=0, checkpoint_steps=1),
         pb.GroupLife(number=2**64 - 1, checkpoint_steps=1),
         pb.GroupLife(number=1),
+        pb.GroupLife(number=1, checkpoint_steps=1, ranks=range(MOST + 1)),
+        pb.GroupLife(number=1, checkpoint_steps=1, ranks=range(MOST), joiners=[pb.GroupJoiner(rank=1, first_step=2)]),
         pb.GroupLife(number=1, checkpoint_steps=2**64 - 1),
         pb.GroupLife(number=1, checkpoint_steps=1, origin=pb.CheckpointName(step=2**64 - 1)),
         pb.GroupLife(number=1, checkpoint_steps=1, joiners=[pb.GroupJoiner(rank=1, first_step=2**64 - 1)]),
@@ -77,7 +80,7 @@ def test_positions_that_cannot_be_are_refused(said):
 )
 def test_lives_that_cannot_be_are_refused(said):
     with pytest.raises(ProtocolError):
-        Life.read(said)
+        Life.read(said, MOST)
 
 
 def test_there_is_a_last_life():

@@ -371,6 +371,21 @@ def test_no_member_leaves_before_a_step_of_which_a_block_has_its_gradient():
     assert group.staying == {0: 0, 1: 0}
 
 
+def test_a_member_that_leaves_can_say_so_again_and_leave_earlier_and_never_later():
+    group, chain = alone()
+    for step in (3, 3, 2):
+        group.leave(1, step)
+    with pytest.raises(ProtocolError, match="before step 3, and has said before step 2; it can only leave earlier"):
+        group.leave(1, 3)
+    for step in range(4):
+        for block in (3, 2, 1, 0):
+            for rank in (0, 1)[: 1 + (step < 2)]:
+                group.merge(rank, step, block, part_of(chain, block, 1.0), 2)
+    assert group.step == 4
+    assert group.leave(1, 2) == [], "it has left, and is not in the steps after that"
+    assert group.missing() == [0]
+
+
 def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_group_is():
     group, chain = alone(leaves_out=True)
     for step in range(3):
