@@ -1,10 +1,12 @@
-"""All combinations of several parameters of a test, of which `make test` runs few and `make test-slow` all."""
+"""Combinations of several parameters of a test, and seeds: `make test` runs few of them and `make test-slow` all."""
 
 from collections.abc import Collection
 from itertools import product
 from typing import Any
 
 import pytest
+
+QUICK_SEEDS = 3
 
 
 def crossed(*axes: Collection[Any]) -> list[Any]:
@@ -15,3 +17,8 @@ def crossed(*axes: Collection[Any]) -> list[Any]:
         return sum(value != usual for value, usual in zip(values, first, strict=True)) > 1
 
     return [pytest.param(*values, marks=pytest.mark.slow if is_slow(values) else []) for values in product(*axes)]
+
+
+def seeds(count: int) -> list[Any]:
+    """Return the seeds 0 to count - 1. All but the first three are slow."""
+    return [pytest.param(seed, marks=pytest.mark.slow if seed >= QUICK_SEEDS else []) for seed in range(count)]

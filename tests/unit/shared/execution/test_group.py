@@ -21,7 +21,7 @@ from shared.model.random_state import random_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import states_in, to_bytes
 from shared.training.losses import LossHead
-from tests.support.crossed import crossed
+from tests.support.crossed import crossed, seeds
 from tests.support.group_members import (
     SAMPLES,
     STEPS,
@@ -184,7 +184,7 @@ def part_of(chain, block, value):
     return {f"gradient/{name}": torch.full_like(parameter, value) for name, parameter in names.items()}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.parametrize("clip", ["block", "model"])
 def test_no_order_of_arrival_changes_a_bit(seed, clip):
     """Each rank gives its blocks in order, from the last to the first; the dice say whose comes next, and who gives again."""
@@ -286,7 +286,7 @@ def train_in_any_order(dice, groups, members, batches_by_rank, steps):
             members.leave_out(trainer, dice.choice(blocks))
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 @pytest.mark.parametrize(("trainers", "clip"), [(("near",), "block"), (("near",), "model"), (("near", "far"), "block")])
 def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(seed, trainers, clip):
     """The dice say who goes on, and which block goes on without the others."""
@@ -399,9 +399,10 @@ def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_grou
     assert group.missing() == [0], "it is late with what it still owes, and nobody waits for it"
 
 
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far"), ("a", "b", "c")])
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("clip", ["block", "model"])
+@pytest.mark.parametrize(
+    ("trainers", "seed", "clip"),
+    crossed([("near",), ("near", "far"), ("a", "b", "c")], range(5), ["block", "model"]),
+)
 def test_members_that_leave_are_in_no_update_after_their_last_step(seed, trainers, clip):
     """The dice say when each leaves, and who goes on."""
     dice, size = random.Random(seed), 3
@@ -502,8 +503,10 @@ def test_a_member_is_ahead_by_its_staleness_and_no_more():
         group.leave(0, 1)
 
 
-@pytest.mark.parametrize("codec", ["uniform8", "uniform2", "fp16", "mbq3", "uniform4-channel"])
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+@pytest.mark.parametrize(
+    ("codec", "trainers"),
+    crossed(["uniform8", "uniform2", "fp16", "mbq3", "uniform4-channel"], [("near",), ("near", "far")]),
+)
 def test_what_a_codec_takes_from_a_gradient_goes_with_the_next_one(codec, trainers):
     module, told, placed = built("dropping"), recipe("adam"), copies(4, trainers=trainers, up=codec)
     _, members, chain = grouped(module, told, 2, placed)
@@ -529,11 +532,12 @@ def test_a_member_that_begins_again_has_nothing_left_of_its_codec():
 DOWN = ["uniform8", "fp16", "uniform2", "mbq3", "topk1"]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(
-    ("size", "up", "down"), [(1, "raw", "uniform8"), (2, "uniform8", "fp16"), (3, "raw", "uniform2")]
+    ("optimizer", "coded"),
+    crossed(OPTIMIZERS, [(2, "uniform8", "fp16"), (1, "raw", "uniform8"), (3, "raw", "uniform2")]),
 )
-def test_members_lack_what_a_codec_loses_of_weights_until_the_next_step(optimizer, size, up, down):
+def test_members_lack_what_a_codec_loses_of_weights_until_the_next_step(optimizer, coded):
+    size, up, down = coded
     module, told = built("dropping"), recipe(optimizer)
     _, members, chain = grouped(module, told, size, copies(4, up=up, down=down))
     members.train(STEPS, {rank: batches(rank) for rank in range(size)})
@@ -543,12 +547,14 @@ def test_members_lack_what_a_codec_loses_of_weights_until_the_next_step(optimize
     assert any(not torch.equal(expected[name], value) for name, value in chain.module.state_dict().items())
 
 
-@pytest.mark.parametrize("down", DOWN)
 @pytest.mark.parametrize(
-    ("name", "placement"),
-    [("dropping", copies), ("normed", partial(copies, trainers=("near", "far"))), ("dropping", with_a_cut)],
+    ("model", "down"),
+    crossed(
+        [("dropping", copies), ("normed", partial(copies, trainers=("near", "far"))), ("dropping", with_a_cut)], DOWN
+    ),
 )
-def test_members_have_one_model_by_every_codec_and_at_every_placement(name, placement, down):
+def test_members_have_one_model_by_every_codec_and_at_every_placement(model, down):
+    name, placement = model
     module, told = built(name), recipe("adam", 0.1)
     blocks = len(chain_of(module).blocks)
     placed = placement(blocks, down=down)
@@ -594,7 +600,7 @@ def test_a_member_that_begins_again_gets_what_the_others_have(lost_after, traine
         assert_equal(weights_at(members.member(rank), module), expected)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 @pytest.mark.parametrize(("trainers", "clip"), [(("near",), "model"), (("near", "far"), "block")])
 def test_a_late_member_has_what_the_others_have_once_it_is_there_again(seed, trainers, clip):
     """The dice say who goes on, and which block goes on without the others."""
@@ -632,9 +638,9 @@ def test_without_a_codec_a_group_lends_no_tensors_that_it_keeps():
     assert not [name for name in weights.copied() if "members" in name]
 
 
-@pytest.mark.parametrize("stopped", range(1, STEPS))
-@pytest.mark.parametrize(("name", "optimizer"), [("dropping", "adam"), ("normed", "lion")])
-def test_a_group_that_goes_on_from_a_copy_ends_as_if_nothing_had_happened(stopped, name, optimizer):
+@pytest.mark.parametrize(("stopped", "trained"), crossed(range(1, STEPS), [("dropping", "adam"), ("normed", "lion")]))
+def test_a_group_that_goes_on_from_a_copy_ends_as_if_nothing_had_happened(stopped, trained):
+    name, optimizer = trained
     module, told = built(name), recipe(optimizer)
     placed = copies(len(chain_of(module).blocks), down="uniform2")
     _, whole, _ = grouped(module, told, 2, placed)

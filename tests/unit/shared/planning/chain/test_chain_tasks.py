@@ -82,6 +82,7 @@ def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says
     assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_run_feels_its_slower_half():
     fast, slow = (compare(setting(rate, rate))[0] for rate in (Trace.constant(8e6), Trace.constant(0.25e6)))
     halves = Trace([0.0, 300.0, 600.0], [8e6, 0.25e6])
@@ -91,6 +92,7 @@ def test_a_run_feels_its_slower_half():
     assert mixed.run.start == fast.run.start != slow.run.start
 
 
+@pytest.mark.slow
 def test_the_plan_is_not_slower_than_an_even_split():
     planned, _, even = compare(setting(Trace.constant(1e6), Trace.constant(1e6)))
     assert planned.seconds_per_100_steps < even.seconds_per_100_steps
@@ -112,6 +114,7 @@ def test_an_unknown_planner_is_refused():
         compare(setting(Trace.constant(1e6), Trace.constant(1e6)), ["accurate"])
 
 
+@pytest.mark.slow
 def test_the_engine_follows_a_link_that_changes_for_good_and_is_not_slower_than_the_plan_that_is_kept():
     first = Trace([0.0, 120.0, 1200.0], [8e6, 0.5e6])
     one = setting(first, Trace.constant(8e6), seconds=900.0)

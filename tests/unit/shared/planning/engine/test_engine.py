@@ -53,6 +53,7 @@ def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period,
     assert run.steps >= kept / 1.03 - profile.max_staleness - 1
 
 
+@pytest.mark.slow
 @given(
     profile=st.sampled_from((LIGHT, small_profile(), REPLAYED)), mbit=st.floats(0.5, 200.0), begun=st.floats(0.5, 200.0)
 )
@@ -67,6 +68,7 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
     assert loads_of(profile, [last]).seconds(at)[0] <= 1.06 * best
 
 
+@pytest.mark.slow
 def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replays_again_when_the_link_is_slow():
     start = pair(1, 3, 32)
     kept, run = both(REPLAYED, symmetric((1.0, 1000.0)), start, 1800.0)
@@ -87,6 +89,7 @@ def test_a_run_that_begins_without_staleness_takes_it_at_once_where_that_is_fast
     assert decision.layout.staleness == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent_seconds", [0, 20])
 def test_links_that_were_away_say_nothing_of_the_layout(silent_seconds):
     """A loss shows only once a trainer was silent for a while. Until then the links seem to carry what they did."""
@@ -209,6 +212,7 @@ def test_the_outcome_compares_the_prediction_with_the_measurement():
     assert math.isnan(outcome.predicted_seconds_per_step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("period", "seconds"), [(1.0, 1200.0), (20.0, 1200.0), (300.0, 1800.0)])
 def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds):
     link = symmetric((period / 2, 40.0), (period / 2, 2.0))
@@ -257,6 +261,7 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
     assert simulate(profile, link, start, 1800.0).steps < 0.5 * alone
 
 
+@pytest.mark.slow
 def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     link = symmetric((60.0, 60.0), (60.0, 5.0))
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)

@@ -3,6 +3,8 @@
 import dataclasses
 import math
 
+import pytest
+
 from shared.planning import (
     Engine,
     ProfiledBlock,
@@ -31,6 +33,7 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
         yield second, decision
 
 
+@pytest.mark.slow
 def test_an_experts_request_is_done_only_if_the_account_can_pay_the_move():
     heavy = dataclasses.replace(QUICK, blocks=tuple(ProfiledBlock(f"b{i}", 1e6) for i in range(4)))
     moves = []
@@ -67,6 +70,7 @@ def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_beco
     assert engine.home == engine.layout != began_at
 
 
+@pytest.mark.slow
 def test_an_expert_that_does_not_keep_what_it_promises_is_left_for_good():
     start = best_for(QUICK, 60.0)
     engine = Engine(QUICK, SPACE, start, total_steps=40_000)

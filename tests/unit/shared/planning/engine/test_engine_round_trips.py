@@ -36,6 +36,7 @@ def far_link(round_trip_seconds):
     return LinkTrace(Trace.constant(5 * MBIT), Trace.constant(20 * MBIT), round_trip_seconds)
 
 
+@pytest.mark.slow
 def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_waited_for():
     near = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE)
     assert (near.layout.tiles[0].stop, near.layout.staleness) == (1, 0)
