@@ -46,7 +46,13 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(torch.randn(SAMPLES, WIDTH), torch.randint(WIDTH, (SAMPLES,))) for _ in range(STEPS)]
 
 
-@pytest.mark.parametrize("exchange", [FORWARD + BACKWARD, (FORWARD + BACKWARD) / 2], ids=["each way", "both ways"])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        pytest.param(FORWARD + BACKWARD, id="each way"),
+        pytest.param((FORWARD + BACKWARD) / 2, id="both ways", marks=pytest.mark.slow),
+    ],
+)
 def test_an_exchange_as_long_as_computing_goes_on_beside_it(exchange):
     """exchange: seconds of all parts, and of all weights."""
     rate = 8 * WEIGHT_BYTES * BLOCKS / exchange

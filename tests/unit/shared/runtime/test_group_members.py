@@ -12,6 +12,7 @@ from shared.execution.group import Group
 from shared.execution.group_weights import GroupWeights
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
+from tests.support.crossed import seeds
 from tests.support.group_members import (
     SAMPLES,
     PlainCodecs,
@@ -76,7 +77,7 @@ def trained(placement, told, seed, steps=STEPS):
     return module, *run_virtually(main)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 @pytest.mark.parametrize(
     ("placement", "up", "down"),
     [
@@ -101,7 +102,7 @@ def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, dow
             assert_equal(found, expected)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_late_gradients_bring_nobody_to_a_standstill_and_all_end_with_the_same_weights(seed):
     placed = copies(4, 1 + seed % 2, down=("raw", "uniform4")[seed % 2])
     _, group, ends = trained(placed, recipe("sgd"), seed, steps=6)
