@@ -70,7 +70,9 @@ class Changing(Listening):
             place(self.deployer, self.left.pop(0))
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("cnn", "adamw"), ("tied", "nesterov")])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [("cnn", "adamw"), pytest.param("tied", "nesterov", marks=pytest.mark.slow)]
+)
 async def test_any_kind_may_follow_any_other(model, optimizer, edge_metrics, tmp_path):
     kinds = [*RANGES.values(), ALONE, *reversed(RANGES.values())]
     first, *others = map(document, kinds)
