@@ -265,6 +265,7 @@ def test_a_candidate_that_does_not_allow_the_model_is_left_out_by_name(tmp_path)
         assert (left_out["trainer"], "models.allowed" in left_out["reason"]) == ("there", True)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_refuses_a_handover_is_left_out_by_name(tmp_path):
     with (
         pair(tmp_path, (), ()) as two,  # neither may dial the other

@@ -76,6 +76,7 @@ def test_late_gradients_of_three_handovers_are_those_of_the_replay(tmp_path):
         assert replay(read_record(path), chain.output / "model.safetensors") == STEPS
 
 
+@pytest.mark.slow
 def test_the_trainers_are_listed_with_what_they_are_to_the_session(tmp_path):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)

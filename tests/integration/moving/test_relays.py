@@ -125,7 +125,7 @@ def assert_as_undisturbed(tmp_path, result, seen, expected):
     assert not [line for line in log.read_text().splitlines() if line.startswith("back")], "no step is repeated"
 
 
-@pytest.mark.parametrize("lose", [cut, silence])
+@pytest.mark.parametrize("lose", [cut, pytest.param(silence, marks=pytest.mark.slow)])
 async def test_a_trainer_out_of_reach_is_dialled_through_another_one_which_takes_over(lose, ways, tmp_path, expected):
     seen = Seen()
     with trainer_process(PEERS_ALLOWED) as (_, here), trainer_process(PEERS_ALLOWED) as (_, there):
