@@ -26,8 +26,8 @@ CASES = [
     ("chain of three", "cnn", "replay", LOSSY),
     pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.slow),
     pytest.param("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',), marks=pytest.mark.slow),
-    ("there and back", "cnn", "stash", LOSSY),
-    ("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY)),
+    pytest.param("there and back", "cnn", "stash", LOSSY, marks=pytest.mark.slow),
+    pytest.param("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY), marks=pytest.mark.slow),
     pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.slow),
     ("samples divided", "mlp", "replay", LOSSY),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
@@ -82,8 +82,12 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
 
 @pytest.mark.parametrize(
     "updates",
-    [(), CLIPPED_TOGETHER, HALF, MIXED],
-    ids=["by block", "together", "in float16", "each in its own precision"],
+    [
+        pytest.param((), id="by block"),
+        pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.slow),
+        pytest.param(HALF, id="in float16", marks=pytest.mark.slow),
+        pytest.param(MIXED, id="each in its own precision"),
+    ],
 )
 async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_path):
     out, kinds = tmp_path / "out", ["chain of three", "two workers", "labels stay", "there and back"]
