@@ -13,11 +13,11 @@ from shared.events.worker import Computed
 from shared.placement import AGENT, Backward, Forward, Placement, Program, segments
 from shared.planning.profile_operations import FORWARD_SHARE
 from shared.planning.schedules import Layers, bounds_of
+from shared.planning.schedules.profiled import BITS_PER_BYTE
 from shared.training.held_state import changing_blocks
 
 TELLING_STEPS = 20
 """Number of steps of which the median counts: a step takes longer now and then, and the first ones always do."""
-BITS_PER_BYTE = 8
 
 
 class SegmentTimes:

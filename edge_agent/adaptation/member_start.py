@@ -5,15 +5,19 @@ It keeps that to its end; only its links are asked, and no other member.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 import structlog
 
 from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.adaptation.link_probe import probe_link
+from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
 from edge_agent.experiment.placing import member_on
-from shared.errors import ConfigError, DataError, ModelError, PlanError
+from shared.client.credentials import trainer_access
+from shared.client.trainer import TrainerClient
+from shared.errors import ConfigError, DataError, ModelError, PlanError, UnreachableError
 from shared.placement import AGENT, Placement
 from shared.planning import Profile, Rates, load_profile
 from shared.planning.group_choice import Carried, GroupChoice, group_choice
@@ -25,17 +29,12 @@ _log = structlog.get_logger(__name__)
 async def begin_as_planned(experiment: Experiment) -> None:
     """Have a member begin with the best of all blocks here and any cut, by its profile and what a probe finds of the link.
 
-    Without a probe the rates of the profile count. Raises PlanError for a profile that cannot be read, is of something else,
-    or leaves no way, and where nothing is known of the link.
+    A trainer that is away is waited for as long as by any run that begins (`trainer.connect_timeout_seconds`). Without a probe
+    the rates of the profile count. Raises PlanError for a profile that cannot be read, is of something else, or leaves no way,
+    and where nothing is known of the link, and AccessError where one side does not trust the other's certificate.
     """
     profile = await asyncio.to_thread(_profile_of, experiment)
-    near, far = profile.names
-    (trainer,) = experiment.config.all_trainers
-    link = await probe_link(experiment.config, trainer)
-    if link.uplink is not None and link.downlink is not None:
-        rates = Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
-    else:
-        rates = profile.rates(near, far)
+    rates = await _rates(experiment.config, profile)
     choice, placement = await asyncio.to_thread(_planned, experiment, profile, rates)
     best = choice.best_of_group
     _log.info(
@@ -55,6 +54,18 @@ async def begin_as_planned(experiment: Experiment) -> None:
             group=round(best.samples_per_second, 4),
         )
     experiment.begin_at(placement)
+
+
+async def _rates(config: EdgeConfig, profile: Profile) -> Rates:
+    """Return what a probe finds of the link, once the trainer answers, or else what the profile knows. Raises PlanError."""
+    (trainer,) = config.all_trainers
+    with suppress(UnreachableError):
+        async with TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls)):
+            pass  # it answers, so that the probe does not end at once
+    link = await probe_link(config, trainer)
+    if link.uplink is None or link.downlink is None:
+        return profile.rates(*profile.names)
+    return Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
 
 
 def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[GroupChoice, Placement]:

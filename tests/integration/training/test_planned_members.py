@@ -1,5 +1,6 @@
 """Members of a group that begin as a profile of theirs plans: with a cut or without one, and with the same end."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,11 @@ from edge_agent.experiment.building import Experiment
 from shared.errors import PlanError
 from shared.placement import AGENT, held_blocks
 from shared.planning import ProfiledBlock, profile_to_json
-from tests.integration.training.test_groups import SHARD, STEPS, group_of, member, trained
+from tests.integration.training.test_groups import SHARD, STEPS, group_of, member, member_flags, trained
 from tests.support.experiments import flags, profile_of
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
-from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.running import Listening, edge_config, held_port, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCKS = 4
@@ -84,6 +85,26 @@ async def test_members_that_begin_with_other_cuts_end_with_the_weights_of_one_lo
         assert_same_bits(group_state(configs), state)
 
 
+async def test_a_trainer_that_is_away_at_the_beginning_is_waited_for(profile):
+    knocked = asyncio.Event()
+
+    async def away(_, writer):
+        knocked.set()
+        writer.close()
+
+    with held_port() as port:
+        config = edge_config(
+            *member_flags(0, size=1, more=[profile(1.0, 0.01), 'deployment.codec="raw"']),
+            f"trainer.address=127.0.0.1:{port}",
+        )
+        nobody = await asyncio.start_server(away, "127.0.0.1", port)
+        training = asyncio.create_task(run_training(config))
+        async with nobody:
+            await knocked.wait()
+        async with running_trainer(*group_of(1), f"server.listen=127.0.0.1:{port}"):
+            assert (await training).summary.steps == STEPS
+
+
 async def test_a_link_that_nobody_knows_is_refused(profile):
     with pytest.raises(PlanError, match="nothing is known of the rates of a link from 'edge' to 'trainer'"):
         await run_training(
@@ -93,6 +114,7 @@ async def test_a_link_that_nobody_knows_is_refused(profile):
                 'privacy.gradients_to=["trainer"]',
                 "trainer.address=127.0.0.1:1",
                 "trainer.give_up_seconds=0",
+                "trainer.connect_timeout_seconds=0.5",
                 profile(1.0, 1.0),
             )
         )
