@@ -7,8 +7,8 @@ import torch
 
 from tests.support.crossed import crossed
 from tests.support.group_members import assert_equal, batches, copies, micro_batches
+from tests.support.grouped import alone, give_step, grouped, part_of
 from tests.support.placed import built, recipe
-from tests.unit.shared.execution.test_group import alone, give_step, grouped, part_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 8
