@@ -12,10 +12,11 @@
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the tests that make test leaves out because they take long, and more examples; CI runs both
+# make test-full    runs every combination of what a test crosses, and every seed; two hours
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo demo-chain demo-groups demo-engine demo-move demo-tiers test watch test-slow test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
+.PHONY: setup demo demo-chain demo-groups demo-engine demo-move demo-tiers test watch test-slow test-full test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
 .venv/runtime: requirements.lock pyproject.toml
@@ -55,6 +56,9 @@ watch: .venv/dev
 
 test-slow: .venv/dev
 	$(BIN)/python -m tests.suites --slow
+
+test-full: .venv/dev
+	$(BIN)/python -m tests.suites --full
 
 # What a test of these needs and does not find, it names and skips.
 test-deploy: .venv/dev

@@ -3,7 +3,8 @@
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
 that came and went before must not be a later test's business. The processes are forked from one that has imported what
 takes seconds. Suites that measure rates or shares of a core run alone, after the others. Tests that are marked as slow run
-with `--slow`, and so do all properties, with more examples. A suite that is named runs whole.
+with `--slow`, and so do all properties, with more examples; those that are marked as full run with `--full`. A suite that is
+named runs whole.
 """
 
 import argparse
@@ -58,8 +59,9 @@ FIRST = (
 )
 """Suites that take longest, which begin first, so that no core waits for them at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
-QUICK = ("-m", "not slow")
-SLOW = ("-m", "slow or hypothesis", MANY_EXAMPLES)
+QUICK = ("-m", "not slow and not full")
+SLOW = ("-m", "(slow or hypothesis) and not full", MANY_EXAMPLES)
+FULL = ("-m", "full", MANY_EXAMPLES)
 WHOLE = (MANY_EXAMPLES,)
 """Arguments of pytest for the tests to run, and for the number of examples."""
 SLOWEST = 20
@@ -157,12 +159,15 @@ def main() -> int:
     parser.add_argument(
         "suites", nargs="*", type=Path, help="files or folders of tests, which run whole; all if none is"
     )
-    parser.add_argument("--slow", action="store_true", help="the slow tests instead, and all properties")
+    parser.add_argument(
+        "--slow", dest="told", action="store_const", const=SLOW, help="the slow tests instead, and all properties"
+    )
+    parser.add_argument("--full", dest="told", action="store_const", const=FULL, help="what both leave out")
     parser.add_argument(
         "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="suites side by side (%(default)s)"
     )
     arguments = parser.parse_args()
-    told = SLOW if arguments.slow else WHOLE if arguments.suites else QUICK
+    told = arguments.told or (WHOLE if arguments.suites else QUICK)
     began = time.monotonic()
     outcomes = run_all(arguments.suites or every_suite(), told, arguments.at_once)
     outcomes = [outcome for outcome in outcomes if outcome.status != pytest.ExitCode.NO_TESTS_COLLECTED]

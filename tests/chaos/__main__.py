@@ -2,11 +2,13 @@
 
 import argparse
 import asyncio
+import itertools
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
@@ -25,24 +27,31 @@ STALENESS = (0, 0, 5)
 """The staleness of the runs, in turn: the exact ones are compared bit for bit."""
 
 
-async def chaos(faults: int, seed: int, folder: Path, only: str | None = None) -> list[Outcome]:
-    """Disturb runs, until so many faults have happened. only: runs of this kind, GROUPS or see `disturbed_run`."""
+async def disturbed(seed: int, folder: Path, only: str | None = None) -> AsyncIterator[Outcome]:
+    """Disturb one run after another. only: runs of this kind, GROUPS or see `disturbed_run`."""
     expected, expected_of_groups = expected_states(folder), expected_groups()
-    outcomes: list[Outcome] = []
-    while sum(outcome.faults.total() for outcome in outcomes) < faults:
-        number = seed + len(outcomes)
-        staleness = STALENESS[len(outcomes) % len(STALENESS)]
+    for number in itertools.count(seed):
+        staleness = STALENESS[(number - seed) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
         if only == GROUPS or (not only and number % GROUPS_EVERY == GROUPS_AT):
             outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
         else:
             outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, only)
-        outcomes.append(outcome)
         if outcome.loss:
             print(f"run {number}: {outcome.loss}", file=sys.stderr, flush=True)
         else:
             shutil.rmtree(place)
+        yield outcome
+
+
+async def _until(faults: int, runs: AsyncIterator[Outcome]) -> list[Outcome]:
+    """Disturb runs until so many faults have happened."""
+    outcomes: list[Outcome] = []
+    async for outcome in runs:
+        outcomes.append(outcome)
+        if sum(each.faults.total() for each in outcomes) >= faults:
+            break
     return outcomes
 
 
@@ -83,7 +92,7 @@ def main() -> int:
     arguments = parser.parse_args()
     forked.prepare(ROOT)
     began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="isthmus-chaos-"))
-    outcomes = asyncio.run(chaos(arguments.faults, arguments.seed, folder, arguments.only))
+    outcomes = asyncio.run(_until(arguments.faults, disturbed(arguments.seed, folder, arguments.only)))
     print(table(outcomes))
     print(f"{'seconds':24} {time.monotonic() - began:6.0f}")
     return any(outcome.loss for outcome in outcomes)

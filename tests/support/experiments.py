@@ -1,10 +1,13 @@
 """Experiments that every kind of run is tried with: small models, every optimizer, and where each model may be cut."""
 
+from itertools import product
+
 import pytest
 
 from edge_agent.experiment.building import Experiment
 from shared.model.features import specs_bytes
 from shared.planning import LinearSeconds, ProfiledBlock, pair_profile
+from tests.support.crossed import thinned
 
 STEPS = 30
 MODELS = {
@@ -41,12 +44,8 @@ OPTIMIZERS = {
     'groups=[{match=["*bias"], learning_rate=0.003}]}',
 }
 SOME = {(model, optimizer) for model, optimizer in zip([*MODELS] * 2, [*OPTIMIZERS] * 2, strict=False)}
-EVERY_PAIR = [
-    pytest.param(model, optimizer, marks=[] if (model, optimizer) in SOME else pytest.mark.slow)
-    for model in MODELS
-    for optimizer in OPTIMIZERS
-]
-"""Models with optimizers, all but ten of them for `make test-slow`: among the ten each model has two, each optimizer one."""
+EVERY_PAIR = thinned(product(MODELS, OPTIMIZERS), SOME.__contains__)
+"""Models with optimizers, of which ten are quick: among these each model has two, each optimizer one."""
 MOST_OPTIMIZERS_SLOW = [
     pytest.param(name, marks=[] if name in ("sgd", "adamw") else pytest.mark.slow) for name in OPTIMIZERS
 ]

@@ -4,15 +4,14 @@ import json
 
 import pytest
 
+from tests.support.crossed import thinned
 from tests.support.planning.golden_runs import FILE, KINDS
-
-pytestmark = pytest.mark.slow
 
 KEPT = json.loads(FILE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [(kind, seed) for kind, (_, count) in KINDS.items() for seed in range(count)]
+    ("kind", "seed"), thinned((kind, seed) for kind, (_, count) in KINDS.items() for seed in range(count))
 )
 def test_an_engine_decides_what_it_decided(kind, seed):
     run, _ = KINDS[kind]

@@ -14,6 +14,7 @@ from shared.planning.families.tier_bounds import Bounds
 from shared.planning.families.tier_lists import Choices
 from shared.planning.profile import parse_profile
 from shared.planning.profile_operations import coded, facts_of
+from tests.support.crossed import thinned
 from tests.support.planning.tiers import NAMES, tiers_document
 
 
@@ -51,8 +52,7 @@ def test_no_bound_is_above_the_simulated_step(seed):
         assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 130))
+@pytest.mark.parametrize("seed", thinned(zip(range(100, 130))))
 def test_no_bound_is_above_the_simulated_step_in_many_divisions(seed):
     costs = Costs(question_of(seed, staleness=seed % 3, ahead=seed % 4))
     for row in np.random.default_rng(seed).choice(costs.every.rows, 150, replace=False):
@@ -69,8 +69,7 @@ def test_the_best_is_the_best_of_all(seed):
     assert best(question).seconds_per_step == found.seconds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", thinned(zip(range(200))))
 def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
     """Divisions whose bound, which is never above the cost, is above the best are counted without being simulated."""
     question = question_of(seed, ahead=2 * (seed % 2))
