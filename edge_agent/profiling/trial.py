@@ -29,6 +29,8 @@ from shared.runtime.placement_executor import PlacementExecutor
 STALENESS = 5
 """Enough for the slowest phase to be what a step takes."""
 WARM_UP_STEPS = 15
+PLACED_WARM_UP_STEPS = 6
+"""Fewer, because without late gradients there is no pipeline to fill."""
 
 
 async def busy_seconds(
@@ -55,8 +57,8 @@ async def placed_seconds(
     clients: Mapping[str, TrainerClient], experiment: Experiment, threads: AgentThreads, steps: int
 ) -> float:
     """Return the mean seconds of a step under the placement of an experiment of its own, which is used up."""
-    watch = await _train_under(clients, experiment, threads, WARM_UP_STEPS + steps)
-    steady = watch.ends[WARM_UP_STEPS - 1 :]
+    watch = await _train_under(clients, experiment, threads, PLACED_WARM_UP_STEPS + steps)
+    steady = watch.ends[PLACED_WARM_UP_STEPS - 1 :]
     return (steady[-1] - steady[0]) / (len(steady) - 1)
 
 

@@ -5,7 +5,7 @@ predictions of whole stages, or the profile of two devices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from shared.errors import PlanError
@@ -92,7 +92,10 @@ class BlockCosts:
     """Bytes of one sample's labels."""
     codecs: Mapping[str, CodecCosts]
     overhead: Linear
-    """Cost of a message at its sender and at its receiver, each, by the bytes on the link."""
+    """Cost of a message at each of its ends, by the bytes on the link, for workers of which `messages` has none."""
+    messages: Mapping[str, Linear] = field(default_factory=dict)
+    """The same cost by worker, where it was measured on each. The worker computes nothing meanwhile: its threads share the
+    interpreter, and where it has a share of a core that, too."""
 
     def seconds(self, worker: str, operation: Operation) -> float:
         """Return the seconds as `OperationCosts` says. PlanError for an unknown worker."""
@@ -108,21 +111,26 @@ class BlockCosts:
     def message(self, crossing: Crossing, codec: str | None) -> Message:
         """Return the cost as `OperationCosts` says. PlanError for an unknown codec."""
         plain_bytes = self._bytes(crossing)
+        sender, receiver = self.message_at(crossing.sender), self.message_at(crossing.receiver)
         if codec is None:
-            overhead = self.overhead.at(plain_bytes)
-            return Message(8 * plain_bytes, send_seconds=overhead, receive_seconds=overhead)
+            return Message(
+                8 * plain_bytes, send_seconds=sender.at(plain_bytes), receive_seconds=receiver.at(plain_bytes)
+            )
         if codec not in self.codecs:
             raise PlanError(
                 f"nothing is known of codec {codec!r}; what is known are {', '.join(self.codecs) or 'none'}"
             )
         known = self.codecs[codec]
         encoded_bytes = plain_bytes * known.bits / FLOAT32_BITS
-        overhead = self.overhead.at(encoded_bytes)
         return Message(
             8 * encoded_bytes,
-            send_seconds=known.encode.at(plain_bytes) + overhead,
-            receive_seconds=known.decode.at(plain_bytes) + overhead,
+            send_seconds=known.encode.at(plain_bytes) + sender.at(encoded_bytes),
+            receive_seconds=known.decode.at(plain_bytes) + receiver.at(encoded_bytes),
         )
+
+    def message_at(self, worker: str) -> Linear:
+        """Return the cost of a message that this worker sends or receives, by the bytes on the link."""
+        return self.messages.get(worker, self.overhead)
 
     @property
     def widths(self) -> frozenset[int]:
@@ -143,7 +151,11 @@ class BlockCosts:
 
     def named(self, names: Mapping[str, str]) -> "BlockCosts":
         """Return the same with other names for its workers."""
-        return replace(self, blocks={names[worker]: blocks for worker, blocks in self.blocks.items()})
+        return replace(
+            self,
+            blocks={names[worker]: blocks for worker, blocks in self.blocks.items()},
+            messages={names[worker]: cost for worker, cost in self.messages.items()},
+        )
 
     def _of(self, worker: str, block: int) -> BlockSeconds:
         if worker not in self.blocks:

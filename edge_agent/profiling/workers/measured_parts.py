@@ -57,8 +57,8 @@ class WorkerMeasurements(Part):
     """By the names of both ends, as "near-far"."""
     segments: list[list[int]] | None = None
     """Numbers of the links that share a segment; None where that is not known yet."""
-    message_seconds: NonNegativeFloat | None = None
-    """Cost of a message at each of its ends; None where that is not known yet."""
+    steps: dict[str, PositiveFloat] = Field(default={})
+    """Seconds of a step of real training, by what was tried."""
 
 
 class MeasuredParts:
@@ -89,9 +89,9 @@ class MeasuredParts:
         """Take in which links share a segment."""
         self.done = self.done.model_copy(update={"segments": segments})
 
-    def add_message(self, seconds: float) -> None:
-        """Take in what a message costs at each of its ends."""
-        self.done = self.done.model_copy(update={"message_seconds": seconds})
+    def add_step(self, tried: str, seconds: float) -> None:
+        """Take in what a step of a placement takes."""
+        self.done = self.done.model_copy(update={"steps": self.done.steps | {tried: seconds}})
 
     def rounds(self, worker: str, piece: Piece) -> tuple[StepSeconds, ...] | None:
         """Return the rounds of a piece on a worker; none at all where there is no room, None where that is not known."""

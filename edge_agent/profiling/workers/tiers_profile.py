@@ -6,7 +6,7 @@ Each block is timed alone, at three sizes of a batch, without a replay; a line g
 import asyncio
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -22,18 +22,20 @@ from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.timers import measuring_session, trainer_clients
+from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
 from edge_agent.profiling.workers.measured_links import measured_link
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
-from edge_agent.profiling.workers.message_cost import measured_message
+from edge_agent.profiling.workers.message_cost import message_costs, with_messages
 from edge_agent.profiling.workers.shared_segments import shared_segments
+from edge_agent.profiling.workers.tried_divisions import tried_divisions
 from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.model.features import specs_bytes
-from shared.placement import AGENT
+from shared.placement import AGENT, Placement
 from shared.planning import Profile, parse_profile
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds
 from shared.planning.profile import TIERS, TIERS_SCHEMA
@@ -44,6 +46,8 @@ from shared.training.step_seconds import StepSeconds
 _log = structlog.get_logger(__name__)
 PARTS_OF_A_BATCH = (0.25, 0.5, 1.0)
 """Sizes at which blocks are timed."""
+STEPS_A_REPEAT = 2
+"""Steps of training for each repeat of a block: they vary more than a block alone."""
 
 
 async def profile_tiers(
@@ -93,6 +97,9 @@ async def _profile(
     measuring = WorkerMeasuring(experiment, dict.fromkeys(names, pieces), links, steps_of_a_round(repeats), parts)
     for line in measuring.costs(await threads.compute.run(try_blocks, experiment)):
         emit(Estimated(line))
+    divisions = tried_divisions(experiment, names)
+    left, steps = len(divisions.keys() - parts.done.steps.keys()), STEPS_A_REPEAT * repeats
+    emit(Estimated(f"messages: {left} divisions, {PLACED_WARM_UP_STEPS + steps} steps of training each"))
     if dry_run:
         return None
     async with measuring_session(experiment, threads) as session:
@@ -101,10 +108,10 @@ async def _profile(
             parts.add_segments(await _segments(session, links, parts))
             await asyncio.to_thread(parts.save)
     document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
-    if parts.done.message_seconds is None:
-        measured = replace(parse_profile(document, str(out)), samples_ahead=experiment.recipe.samples_ahead)
-        parts.add_message(await _message(experiment, measured, threads, repeats))
-    document["message"] = [parts.done.message_seconds, 0.0]
+    await _try(experiment, divisions, threads, steps, parts)
+    measured = replace(parse_profile(document, str(out)), samples_ahead=experiment.recipe.samples_ahead)
+    tried = [(divisions[what], seconds) for what, seconds in parts.done.steps.items()]
+    document = with_messages(document, await asyncio.to_thread(message_costs, measured, tried))
     profile = parse_profile(document, str(out))
     text = json.dumps(document, indent=1)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
@@ -137,20 +144,29 @@ async def _segments(session: OpenSession, links: Sequence[tuple[str, str]], part
     return await shared_segments(lambda near, far: measured_link(session, near, far), alone)
 
 
-async def _message(experiment: Experiment, profile: Profile, threads: AgentThreads, steps: int) -> float:
-    """Measure what a message costs; 0, with a warning, where the batch that would show it may not be divided."""
+async def _try(
+    experiment: Experiment,
+    divisions: Mapping[str, Placement],
+    threads: AgentThreads,
+    steps: int,
+    parts: MeasuredParts,
+) -> None:
+    """Train some steps of each division that was not tried yet, and keep what they take. One that is not permitted is left out,
+    with a warning."""
     lossless = {"codec": "fp32", "downlink_codec": "fp32"}
     deployment = experiment.config.deployment.model_copy(update=lossless)
     config = experiment.config.model_copy(update={"deployment": deployment, "placement": PlacementSection()})
-    tried = await asyncio.to_thread(chain_experiment, config)
-    try:
-        async with trainer_clients(experiment) as clients:
-            return await measured_message(clients, tried, profile, threads, steps)
-    except (ConfigError, DataError) as why:
-        _log.warning("what a message costs is not known: no divided batch could be tried", reason=str(why))
-        return 0.0
-    finally:
-        await asyncio.to_thread(tried.close)
+    async with trainer_clients(experiment) as clients:
+        for what in [what for what in divisions if what not in parts.done.steps]:
+            tried = await asyncio.to_thread(chain_experiment, config)
+            try:
+                tried.begin_at(tried.completed(divisions[what]))
+                parts.add_step(what, await placed_seconds(clients, tried, threads, steps))
+                await asyncio.to_thread(parts.save)
+            except (ConfigError, DataError) as why:
+                _log.warning("what messages cost is less certain: a division was not tried", of=what, reason=str(why))
+            finally:
+                await asyncio.to_thread(tried.close)
 
 
 def _codecs(config: EdgeConfig, repeats: int) -> dict[str, object]:

@@ -52,7 +52,8 @@ class Bounds:
         self.weights: Floats = np.concatenate([[0.0], np.cumsum(costs.weight_bytes)])
         self.features: Floats = np.array(costs.feature_bytes)
         self.label_bytes = costs.label_bytes
-        self._overhead = costs.overhead
+        self._message: Floats = np.array([costs.message_at(name) for name in profile.names])
+        """Cost of a message at each worker: constants and slopes."""
         self.widths = costs.widths
         self._coding: Floats = np.zeros((FLOAT32_BITS + 1, 4))
         """Encoding and decoding by bits: constants and slopes."""
@@ -105,11 +106,11 @@ class Bounds:
         sent_bytes = np.where(is_sent, plain_bytes, 0.0)
         coded = sent_bytes * bits / FLOAT32_BITS
         coding = self._coding[bits]
-        overhead = self._overhead.seconds * counted + self._overhead.seconds_per_unit * coded
+        sending, receiving = (self._message[worker] for worker in (sender, receiver))
         return _Sent(
-            coding[:, 0] * counted + coding[:, 1] * sent_bytes + overhead,
+            coding[:, 0] * counted + coding[:, 1] * sent_bytes + (sending[:, 0] * counted + sending[:, 1] * coded),
             8 * coded / self.rates[sender, receiver],
-            coding[:, 2] * counted + coding[:, 3] * sent_bytes + overhead,
+            coding[:, 2] * counted + coding[:, 3] * sent_bytes + (receiving[:, 0] * counted + receiving[:, 1] * coded),
             np.where(is_sent, self._half_trips[sender, receiver], 0.0),
         )
 

@@ -4,10 +4,11 @@
 model, batch_size, input_bytes, label_bytes, feature_bytes[L + 1]     bytes of a sample
 blocks[]           name, bytes (of weights), min_samples; may be left out: whole (false), reads_raw (true for the first alone)
 workers[]          name, forward[L] [a, b], backward[L] [a, b], update[L]    seconds = a + b * samples; the device first
+                   message [s, s/byte] of each that it sends or receives; may be left out
 links[]            between [near, far], up, down (bit/s, up from the first), round_trip_seconds; every pair of workers
 shared_segments[]  numbers of links
 codecs{}           bits, encode [s, s/byte], decode [s, s/byte]; may be left out
-message            [s, s/byte]; may be left out
+message            [s, s/byte] of workers that have none of their own; may be left out
 ```
 """
 
@@ -35,13 +36,15 @@ def parse(decoded: Mapping[str, object], where: str) -> Profile:
     reader = Reader(decoded, where, "profile", SCHEMA)
     batch_size = reader.whole("batch_size", least=1)
     blocks = tuple(_block(reader, index, each, batch_size) for index, each in _listed(reader, "blocks"))
+    workers, messages = _workers(reader, len(blocks))
     costs = BlockCosts(
-        _workers(reader, len(blocks)),
+        workers,
         _sample_bytes(reader, len(blocks)),
         tuple(block.bytes for block in blocks),
         reader.number("label_bytes", reader.take("label_bytes")),
         _codecs(reader),
         Linear(0.0) if decoded.get("message") is None else _line(reader, "message", decoded["message"]),
+        messages,
     )
     names = list(costs.blocks)
     links = _links(reader, names)
@@ -65,15 +68,15 @@ def with_batch_size(profile: Profile, batch_size: int) -> Profile:
         raise PlanError(f"the batch size is {batch_size}; it must be 1 or more")
     costs = profile.by_samples
     assert costs is not None
-    whole, overhead = tuple(size * batch_size for size in costs.feature_bytes), costs.overhead
-    # A link that is used carries a feature and an error gradient in a step.
-    message = MessageSeconds(2 * overhead.seconds, overhead.seconds_per_unit, 2 * overhead.seconds)
+    whole = tuple(size * batch_size for size in costs.feature_bytes)
     return replace(
         profile,
         batch_size=batch_size,
         feature_bytes=whole,
         gradient_bytes=whole,
-        workers=tuple(_whole_batches(name, each, batch_size, message) for name, each in costs.blocks.items()),
+        workers=tuple(
+            _whole_batches(name, each, batch_size, costs.message_at(name)) for name, each in costs.blocks.items()
+        ),
     )
 
 
@@ -109,7 +112,8 @@ def _sample_bytes(reader: Reader, blocks: int) -> tuple[float, ...]:
     return reader.number("input_bytes", reader.take("input_bytes")), *sizes[1:]
 
 
-def _workers(reader: Reader, blocks: int) -> dict[str, tuple[BlockSeconds, ...]]:
+def _workers(reader: Reader, blocks: int) -> tuple[dict[str, tuple[BlockSeconds, ...]], dict[str, Linear]]:
+    """Read the blocks of each worker, and the cost of its messages where it has one of its own."""
     values = _listed(reader, "workers")
     if len(values) != TIERS:
         raise PlanError(
@@ -117,6 +121,7 @@ def _workers(reader: Reader, blocks: int) -> dict[str, tuple[BlockSeconds, ...]]
             "and the cloud"
         )
     found: dict[str, tuple[BlockSeconds, ...]] = {}
+    messages: dict[str, Linear] = {}
     for index, value in values:
         key = f"workers[{index}]"
         fields = {"name", "forward", "backward", "update"}
@@ -141,7 +146,9 @@ def _workers(reader: Reader, blocks: int) -> dict[str, tuple[BlockSeconds, ...]]
             )
             for block, (forward, backward, update) in enumerate(zip(*lists, strict=True))
         )
-    return found
+        if value.get("message") is not None:
+            messages[value["name"]] = _line(reader, f"{key}.message", value["message"])
+    return found, messages
 
 
 def _by_block(reader: Reader, key: str, values: object, blocks: int) -> list[Any]:
@@ -217,10 +224,8 @@ def _segments(reader: Reader, hops: list[Hop]) -> tuple[tuple[Hop, ...], ...]:
     return tuple(tuple(hops[link] for link in each) for each in values)
 
 
-def _whole_batches(
-    name: str, blocks: tuple[BlockSeconds, ...], batch_size: int, message: MessageSeconds
-) -> WorkerProfile:
-    """Return the same as seconds of runs of blocks on whole batches."""
+def _whole_batches(name: str, blocks: tuple[BlockSeconds, ...], batch_size: int, message: Linear) -> WorkerProfile:
+    """Return the same as seconds of runs of blocks on whole batches. message: each that the worker sends or receives."""
     forward, rest = (
         np.array([0.0, *accumulate(seconds)])
         for seconds in (
@@ -231,7 +236,9 @@ def _whole_batches(
     serial = _runs(rest)
     replayed = serial + _runs(forward)
     replayed[:, -1] = serial[:, -1]  # after the last block the backward pass follows at once
-    return WorkerProfile(name, replayed, serial, message)
+    # A link that is used carries a feature and an error gradient in a step.
+    both = MessageSeconds(2 * message.seconds, message.seconds_per_unit, 2 * message.seconds)
+    return WorkerProfile(name, replayed, serial, both)
 
 
 def _runs(before: Floats) -> Floats:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shared.errors import ExitCode, PlanError
-from shared.planning import BlockSeconds, CodecCosts, Linear, Rates, load_profile, parse_profile
+from shared.placement import Cargo, Crossing, Rows
+from shared.planning import BlockSeconds, CodecCosts, Linear, MessageSeconds, Rates, load_profile, parse_profile
 from tests.support.planning.tiers import NAMES, tiers_document
 
 GOOD = tiers_document(3, 8, seed=1, codecs=True) | {"shared_segments": [[0, 2]], "message": [0.001, 1e-9]}
@@ -51,8 +52,22 @@ def test_codecs_and_the_cost_of_a_message_may_be_left_out():
     assert (profile.by_samples.codecs, profile.by_samples.overhead) == ({}, Linear(0.0))
 
 
+def test_a_worker_may_have_a_cost_of_a_message_of_its_own():
+    profile = parse_profile(changed("workers.1.message", [0.02, 1e-8]), "tiers")
+    both_ends = [profile.worker(name).message for name in NAMES]
+    assert both_ends == [MessageSeconds(2 * s, each, 2 * s) for s, each in ((0.001, 1e-9), (0.02, 1e-8), (0.001, 1e-9))]
+    up, down = (
+        profile.by_samples.message(Crossing(sender, receiver, Cargo.WEIGHTS, 1, Rows(0, 0)), None)
+        for sender, receiver in (("edge", "near"), ("near", "edge"))
+    )
+    size = GOOD["blocks"][1]["bytes"]
+    assert (up.send_seconds, up.receive_seconds) == (0.001 + 1e-9 * size, 0.02 + 1e-8 * size)
+    assert (down.send_seconds, down.receive_seconds) == (up.receive_seconds, up.send_seconds)
+
+
 def test_renamed_workers_keep_their_times_and_segments():
-    profile = parse_profile(GOOD, "tiers").named(("a", "b", "c"))
+    profile = parse_profile(changed("workers.1.message", [0.02, 1e-8]), "tiers").named(("a", "b", "c"))
+    assert profile.by_samples.messages == {"b": Linear(0.02, 1e-8)}
     assert tuple(profile.by_samples.blocks) == profile.names == ("a", "b", "c")
     assert profile.shared_segments == ((("a", "b"), ("a", "c")),)
 
@@ -102,6 +117,7 @@ def changed(path: str, value: object) -> dict:
         ("codecs.uniform8.bits", 0, "codecs.uniform8.bits is 0; it must be a whole number of 1 to 32"),
         ("codecs.uniform8.encode", 1, "codecs.uniform8.encode is 1; it must be a pair"),
         ("message", [0.0], "message is [0.0]; it must be a pair"),
+        ("workers.2.message", [0.0, -1], "workers[2].message[1] is -1; it must be a finite number of 0 or more"),
     ],
 )
 def test_an_error_in_a_file_is_one_sentence_that_names_it(path, value, sentence):

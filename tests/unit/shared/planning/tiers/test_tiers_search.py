@@ -17,11 +17,17 @@ from shared.planning.profile_operations import coded, facts_of
 from tests.support.crossed import thinned
 from tests.support.planning.tiers import NAMES, tiers_document
 
+COSTS = ((), ([0.02, 1e-7], [0.0, 1e-6], [0.003, 0.0]), ([0.01, 0.0],))
+"""Costs of messages of some workers of their own."""
+
 
 def question_of(seed: int, blocks: int = 5, batch_size: int = 12, staleness: int = 0, ahead: int = 0) -> Question:
     draw = random.Random(seed)
     bits = draw.choice(((32,), (8, 32)))
-    profile = parse_profile(tiers_document(blocks, batch_size, seed, codecs=len(bits) > 1), "tiers")
+    document = tiers_document(blocks, batch_size, seed, codecs=len(bits) > 1)
+    for worker, cost in zip(document["workers"], COSTS[seed % len(COSTS)], strict=False):
+        worker["message"] = cost
+    profile = parse_profile(document, "tiers")
     inputs_to = frozenset(draw.choice(((), ("gpu",), NAMES[1:])))
     return Question(replace(profile, samples_ahead=ahead), SearchSpace(bits, staleness, inputs_to=inputs_to))
 
