@@ -19,10 +19,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 KIND = "three tiers"
 POINTS = [
     ("shared.execution.blocks:PlacedBlocks.forward", 7),
-    ("cloud_trainer.rpc.session_calls:SessionCalls.checkpoint_worker", 2),
+    pytest.param("cloud_trainer.rpc.session_calls:SessionCalls.checkpoint_worker", 2, marks=pytest.mark.slow),
     pytest.param("shared.execution.step_scheduler:StepScheduler.deliver", 12, marks=pytest.mark.slow),
-    pytest.param("shared.execution.blocks:PlacedBlocks.backward", 8, marks=pytest.mark.slow),
-    pytest.param("shared.execution.blocks:PlacedBlocks.take_weights", 9, marks=pytest.mark.slow),
+    pytest.param("shared.execution.blocks:PlacedBlocks.backward", 8, marks=pytest.mark.full),
+    pytest.param("shared.execution.blocks:PlacedBlocks.take_weights", 9, marks=pytest.mark.full),
     pytest.param("shared.transport.stream.duplex:Duplex.write", 30, marks=pytest.mark.slow),
 ]
 """Points at which the far trainer is killed, each with the number of the call. At a checkpoint, all steps are done."""

@@ -17,7 +17,7 @@ from tests.support.running import edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEWCOMER = SIZE
-TWO = pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.slow), ("near", "far")])
+TWO = pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.full), ("near", "far")])
 WITH_ROOM = [f'groups=[{{name="line", size={SIZE}, most={SIZE + 1}, checkpoint_steps=2}}]', ACCEPTING]
 BEGIN = "cloud_trainer.groups.trained_group:TrainedGroup.begin"
 ASKING = "edge_agent.sessions.trainer_worker:TrainerWorker.begin_in_group"
@@ -157,7 +157,7 @@ def test_a_newcomer_joins_while_another_member_leaves(trainers, tmp_path):
         ("shared.execution.blocks:PlacedBlocks.backward", 3, True),
     ],
 )
-@pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
+@TWO
 def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers, point, nth, counts, tmp_path):
     with Joined(tmp_path, trainers) as running:
         said = [running.trainer(name)[1] for name in trainers]
@@ -175,7 +175,7 @@ def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers
         running.assert_whole(members, lambda step, _: ranks[step])
 
 
-@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
+@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
 @pytest.mark.parametrize(
     "after",
     [
@@ -203,7 +203,7 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["begin", pytest.param("join", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
+@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
 def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, point, tmp_path):
     trainers = ("near", "far")
     (other,) = set(trainers) - {killed}
@@ -272,10 +272,10 @@ def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
     ("flag", "sentence"),
     [
         ("training.optimizer.learning_rate=0.5", "trains with training.optimizer.learning_rate"),
-        pytest.param("training.seed=99", "trains with training.seed", marks=pytest.mark.slow),
+        pytest.param("training.seed=99", "trains with training.seed", marks=pytest.mark.full),
         pytest.param("group.rank=3", "rank 3 is none of group 'line'; the ranks are 0 to 2", marks=pytest.mark.slow),
         ("group.rank=1", "rank 1 of group 'line' is taken by a member that is linked now"),
-        pytest.param("group.name=other", "this trainer has no group 'other'", marks=pytest.mark.slow),
+        pytest.param("group.name=other", "this trainer has no group 'other'", marks=pytest.mark.full),
     ],
 )
 def test_a_newcomer_that_cannot_join_is_refused_in_a_sentence(flag, sentence, tmp_path):

@@ -1,5 +1,6 @@
 """Groups of real processes of which some are killed: members and trainers; they end as if nothing had happened."""
 
+import json
 import re
 import signal
 import subprocess
@@ -59,7 +60,11 @@ class Running:
 
     def trainer_killed_at(self, point, name="near", nth=1):
         """Start a trainer that is killed when it comes to a function for the nth time, and return its process."""
-        planned = [Planned("trainer", Fault.KILL_TRAINER, point, nth)]
+        return self.trainer_with(Fault.KILL_TRAINER, point, name, nth)
+
+    def trainer_with(self, fault, point, name="near", nth=1):
+        """Start a trainer to which a fault happens when it comes to a function for the nth time, and return its process."""
+        planned = [Planned("trainer", fault, point, nth)]
         flags = [*self._trainer_flags(name), f"models.allowed={ALLOWED}"]
         process = Forked(sides.trainer, flags, "trainer", planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
@@ -113,7 +118,7 @@ def control_off():
     [
         (0, signal.SIGKILL),
         pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGTERM, marks=pytest.mark.full),
     ],
 )
 def test_a_member_that_ends_and_comes_back_does_what_it_has_not_done(killed, by, tmp_path):
@@ -141,6 +146,20 @@ def test_a_trainer_that_is_killed_brings_the_group_back_to_its_newest_checkpoint
 
 
 @pytest.mark.slow
+def test_a_trainer_whose_disk_is_full_says_so_trains_on_and_writes_its_next_checkpoint(tmp_path):
+    some_checkpoints_later = 30
+    with Running(tmp_path) as running:
+        trainer = running.trainer_with(Fault.DISK_FULL, "os:fsync", nth=some_checkpoints_later)
+        members = [running.member(rank) for rank in range(SIZE)]
+        running.assert_whole(members)
+        assert trainer.poll() is None
+        events = [json.loads(line) for line in (tmp_path / "trainer.log").read_text().splitlines()]
+        (failed,) = (place for place, each in enumerate(events) if each["event"] == "checkpoint of a group not written")
+        assert "No space left on device" in events[failed]["reason"]
+        assert any(each["event"] == "checkpoint of a group" for each in events[failed:])
+
+
+@pytest.mark.slow
 def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
     with Running(tmp_path) as running:
         trainer, said = running.trainer()
@@ -157,7 +176,7 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
     "point",
     [
         pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.occupy", marks=pytest.mark.slow),
-        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.begin", marks=pytest.mark.slow),
+        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.begin", marks=pytest.mark.full),
         "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
     ],
 )
@@ -170,7 +189,7 @@ def test_members_wait_for_a_trainer_that_is_killed_while_they_open_their_session
         running.assert_whole(members)
 
 
-@pytest.mark.parametrize("killed", ["near", pytest.param("far", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("killed", ["near", pytest.param("far", marks=pytest.mark.full)])
 def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_both(killed, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
@@ -182,7 +201,7 @@ def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_
         running.assert_whole(members)
 
 
-@pytest.mark.parametrize("rank", range(SIZE))
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.slow
 def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
@@ -271,7 +290,7 @@ def ranks_in(log):
     return merged_ranks((log / "line-group.steps").read_text().splitlines())
 
 
-@pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.slow), ("near", "far")])
+@pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.full), ("near", "far")])
 def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
     logs = {name: tmp_path / f"{name}-log" for name in trainers}
     with Running(tmp_path, trainers, step_logs=logs, more=SLOWLY) as running:
@@ -392,7 +411,7 @@ CODED_WEIGHTS = ["group.weights_codec=uniform3"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_member_that_is_killed_gets_the_weights_that_the_others_have(killed, tmp_path):
     with Running(tmp_path, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:
         _, said = running.trainer()
@@ -404,7 +423,7 @@ def test_a_member_that_is_killed_gets_the_weights_that_the_others_have(killed, t
         running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
 
 
-@pytest.mark.parametrize("trainers", [("near",), pytest.param(("near", "far"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trainers", [("near",), pytest.param(("near", "far"), marks=pytest.mark.full)])
 def test_a_trainer_that_is_killed_loses_nothing_that_members_lack_of_weights(trainers, tmp_path):
     with Running(tmp_path, trainers, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:
         started = {name: running.trainer(name) for name in trainers}
