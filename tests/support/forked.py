@@ -158,7 +158,8 @@ def _attend(request: bytes, out: int, err: int, report: int) -> NoReturn:
     os.close(err)
     os.write(report, _NUMBER.pack(process.pid))
     process.join()
-    os.write(report, _NUMBER.pack(process.exitcode))
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        os.write(report, _NUMBER.pack(process.exitcode))
     os._exit(0)
 
 
