@@ -199,8 +199,8 @@ class GroupConfig(Section):
     most: PositiveInt | None = Field(default=None, examples=[8])
     """Ranks that there can be: `size` to `most` - 1 may join while the group trains. Left out, it is `size`."""
     leave_out_seconds: PositiveFloat | None = None
-    """Time after the first gradient of a block in a step for which the block waits for those of other members. Then it is
-    updated without them. Left out, it waits for all."""
+    """Time after the first gradient of a block, or of a slice of a large one, in a step for which that waits for those of other
+    members. Then it is updated without them. Left out, it waits for all."""
     checkpoint_steps: PositiveInt = 100
     """Steps between checkpoints of the group's weights and optimizer, which lie here alone."""
 
@@ -257,8 +257,8 @@ class TrainerConfig(Config):
     groups: tuple[GroupConfig, ...] = Field(default=(), examples=[[{"name": "line", "size": 4}]])
     """Groups of devices that train one model here, each a table `[[groups]]`: `name`, and `size`, its members, for all of
     which each step waits; if wanted `subjects` (of auth.tokens), which alone may be members, `checkpoint_steps`, the steps
-    between checkpoints, 100 if left out, and `leave_out_seconds`, after which a block goes on without the gradients of late
-    members. Each member changes the weights of all, so name the subjects."""
+    between checkpoints, 100 if left out, and `leave_out_seconds`, after which a block or a slice goes on without the gradients
+    of late members. Each member changes the weights of all, so name the subjects."""
     calibration: CalibrationConfig = Field(default_factory=CalibrationConfig)
     """Samples on which edges may have copies of their models trained here."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

@@ -132,10 +132,14 @@ class _GroupSeries(Collector):
             "isthmus_group_linked", "1 while the member of a rank is linked.", labels=["group", "rank"]
         )
         left_out = CounterMetricFamily(
-            "isthmus_group_left_out", "Updates of blocks without the gradient of a rank.", labels=["group", "rank"]
+            "isthmus_group_left_out",
+            "Updates of blocks or of their slices without the gradient of a rank.",
+            labels=["group", "rank"],
         )
         late = CounterMetricFamily(
-            "isthmus_group_late", "Gradients of blocks that came too late to count.", labels=["group", "rank"]
+            "isthmus_group_late",
+            "Gradients of blocks or of their slices that came too late to count.",
+            labels=["group", "rank"],
         )
         residuals = CounterMetricFamily(
             "isthmus_group_residuals_lost",

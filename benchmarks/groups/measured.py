@@ -32,7 +32,7 @@ class Measured:
     simulated: float | None
     """Seconds that a run is predicted to take; None for the peer."""
     planned: float | None
-    """Seconds that `edge-agent schedule` says. For flow they are those of slices, and a run has none."""
+    """Seconds that `edge-agent schedule` says. For flow it chooses the slices and messages, which in a run are fixed."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def peer_name(megabytes: float) -> str:
 
 
 def simulated_seconds(strategy: str, layers: Layers) -> float:
-    """Seconds that a step of a run takes in the simulator, where blocks travel whole by every strategy."""
+    """Seconds that a step of a run takes in the simulator, which by flow has the slices of the run."""
     return run_seconds(layers) if strategy == FLOW else STRATEGIES[strategy](layers).step_seconds
 
 

@@ -49,7 +49,7 @@ class MergeLoop:
             self._task = asyncio.create_task(self._run(), context=Context())
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
-        """Take the gradient of a block that the session of a seat has."""
+        """Take the gradient of a slice that the session of a seat has."""
         self._given.put_nowait((seat, one))
 
     def look_again(self) -> None:
@@ -74,7 +74,7 @@ class MergeLoop:
                 await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
             if (receiver := self._seats.begun(each.rank)) is not None:
-                receiver.worker.run.take_merged(each.step, each.block, each.weights)
+                receiver.worker.run.take_merged(each.step, each.of, each.weights)
 
     async def stop(self) -> None:
         """Take no more gradients."""
@@ -106,8 +106,8 @@ class MergeLoop:
         try:
             if given is not None:
                 await self._merge(merging, *given)
-            for step, block in waits.over(time.monotonic()):
-                await self.hand_out(merging, await merging.leave_out(step, block))
+            for step, one in waits.over(time.monotonic()):
+                await self.hand_out(merging, await merging.leave_out(step, one))
             await self.hand_out(merging, await newcomers.lapse(merging, time.monotonic()))
             waits.note(merging.step, merging.held_up(), time.monotonic())
         except Exception as failure:

@@ -15,6 +15,7 @@ from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Outgoing
+from shared.placement import BlockSlice
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
 
@@ -39,7 +40,7 @@ class GroupFigures:
 
     def __init__(self) -> None:
         self.left_out = Counter[int]()
-        """Updates of blocks without the rank."""
+        """Updates of slices without the rank."""
         self.late = Counter[int]()
         """Gradients of the rank that came too late to count."""
         self.residuals_lost = Counter[int]()
@@ -119,7 +120,7 @@ class Merging(GroupListener):
     def _merge(self, rank: int, one: Outgoing, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
         if self.step <= one.step <= self.step + self.agreement.staleness:
             self._given[one.step][rank] = came_seconds
-        return self._group.merge(rank, one.step, one.crossing.index, part, one.samples)
+        return self._group.merge(rank, one.step, one.crossing.of_block, part, one.samples)
 
     async def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
@@ -143,13 +144,13 @@ class Merging(GroupListener):
         """List the ranks for which the present step waits."""
         return self._group.missing()
 
-    def held_up(self) -> list[int]:
-        """List the blocks of the present step of which some ranks have given the gradient and others are waited for."""
+    def held_up(self) -> list[BlockSlice]:
+        """List the slices of the present step of which some ranks have given the gradient and others are waited for."""
         return self._group.held_up()
 
-    async def leave_out(self, step: int, block: int) -> list[Merged]:
-        """Update a block without those that have not given its gradient; returns the weights that the others wait for."""
-        return await self._lane.run(self._group.leave_out, step, block)
+    async def leave_out(self, step: int, one: BlockSlice) -> list[Merged]:
+        """Update a slice without those that have not given its gradient; returns the weights that the others wait for."""
+        return await self._lane.run(self._group.leave_out, step, one)
 
     def take_copy(self) -> Copy | None:
         """Return the copy that was made since the last call, if there is one."""
@@ -159,7 +160,7 @@ class Merging(GroupListener):
     async def copy_now(self) -> Copy | None:
         """Return the copy that waits to be taken, or else one of the present state.
 
-        Returns None if a block of the present step is updated already, or if no step was done since the last copy.
+        Returns None if anything of the present step is updated already, or if no step was done since the last copy.
         """
         return await self._lane.aside(self._copied_now)
 
@@ -178,11 +179,13 @@ class Merging(GroupListener):
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
             self._copied, self.copied_step = Copy(step, self._weights.copied()), step
 
-    def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
+    def updated(
+        self, step: int, one: BlockSlice, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart
+    ) -> None:
         """Count the ranks that were left out, and log the update."""
         self._figures.left_out.update(left_out)
         if self._step_log is not None:
-            self._step_log.merged(step, block, ranks, *(element_bytes(weights[name]) for name in sorted(weights)))
+            self._step_log.merged(step, one, ranks, *(element_bytes(weights[name]) for name in sorted(weights)))
 
     def dropped(self, rank: int) -> None:
         """Count a gradient that came too late."""

@@ -238,7 +238,7 @@ class TrainedGroup:
         await self._loop.reach(life, step)
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
-        """Take the gradient of a block that the session of a seat has."""
+        """Take the gradient of a slice that the session of a seat has."""
         self._loop.give(seat, one)
 
     async def vacate(self, seat: MemberSeat) -> None:

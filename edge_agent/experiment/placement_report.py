@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
+from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
@@ -112,7 +113,12 @@ def report_on(workload: Workload) -> PlacementReport:
     return PlacementReport(
         placement=placement,
         block_names=tuple(block.name for block in chain.blocks),
-        transfers=tuple(_transfer(workload, placement, types, one) for one in plan.crossings),
+        transfers=tuple(
+            # The first slice stands for all of its block.
+            _transfer(workload, placement, types, one)
+            for one in plan.crossings
+            if not one.of_block.number
+        ),
         memory=tuple(_memory(workload, plan, worker) for worker in placement.workers),
         visibility=tuple(
             _visibility(placement, model, worker, _kept(workload, placement, model, worker))
@@ -135,7 +141,8 @@ def _payload_bytes(workload: Workload, types: CrossingTypes, one: Crossing, code
         case Cargo.LABEL:
             return specs_bytes(_of_rows(workload.labels, one.rows))
         case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
-            entries = entries_of(chain.blocks[one.index], one.cargo)
+            slices = Slices(chain, workload.recipe, merged=workload.facts.merged).of(one.index)
+            entries = (each for of in slices for each in entries_of(chain.blocks[one.index], one.cargo, of))
             return sum(_encoded_bytes(each.spec, codec if each.may_be_coded else _UNCODED) for each in entries)
         case Cargo.NORMS | Cargo.COEFFICIENT | Cargo.SCALE:
             return numbers_spec(chain, one).bytes

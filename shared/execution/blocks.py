@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from shared.codec import FeedbackMode
+from shared.execution.block_slices import Slices
 from shared.execution.failures import translate_loss_failures
 from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_of, summed, weights_of
 from shared.model.features import Features, Gradients, Slots, features_of
-from shared.placement import StepPlan, Tile, stages
+from shared.placement import BlockSlice, StepPlan, Tile, stages
 from shared.training import block_state
 from shared.training.clipping import BlockNorms, Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -52,6 +53,7 @@ class PlacedBlocks:
         """held: those of `held_blocks` for this worker."""
         placement, model = plan.placement, plan.model
         self.held = held
+        self._slices = Slices(held.chain, held.recipe, merged=model.merged)
         self.worker = worker
         self.feedback = method.feedback
         self._head = method.head
@@ -133,9 +135,9 @@ class PlacedBlocks:
         with translate_loss_failures(recipe.loss, outputs, labels), computing(self.held.precision, self.held.device):
             yield
 
-    def part(self, block: int, gradient: BlockGradients) -> BlockPart:
-        """This worker's part of a shared block."""
-        return part_of(self.held.chain.blocks[block], gradient)
+    def part(self, one: BlockSlice, gradient: BlockGradients) -> BlockPart:
+        """This worker's part of a slice. gradient: of the block."""
+        return part_of(self.held.chain.blocks[one.block], gradient, self._slices[one])
 
     def sum(self, block: int, parts: Sequence[WeightedPart]) -> BlockGradients:
         """The gradient of a shared block, from all parts in the order of their samples; its buffers follow."""
@@ -169,10 +171,11 @@ class PlacedBlocks:
         self.held.put_back(taken)
         self.held.update(blocks, step, coefficient)
 
-    def weights(self, block: int) -> block_state.BlockTensors:
-        """A copy of a block's parameters and buffers, for those that share it."""
-        return weights_of(self.held.chain.blocks[block])
+    def weights(self, one: BlockSlice) -> block_state.BlockTensors:
+        """A copy of a slice's parameters and buffers, for those that share its block."""
+        return weights_of(self.held.chain.blocks[one.block], self._slices[one])
 
-    def take_weights(self, block: int, received: BlockPart) -> None:
-        """Continue with the weights from a block's owner, or with their differences from those that are here."""
-        self.held.take_weights(block, added(self.held.chain.blocks[block], received))
+    def take_weights(self, one: BlockSlice, received: BlockPart) -> None:
+        """Continue with the weights from the owner of a block, or with their differences from those that are here."""
+        of = self._slices[one]
+        self.held.take_weights(one.block, added(self.held.chain.blocks[one.block], received, of), of)

@@ -34,8 +34,9 @@ class Feedback:
 
     def wants(self, crossing: Crossing) -> bool:
         """Tell whether the error of a feature on this crossing is to be noted."""
-        is_answered = any((crossing.receiver, value) in self._last for value in self._values_of(crossing))
-        return self._mode is not FeedbackMode.OFF and crossing.cargo is Cargo.FEATURE and is_answered
+        if self._mode is FeedbackMode.OFF or crossing.cargo is not Cargo.FEATURE:
+            return False
+        return any((crossing.receiver, value) in self._last for value in self._values_of(crossing))
 
     def note(
         self, step: int, crossing: Crossing, errors: tuple[Tensor | None, ...], scale: float | None = None

@@ -1,13 +1,13 @@
 """A group of devices that train one model: it adds up what its members give, updates, and hands out the new weights.
 
-Each member has a rank, runs the whole model on samples of its own, and gives the gradient of each block once a step. A block is
-updated once all ranks that take part in the step have given theirs; gradients are averaged in the order of ranks, so the order
-of arrival decides nothing. Several trainers have each a `Group` of its own, of other blocks. Knows nothing of sessions, threads
-and links.
+Each member has a rank, runs the whole model on samples of its own, and gives the gradient of each slice of a block once a step.
+A slice is updated once all ranks that take part in the step have given theirs; gradients are averaged in the order of ranks, so
+the order of arrival decides nothing. Several trainers have each a `Group` of its own, of other blocks. Knows nothing of
+sessions, threads and links.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,10 +16,11 @@ import torch
 from shared.errors import ProtocolError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
+from shared.placement import BlockSlice
 from shared.training.held_blocks import BlockGradients
 from shared.training.held_state import changing_blocks
 
-_AT_A_STEP = "rank {rank} gives the gradient of block {block} of step {step}; the group is at step {now}"
+_AT_A_STEP = "rank {rank} gives the gradient of {what} of step {step}; the group is at step {now}"
 
 
 MOST_BEHIND = 50
@@ -30,21 +31,23 @@ class GroupListener:
     """A reader of what happens in a group, which does nothing. Called on the thread of the group."""
 
     def stepped(self, step: int) -> None:
-        """Note the step that comes next: all blocks of the one before are updated, and nobody has their weights yet."""
+        """Note the step that comes next: all slices of the one before are updated, and nobody has their weights yet."""
 
-    def updated(self, step: int, block: int, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart) -> None:
-        """Note the update of a block by the gradients of some ranks, without others, and the weights that members then have."""
+    def updated(
+        self, step: int, one: BlockSlice, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart
+    ) -> None:
+        """Note the update of a slice by the gradients of some ranks, without others, and the weights that members then have."""
 
     def dropped(self, rank: int) -> None:
         """Note that a gradient has come too late to count."""
 
 
 class Merged(NamedTuple):
-    """The weights of a block after the update of a step, for one member. Others may have the same tensors."""
+    """The weights of a slice after the update of a step, for one member. Others may have the same tensors."""
 
     rank: int
     step: int
-    block: int
+    of: BlockSlice
     weights: BlockPart | CodedWeights
 
 
@@ -55,12 +58,12 @@ class _Seat:
     first: int
     stop: int | None = None
     """First step without it; None while no end is known."""
-    awaited: set[tuple[int, int]] = field(default_factory=set)
-    """Steps and blocks of which it has given the gradient and does not have the weights."""
+    awaited: set[tuple[int, BlockSlice]] = field(default_factory=set)
+    """Steps and slices of which it has given the gradient and does not have the weights."""
     is_late: bool = False
-    """True from when a block went on without it until anything comes of it: nobody waits for it meanwhile."""
-    has: dict[int, int] = field(default_factory=dict)
-    """By block, the step that begins with the weights which it has."""
+    """True from when a slice went on without it until anything comes of it: nobody waits for it meanwhile."""
+    has: dict[BlockSlice, int] = field(default_factory=dict)
+    """By slice, the step that begins with the weights which it has."""
     is_promised: bool = False
     """True while the rank is no member yet, and steps wait for it all the same."""
 
@@ -91,29 +94,31 @@ class Group:
         leaves_out: late ranks are left out, so that a part may come when its step is done.
         """
         self.step = first_step
-        """The oldest step of which some block is not updated."""
+        """The oldest step of which some slice is not updated."""
         self._weights, self._held = weights, weights.held
         self._staleness = staleness
         self._listener = listener or GroupListener()
         self._behind = max(staleness + 1, MOST_BEHIND if leaves_out else 0)
         """Most steps by which a part may come after its step is done."""
-        self.blocks = tuple(block for block in changing_blocks(self._held.chain) if block in self._held.indices)
-        """The blocks of which it has the weights, and that training changes."""
-        self._seats = {rank: _Seat(first_step, has=dict.fromkeys(self.blocks, first_step)) for rank in ranks}
-        self._parts: dict[tuple[int, int], dict[int, WeightedPart]] = defaultdict(dict)
-        """By step and block, the parts of the update to come, by rank."""
-        self._gradients: dict[int, BlockGradients] = {}
-        """Gradients of blocks of this step that wait for those of all, to be clipped by one norm."""
-        self._updated: dict[int, BlockPart] = {}
-        """By block that this step has updated, the weights after that."""
-        self._before: dict[int, BlockPart] = {}
-        """By the same blocks, the weights with which the step began."""
-        self._last: dict[int, BlockPart] = {}
-        """By block, the weights with which the step before began, until this one updates any."""
-        self._coded: dict[int, CodedWeights] = {}
-        """By block, the weights after its newest update, where they go by a codec."""
-        self._counted: dict[tuple[int, int], tuple[int, ...]] = {}
-        """By step and block of the last steps, the ranks whose gradients are in the update."""
+        blocks = (block for block in changing_blocks(self._held.chain) if block in self._held.indices)
+        self.slices = tuple(one for block in blocks for one in weights.slices.numbered(block))
+        """The slices of the blocks of which it has the weights, and that training changes."""
+        self._known = frozenset(self.slices)
+        self._seats = {rank: _Seat(first_step, has=dict.fromkeys(self.slices, first_step)) for rank in ranks}
+        self._parts: dict[tuple[int, BlockSlice], dict[int, WeightedPart]] = defaultdict(dict)
+        """By step and slice, the parts of the update to come, by rank."""
+        self._gradients: dict[BlockSlice, BlockGradients] = {}
+        """Gradients of this step that wait for those of all, to be clipped by one norm."""
+        self._updated: dict[BlockSlice, BlockPart] = {}
+        """By slice that this step has updated, the weights after that."""
+        self._before: dict[BlockSlice, BlockPart] = {}
+        """By the same slices, the weights with which the step began."""
+        self._last: dict[BlockSlice, BlockPart] = {}
+        """By slice, the weights with which the step before began, until this one updates any."""
+        self._coded: dict[BlockSlice, CodedWeights] = {}
+        """By slice, the weights after its newest update, where they go by a codec."""
+        self._counted: dict[tuple[int, BlockSlice], tuple[int, ...]] = {}
+        """By step and slice of the last steps, the ranks whose gradients are in the update."""
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -133,26 +138,26 @@ class Group:
 
     @property
     def is_between_steps(self) -> bool:
-        """Tell whether no block of the present step is updated yet."""
+        """Tell whether nothing of the present step is updated yet."""
         return not self._updated and not self._gradients
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""
-        return [rank for rank in self._seats if any(self._is_awaited(rank, block) for block in self.blocks)]
+        return [rank for rank in self._seats if any(self._is_awaited(rank, one) for one in self.slices)]
 
-    def held_up(self) -> list[int]:
-        """List the blocks of the present step of which some ranks have given the gradient and others are waited for."""
-        given = [block for block in self.blocks if self._parts.get((self.step, block))]
-        return [block for block in given if any(self._is_awaited(rank, block) for rank in self._seats)]
+    def held_up(self) -> list[BlockSlice]:
+        """List the slices of the present step of which some ranks have given the gradient and others are waited for."""
+        given = [one for one in self.slices if self._parts.get((self.step, one))]
+        return [one for one in given if any(self._is_awaited(rank, one) for rank in self._seats)]
 
-    def leave_out(self, step: int, block: int) -> list[Merged]:
-        """Update a block of the present step without the ranks that have not given its gradient, if some have.
+    def leave_out(self, step: int, one: BlockSlice) -> list[Merged]:
+        """Update a slice of the present step without the ranks that have not given its gradient, if some have.
 
         Nobody waits for these until anything comes of them. Returns the weights that the others wait for.
         """
-        if step == self.step and block in self.held_up():
+        if step == self.step and one in self.held_up():
             for rank, seat in self._seats.items():
-                seat.is_late |= self._lacks(rank, block)
+                seat.is_late |= self._lacks(rank, one)
         return self._advanced()
 
     def promise(self, rank: int, step: int) -> int | None:
@@ -187,7 +192,7 @@ class Group:
 
     @property
     def _open_step(self) -> int:
-        """The first step that can wait for one more rank, because none of its blocks is updated."""
+        """The first step that can wait for one more rank, because nothing of it is updated."""
         return self.step if self.is_between_steps else self.step + 1
 
     def take_seat(self, rank: int) -> int:
@@ -207,15 +212,16 @@ class Group:
         With K = 0 and several groups, a member may have to do that one for another group. Groups that have gone further have
         done so without it, or with K > 0. Then the oldest weights are returned that are here.
         """
-        found = {block: self._beginning(block, step) for block in self.blocks}
-        self._seats[rank].has = {block: version for block, (version, _) in found.items()}
-        return {block: weights for block, (_, weights) in found.items()}
+        found = {one: self._beginning(one, step) for one in self.slices}
+        self._seats[rank].has = {one: version for one, (version, _) in found.items()}
+        weights = {one: of_slice for one, (_, of_slice) in found.items()}
+        return {block: self._weights.joined(block, weights) for block in dict.fromkeys(one.block for one in weights)}
 
-    def _beginning(self, block: int, step: int) -> tuple[int, BlockPart]:
-        """Return a block's weights as in `first_weights`, of which it may be updated already, and the step that they are of."""
-        if step < self.step and (of_last := self._last.get(block)) is not None:
+    def _beginning(self, one: BlockSlice, step: int) -> tuple[int, BlockPart]:
+        """Return a slice's weights as in `first_weights`, of which it may be updated already, and the step that they are of."""
+        if step < self.step and (of_last := self._last.get(one)) is not None:
             return self.step - 1, of_last
-        return self.step, self._before.get(block) or self._weights.of(block)
+        return self.step, self._before.get(one) or self._weights.of(one)
 
     def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on, nor in one that is done without it. It gives what comes before.
@@ -236,35 +242,37 @@ class Group:
         seat.stop = stop
         return self._advanced()
 
-    def merge(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> list[Merged]:
-        """Take the gradient of a block and its buffers, of one member's batch; returns the weights that members wait for.
+    def merge(self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int) -> list[Merged]:
+        """Take the gradient of a slice and its buffers, of one member's batch; returns the weights that members wait for.
 
-        A gradient that counts already is dropped, known by rank, step and block, and so is one that comes too late. Raises
+        A gradient that counts already is dropped, known by rank, step and slice, and so is one that comes too late. Raises
         ProtocolError, and changes nothing, for one that may not come.
         """
         seat = self._seats[rank]
-        self._check(rank, step, block, part, samples)
-        seat.awaited.add((step, block))
+        self._check(rank, step, one, part, samples)
+        seat.awaited.add((step, one))
         seat.is_late = False
-        if rank not in self._counted.get((step, block), (rank,)):
+        if rank not in self._counted.get((step, one), (rank,)):
             self._listener.dropped(rank)
-        if step < self.step or (block in self._updated and step == self.step):
-            return [self._merged(rank, step, block)]
-        if block in self._gradients and step == self.step:
+        if step < self.step or (one in self._updated and step == self.step):
+            return [self._merged(rank, step, one)]
+        if one in self._gradients and step == self.step:
             return []
-        self._parts[step, block].setdefault(rank, WeightedPart(part, samples))
-        return self._advanced()
+        self._parts[step, one].setdefault(rank, WeightedPart(part, samples))
+        return self._advanced((one,))
 
-    def _check(self, rank: int, step: int, block: int, part: BlockPart, samples: int) -> None:
-        where = _AT_A_STEP.format(rank=rank, block=block, step=step, now=self.step)
+    def _check(self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int) -> None:
+        is_cut = BlockSlice(one.block, 1) in self._known
+        what = f"slice {one.number} of block {one.block}" if is_cut else f"block {one.block}"
+        where = _AT_A_STEP.format(rank=rank, what=what, step=step, now=self.step)
         seat = self._seats[rank]
-        if block not in self.blocks:
+        if one not in self._known:
             raise ProtocolError(f"{where}, and training does not change that block")
         if not seat.takes_part(step):
             raise ProtocolError(f"{where}, and the rank takes no part in that")
         if not self.step - self._behind <= step <= self.step + self._staleness:
             raise ProtocolError(f"{where}, and with K = {self._staleness} nobody is so far from it")
-        if (step, block) in seat.awaited:
+        if (step, one) in seat.awaited:
             raise ProtocolError(f"{where}, and has given it before")
         if samples < 1:
             raise ProtocolError(f"{where}, of {samples} samples; it must be of 1 or more")
@@ -272,45 +280,47 @@ class Group:
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ProtocolError(f"{where}, and {name.partition('/')[2]} holds numbers that are not finite")
 
-    def _lacks(self, rank: int, block: int) -> bool:
+    def _lacks(self, rank: int, one: BlockSlice) -> bool:
         seat = self._seats[rank]
-        is_there = block in self._updated or block in self._gradients or rank in self._parts.get((self.step, block), {})
+        is_there = one in self._updated or one in self._gradients or rank in self._parts.get((self.step, one), {})
         return seat.takes_part(self.step) and not is_there
 
-    def _is_awaited(self, rank: int, block: int) -> bool:
-        return self._lacks(rank, block) and not self._seats[rank].is_late
+    def _is_awaited(self, rank: int, one: BlockSlice) -> bool:
+        return self._lacks(rank, one) and not self._seats[rank].is_late
 
-    def _advanced(self) -> list[Merged]:
-        """Update all blocks of which all gradients are there, step after step."""
+    def _advanced(self, changed: Sequence[BlockSlice] | None = None) -> list[Merged]:
+        """Update all slices of which all gradients are there, step after step.
+
+        changed: those of this step of which anything has come, if nothing else has happened; left out, all are looked at.
+        """
         merged: list[Merged] = []
         while True:
-            ready = [block for block in reversed(self.blocks) if self._is_ready(block)]
+            ready = [one for one in (self.slices[::-1] if changed is None else changed) if self._is_ready(one)]
             if not ready:
                 return merged
-            for block in ready:
-                merged += self._update(block)
-            if len(self._updated) == len(self.blocks):
+            for one in ready:
+                merged += self._update(one)
+            if len(self._updated) == len(self.slices):
                 self._end_step()
+            changed = None
 
-    def _is_ready(self, block: int) -> bool:
-        waits = block in self._updated or block in self._gradients or not self._parts.get((self.step, block))
-        return not waits and not any(self._is_awaited(rank, block) for rank in self._seats)
+    def _is_ready(self, one: BlockSlice) -> bool:
+        waits = one in self._updated or one in self._gradients or not self._parts.get((self.step, one))
+        return not waits and not any(self._is_awaited(rank, one) for rank in self._seats)
 
-    def _update(self, block: int) -> list[Merged]:
+    def _update(self, one: BlockSlice) -> list[Merged]:
         self._last = {}  # no gradient of the last step counts any more, at any trainer
-        parts = self._parts.pop((self.step, block))
+        parts = self._parts.pop((self.step, one))
         ranks = sorted(parts)
         ranked = [parts[rank] for rank in ranks]
-        self._counted[self.step, block] = tuple(ranks)
-        module_block = self._held.chain.blocks[block]
-        self._before[block] = self._weights.of(block)
+        self._counted[self.step, one] = tuple(ranks)
+        self._before[one] = self._weights.of(one)
         with torch.no_grad():
-            self._gradients[block] = averaged(module_block, ranked)
-        if self._held.clipping is not None and len(self._gradients) < len(self.blocks):
+            self._gradients[one] = averaged(self._held.chain.blocks[one.block], ranked, self._weights.slices[one])
+        if self._held.clipping is not None and len(self._gradients) < len(self.slices):
             return []
         gradients, self._gradients = self._gradients, {}
-        self._held.put_back(gradients)
-        self._held.update(gradients, self.step)
+        self._learn(gradients)
         for updated in gradients:
             new = self._weights.updated(updated)
             if isinstance(new, CodedWeights):
@@ -321,7 +331,7 @@ class Group:
                 rank for rank, seat in self._seats.items() if seat.takes_part(self.step) and rank not in counted
             ]
             self._listener.updated(self.step, updated, counted, left_out, weights)
-        if len(self._updated) == len(self.blocks):
+        if len(self._updated) == len(self.slices):
             self._listener.stepped(self.step + 1)
         return [
             self._merged(rank, self.step, updated)
@@ -330,17 +340,27 @@ class Group:
             if (self.step, updated) in seat.awaited
         ]
 
+    def _learn(self, gradients: Mapping[BlockSlice, BlockGradients]) -> None:
+        """Update slices of which none waits for the norm of others, or all that do."""
+        slices = self._weights.slices
+        uncut = {one.block: gradient for one, gradient in gradients.items() if len(slices.of(one.block)) == 1}
+        self._held.put_back(uncut)
+        self._held.update(uncut, self.step)
+        for one, gradient in gradients.items():
+            if one.block not in uncut:
+                self._held.update_slice(one.block, slices[one], gradient, self.step)
+
     def _end_step(self) -> None:
         self._last, self._updated, self._before = self._before, {}, {}
         self.step += 1
         oldest = self.step - self._behind
         self._counted = {key: ranks for key, ranks in self._counted.items() if key[0] >= oldest}
 
-    def _merged(self, rank: int, step: int, block: int) -> Merged:
-        seat, of_now = self._seats[rank], self._updated.get(block) if step == self.step else None
-        seat.awaited.discard((step, block))
-        version, weights = (self.step + 1, of_now) if of_now is not None else self._beginning(block, step + 1)
-        had, seat.has[block] = seat.has.get(block), version
-        coded = self._coded.get(block)
+    def _merged(self, rank: int, step: int, one: BlockSlice) -> Merged:
+        seat, of_now = self._seats[rank], self._updated.get(one) if step == self.step else None
+        seat.awaited.discard((step, one))
+        version, weights = (self.step + 1, of_now) if of_now is not None else self._beginning(one, step + 1)
+        had, seat.has[one] = seat.has.get(one), version
+        coded = self._coded.get(one)
         is_next = coded is not None and coded.weights is weights and had == version - 1
-        return Merged(rank, step, block, coded if coded is not None and is_next else weights)
+        return Merged(rank, step, one, coded if coded is not None and is_next else weights)

@@ -10,9 +10,20 @@ from typing import Self
 from torch import Tensor
 
 from shared.codec import codec_by_name
+from shared.execution.block_slices import Slices
 from shared.execution.residuals import overflow_told
-from shared.execution.shared_blocks import BlockPart, CodedWeights, may_be_coded, moved_by, weights_layout, weights_of
+from shared.execution.shared_blocks import (
+    BlockPart,
+    CodedWeights,
+    joined,
+    may_be_coded,
+    moved_by,
+    parted,
+    weights_layout,
+    weights_of,
+)
 from shared.model.spec import TensorSpec
+from shared.placement import BlockSlice
 from shared.training import block_state
 from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
@@ -34,15 +45,19 @@ class GroupWeights:
         others than these blocks have.
         """
         self.held = held
+        self.slices = Slices(held.chain, held.recipe, merged=True)
+        """The slices in which blocks are updated."""
         self._codec = None if codec == "raw" else codec_by_name(codec)
-        self._of_members: dict[int, BlockPart] = {}
-        """By block, what members have; its tensors are never written to. Of blocks that are left out, that of the block."""
+        self._of_members: dict[BlockSlice, BlockPart] = {}
+        """By slice, what members have; its tensors are never written to. Of what is left out, that of the block."""
         for index, parameters in ({} if of_members is None or self._codec is None else of_members).items():
             block = held.chain.blocks[index]
             there = weights_layout(block)
             block_state.check(block, None, there | parameters)
             moved = {name: tensor.to(there[name].device) for name, tensor in parameters.items()}
-            self._of_members[index] = weights_of(block) | moved
+            known = weights_of(block) | moved
+            for one in self.slices.numbered(index):
+                self._of_members[one] = parted(known, self.slices[one])
 
     @classmethod
     def restored(cls, held: HeldBlocks, codec: str, states: Mapping[int, BlockTensors]) -> Self:
@@ -51,35 +66,44 @@ class GroupWeights:
         put_back(held, held.indices, exact)
         return cls(held, codec, of_members)
 
-    def of(self, block: int) -> BlockPart:
-        """Return the parameters and buffers of a block as members have them after its last update."""
+    def of(self, one: BlockSlice) -> BlockPart:
+        """Return the parameters and buffers of a slice as members have them after its last update."""
         if self._codec is None:
-            return weights_of(self.held.chain.blocks[block])
-        if block not in self._of_members:
-            self._of_members[block] = weights_of(self.held.chain.blocks[block])
-        return self._of_members[block]
+            return weights_of(self.held.chain.blocks[one.block], self.slices[one])
+        if one not in self._of_members:
+            self._of_members[one] = weights_of(self.held.chain.blocks[one.block], self.slices[one])
+        return self._of_members[one]
 
-    def updated(self, block: int) -> BlockPart | CodedWeights:
-        """Return the weights that members have after an update of a block; `of` was asked before it."""
+    def updated(self, one: BlockSlice) -> BlockPart | CodedWeights:
+        """Return the weights that members have after an update of a slice; `of` was asked before it."""
+        block, of = self.held.chain.blocks[one.block], self.slices[one]
         if (codec := self._codec) is None:
-            return weights_of(self.held.chain.blocks[block])
-        exact, before = weights_layout(self.held.chain.blocks[block]), self._of_members[block]
+            return weights_of(block, of)
+        exact, before = weights_layout(block, of), self._of_members[one]
         lacking = {name: tensor - before[name] for name, tensor in exact.items() if _is_coded(name, tensor)}
         differences = {name: codec.encode(overflow_told(tensor)) for name, tensor in lacking.items()}
-        moved = {name: moved_by(before[name], codec.decode(one)) for name, one in differences.items()}
+        moved = {name: moved_by(before[name], codec.decode(each)) for name, each in differences.items()}
         as_they_are = {name: tensor.clone() for name, tensor in exact.items() if name not in moved}
-        self._of_members[block] = after = as_they_are | moved
+        self._of_members[one] = after = as_they_are | moved
         return CodedWeights(after, differences)
 
     def copied(self) -> dict[str, Tensor]:
         """Copy all that training changes, in this machine's memory, as `copy_state` does."""
+        blocks = dict.fromkeys(one.block for one in self._of_members)
         of_members = {
             f"{block}/{_OF_MEMBERS}{name}": tensor.to("cpu", copy=True)
-            for block, weights in self._of_members.items()
-            for name, tensor in weights.items()
-            if _is_coded(name, tensor)
+            for block in blocks
+            for name, tensor in self._joined(block).items()
+            if name.startswith("parameter/")
         }
         return copy_state(self.held) | of_members
+
+    def _joined(self, block: int) -> BlockPart:
+        return self.joined(block, {one: self.of(one) for one in self.slices.numbered(block)})
+
+    def joined(self, block: int, weights: Mapping[BlockSlice, BlockPart]) -> BlockPart:
+        """Return the weights of a block by those of its slices."""
+        return joined(self.held.chain.blocks[block], [weights[one] for one in self.slices.numbered(block)])
 
 
 def _parted(states: Mapping[int, BlockTensors]) -> tuple[dict[int, BlockTensors], dict[int, BlockTensors]]:

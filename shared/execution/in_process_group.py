@@ -6,6 +6,7 @@ from functools import partial
 from shared.execution.group import Group, Merged
 from shared.execution.in_process_session import Batch, InProcessSession
 from shared.execution.step_in_flight import Outgoing
+from shared.placement import BlockSlice
 from shared.training.losses import BatchLoss
 
 Give = Callable[[Outgoing], object]
@@ -34,10 +35,10 @@ class InProcessGroup:
         while left:
             left = [each for each in left if next(each, left) is not left]
 
-    def leave_out(self, trainer: str, block: int) -> None:
-        """Have a block go on without the ranks that have not given its gradient in the present step."""
+    def leave_out(self, trainer: str, one: BlockSlice) -> None:
+        """Have a slice go on without the ranks that have not given its gradient in the present step."""
         group = self._groups[trainer]
-        self._hand_out(group.leave_out(group.step, block))
+        self._hand_out(group.leave_out(group.step, one))
 
     def leave(self, rank: int, step: int) -> None:
         """Have every trainer know that a rank takes part in no step from this one on."""
@@ -69,8 +70,8 @@ class InProcessGroup:
     def _merge(self, rank: int, one: Outgoing) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
         group = self._groups[one.crossing.sender]
-        self._hand_out(group.merge(rank, one.step, one.crossing.index, one.load, one.samples))
+        self._hand_out(group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples))
 
-    def _hand_out(self, merged_blocks: Sequence[Merged]) -> None:
-        for merged in merged_blocks:
-            self._members[merged.rank].take_merged(merged.step, merged.block, merged.weights)
+    def _hand_out(self, merged_slices: Sequence[Merged]) -> None:
+        for merged in merged_slices:
+            self._members[merged.rank].take_merged(merged.step, merged.of, merged.weights)

@@ -24,6 +24,7 @@ from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.placement import (
     GROUP,
+    BlockSlice,
     Cargo,
     Placement,
     PlacementPlan,
@@ -183,9 +184,9 @@ class InProcessSession:
             for block in weights.keys() & set(held.indices):
                 held.take_weights(block, weights[block])
 
-    def take_merged(self, step: int, block: int, weights: BlockPart | CodedWeights) -> None:
-        """Bring the weights of a block that the group has updated."""
-        crossing = from_group(self._placement, block)
+    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
+        """Bring the weights of a slice that the group has updated."""
+        crossing = from_group(self._placement, one)
         self._steps[crossing.receiver].deliver(step, self._placement.batch_size, crossing, weights)
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
@@ -353,7 +354,9 @@ class InProcessSession:
             return one.load.received
         if isinstance(one.load, dict):
             is_sent_coded = crossing.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(codec)
-            return self._residuals[crossing.sender].sent(codec, crossing.index, one.load) if is_sent_coded else one.load
+            return (
+                self._residuals[crossing.sender].sent(codec, crossing.of_block, one.load) if is_sent_coded else one.load
+            )
         if crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             return one.load
         return decoded(codec, one.load, self._chain.coded_slots(crossing.index))

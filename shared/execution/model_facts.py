@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from shared.execution.block_slices import Slices
 from shared.model.chain import Block, Chain
 from shared.model.spec import CROSSING_DTYPES
 from shared.model.values.wiring import Value
@@ -15,8 +16,9 @@ _NORMALISES_OVER_SAMPLES = nn.modules.batchnorm._BatchNorm
 
 def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False) -> ModelFacts:
     """Return the facts of a chain that is trained by a recipe. merged: by a group, which clips by itself."""
+    slices = None if recipe is None else Slices(chain, recipe, merged=merged)
     facts = ModelFacts(
-        blocks=tuple(map(_facts_of, chain.blocks)),
+        blocks=tuple(_facts_of(block, slices) for block in chain.blocks),
         why_raw=chain.why_raw,
         together=chain.together,
         values=tuple(_value_facts(chain, value) for value in chain.values.all),
@@ -48,11 +50,12 @@ def _value_facts(chain: Chain, value: Value) -> ValueFacts:
     )
 
 
-def _facts_of(block: Block) -> BlockFacts:
+def _facts_of(block: Block, slices: Slices | None) -> BlockFacts:
     over_samples = any(isinstance(module, _NORMALISES_OVER_SAMPLES) for module in block.module.modules())
     return BlockFacts(
         block.name,
         trainable=block.trainable,
         has_buffers=bool(block.named_buffers() or block.named_transients()),
         min_samples=2 if over_samples else 1,
+        slices=1 if slices is None else len(slices.of(block.index)),
     )

@@ -12,11 +12,12 @@ from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates
-from shared.execution.shared_blocks import CodedWeights, WeightedPart
+from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
     Backward,
+    BlockSlice,
     Cargo,
     Clip,
     Crossing,
@@ -88,12 +89,14 @@ class SegmentRunner:
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if isinstance(load, CodedWeights):
-            self._blocks.take_weights(crossing.index, load.weights)
-            state.coded_weights[crossing.index] = load
+            self._blocks.take_weights(crossing.of_block, load.weights)
+            state.coded_weights[crossing.of_block] = load
             return
         if isinstance(load, dict):
             if crossing.cargo is Cargo.WEIGHTS:
-                self._blocks.take_weights(crossing.index, load)
+                self._blocks.take_weights(crossing.of_block, load)
+            elif self._plan.model.merged:
+                state.given[crossing.of_block] = load
             else:
                 state.parts[crossing] = load
             return
@@ -161,7 +164,7 @@ class SegmentRunner:
             whole = part if isinstance(part, Rows) else part.rows
             if rows := self._rows(whole, state):
                 of_part = (
-                    self._blocks.part(block, state.block_gradients.pop(block, {}))
+                    self._blocks.part(BlockSlice(block), state.block_gradients.pop(block, {}))
                     if isinstance(part, Rows)
                     else state.parts.pop(part)
                 )
@@ -191,16 +194,25 @@ class SegmentRunner:
                     return (None,) * len(self._types.specs(crossing.index))
                 return self._sent_gradient(state, crossing, rows)
             case Cargo.WEIGHT_GRADIENT:
-                gradient = state.block_gradients.pop(crossing.index, {})
-                return self._blocks.part(crossing.index, gradient) if rows.count else {}
+                return self._part(state, crossing.of_block) if rows.count else {}
             case Cargo.WEIGHTS:
-                return state.coded_weights.pop(crossing.index, None) or self._blocks.weights(crossing.index)
+                one = crossing.of_block
+                return state.coded_weights.pop(one, None) or self._blocks.weights(one)
             case Cargo.NORMS:
                 return (torch.cat([state.norms[block] for block in crossing.slots]),)
             case Cargo.COEFFICIENT:
                 return (state.coefficient,)
             case Cargo.SCALE:
                 return (torch.tensor([state.scale], dtype=torch.float64),)
+
+    def _part(self, state: StepInFlight, one: BlockSlice) -> BlockPart:
+        """Take the part of a slice: what a member has sent of it, or else this worker's own."""
+        if (given := state.given.pop(one, None)) is not None:
+            return given
+        is_last = one.number + 1 == self._plan.model.blocks[one.block].slices
+        gradients = state.block_gradients
+        of_block = gradients.pop(one.block, {}) if is_last else gradients.get(one.block, {})
+        return self._blocks.part(one, of_block)
 
     def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
         gradients = self._typed(state.tensors.sent_gradient(crossing, rows), crossing)

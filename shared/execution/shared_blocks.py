@@ -1,6 +1,7 @@
 """Messages between the owner of a shared block and the other workers that hold parts of it.
 
-A part is the gradient of the part's samples and the buffers that they have left; the answer is the block after the update.
+A part is the gradient of the part's samples and the buffers that they have left; the answer is the block after the update. In
+a group both may be of one slice of the block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from shared.model.chain import Block
 from shared.model.spec import TensorSpec
 from shared.training import block_state
 from shared.training.held_blocks import BlockGradients
+from shared.training.slices import Slice, whole
 
 BlockPart = dict[str, Tensor]
 """`gradient/NAME` of each parameter that a gradient has reached, and `buffer/NAME` and `transient/NAME`.
@@ -60,16 +62,19 @@ class WeightedPart(NamedTuple):
     samples: int
 
 
-def part_of(block: Block, gradient: BlockGradients) -> BlockPart:
-    """A worker's own part; buffers are copied, because the next forward writes to them."""
-    part = {f"gradient/{name}": tensor.detach() for name, tensor in gradient.items()}
-    return part | {name: value.clone() for name, value in _buffers(block).items()}
+def part_of(block: Block, gradient: BlockGradients, one: Slice | None = None) -> BlockPart:
+    """A worker's own part, of a slice or all of a block; buffers are copied, because the next forward writes to them."""
+    one = one or whole(block)
+    there = [each for each in one.ranges if each.name in gradient]
+    part = {f"gradient/{each.name}": each.of(gradient[each.name].detach()) for each in there}
+    return part | {name: value.clone() for name, value in _buffers(block, one).items()}
 
 
-def part_layout(block: Block) -> block_state.BlockTensors:
+def part_layout(block: Block, one: Slice | None = None) -> block_state.BlockTensors:
     """Tensors of the names, shapes and types that a part can have; not copied."""
-    learning = {name: value.detach() for name, value in block.named_parameters().items() if value.requires_grad}
-    return {f"gradient/{name}": value for name, value in learning.items()} | _buffers(block)
+    one, parameters = one or whole(block), block.named_parameters()
+    learning = {f"gradient/{each.name}": each.of(parameters[each.name].detach()) for each in one.ranges}
+    return learning | _buffers(block, one)
 
 
 def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
@@ -78,24 +83,24 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
     The loss has scaled each part already, so their sum is the gradient of the whole batch. A buffer of floats becomes the mean
     of the parts by samples, in float64; one of integers, as a counter of batches, that of the first part.
     """
-    _take_buffers(block, parts)
+    _take_buffers(block, parts, whole(block))
     return _added(block, [(one.part, None) for one in parts])
 
 
-def averaged(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
-    """Average gradients of batches by their samples, left to right, and put the buffers that follow into the block.
+def averaged(block: Block, parts: Sequence[WeightedPart], one: Slice) -> BlockGradients:
+    """Average gradients of a slice by their samples, left to right, and put the buffers that follow into the block.
 
     g0 * w0, then + g_r * w_r with w_r = n_r / N, multiplied and added apart, so that the result depends on no order of arrival
     and on no fused operation. Buffers are as in `summed`.
     """
-    _take_buffers(block, parts)
-    samples = sum(one.samples for one in parts)
-    return _added(block, [(one.part, one.samples / samples) for one in parts])
+    _take_buffers(block, parts, one)
+    samples = sum(each.samples for each in parts)
+    return _added(block, [(each.part, each.samples / samples) for each in parts])
 
 
-def _take_buffers(block: Block, parts: Sequence[WeightedPart]) -> None:
-    for name, buffer in _buffers(block).items():
-        buffer.copy_(_mean([(one.part[name], one.samples) for one in parts]))
+def _take_buffers(block: Block, parts: Sequence[WeightedPart], one: Slice) -> None:
+    for name, buffer in _buffers(block, one).items():
+        buffer.copy_(_mean([(each.part[name], each.samples) for each in parts]))
 
 
 def _added(block: Block, parts: Sequence[tuple[BlockPart, float | None]]) -> BlockGradients:
@@ -114,20 +119,42 @@ def _added(block: Block, parts: Sequence[tuple[BlockPart, float | None]]) -> Blo
     return gradient
 
 
-def weights_layout(block: Block) -> block_state.BlockTensors:
-    """The parameters and buffers of a block; not copied."""
-    return block_state.collect(block, None)
+def weights_layout(block: Block, one: Slice | None = None) -> block_state.BlockTensors:
+    """The parameters and buffers of a slice, or of all of a block; not copied."""
+    one, parameters = one or whole(block), block.named_parameters()
+    weights = {f"parameter/{each.name}": each.of(parameters[each.name].detach()) for each in one.ranges}
+    return weights | _buffers(block, one)
 
 
-def weights_of(block: Block) -> block_state.BlockTensors:
-    """A copy of the parameters and buffers of a block, as holders take them over (`HeldBlocks.take_weights`)."""
-    return {name: tensor.clone() for name, tensor in weights_layout(block).items()}
+def weights_of(block: Block, one: Slice | None = None) -> block_state.BlockTensors:
+    """A copy of the parameters and buffers, as holders take them over (`HeldBlocks.take_weights`)."""
+    return {name: tensor.clone() for name, tensor in weights_layout(block, one).items()}
 
 
-def added(block: Block, received: BlockPart) -> block_state.BlockTensors:
-    """Return the weights that a block has once what was received is in it: differences are added to what is there."""
+def joined(block: Block, parts: Sequence[BlockPart]) -> block_state.BlockTensors:
+    """Return the weights of a block by those of all of its slices, in their order."""
+    whole_of, found = weights_layout(block), dict[str, list[Tensor]]()
+    for part in parts:
+        for name, tensor in part.items():
+            found.setdefault(name, []).append(tensor)
+    return {
+        name: pieces[0] if len(pieces) == 1 else torch.cat(pieces).view(whole_of[name].shape)
+        for name, pieces in found.items()
+    }
+
+
+def parted(weights: Mapping[str, Tensor], one: Slice) -> BlockPart:
+    """Return the weights of a slice, by those of its block; not copied."""
+    ranges = {f"parameter/{each.name}": each for each in one.ranges}
+    mine = {name: each.of(weights[name]) for name, each in ranges.items()}
+    buffers = {name: tensor for name, tensor in weights.items() if not name.startswith("parameter/")}
+    return mine | (buffers if one.has_buffers else {})
+
+
+def added(block: Block, received: BlockPart, one: Slice) -> block_state.BlockTensors:
+    """Return the weights that a slice has once what was received is in it: differences are added to what is there."""
     found = {name: tensor for name, tensor in received.items() if not name.startswith("difference/")}
-    for name, tensor in weights_layout(block).items():
+    for name, tensor in weights_layout(block, one).items():
         if (difference := received.get(difference_name(name))) is not None:
             found[name] = moved_by(tensor, difference)
     return found
@@ -138,8 +165,10 @@ def moved_by(weights: Tensor, difference: Tensor) -> Tensor:
     return weights + difference.to(weights.device)
 
 
-def _buffers(block: Block) -> block_state.BlockTensors:
-    """Collect the values of a block besides its weights that training changes, named as in its state."""
+def _buffers(block: Block, one: Slice) -> block_state.BlockTensors:
+    """Collect the values of a block besides its weights that training changes, named as in its state, if a slice has them."""
+    if not one.has_buffers:
+        return {}
     return {
         name: value for name, value in block_state.collect(block, None).items() if not name.startswith("parameter/")
     }

@@ -9,7 +9,7 @@ from shared.execution.pieces import Piece
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Slots
-from shared.placement import Crossing
+from shared.placement import BlockSlice, Crossing
 from shared.training.clipping import BlockNorms
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
@@ -45,8 +45,10 @@ class StepInFlight:
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
-    coded_weights: dict[int, CodedWeights] = field(default_factory=dict)
-    """By block, weights of the group that go on to a member as they came."""
+    given: dict[BlockSlice, BlockPart] = field(default_factory=dict)
+    """Parts of a member that go on to its group as they came."""
+    coded_weights: dict[BlockSlice, CodedWeights] = field(default_factory=dict)
+    """Weights of the group that go on to a member as they came."""
     norms: BlockNorms = field(default_factory=dict)
     """Norms of the gradients of this worker's own blocks, and of those whose norms come to it."""
     coefficient: Tensor | None = None

@@ -6,6 +6,7 @@ from shared.placement.changes import BlockMove, moves
 from shared.placement.deployment import Deployment
 from shared.placement.derived import (
     Answer,
+    BlockSlice,
     Crossing,
     Link,
     answers,
@@ -58,6 +59,7 @@ __all__ = [
     "BlockFacts",
     "BlockMove",
     "BlockRange",
+    "BlockSlice",
     "Bundle",
     "Cargo",
     "Clip",

@@ -5,7 +5,7 @@ worker. Derived from the programs, so that it can judge every possible placement
 """
 
 from shared.errors import ProtocolError
-from shared.placement.derived import Crossing
+from shared.placement.derived import BlockSlice, Crossing
 from shared.placement.programs import Receive
 from shared.placement.tiles import Cargo
 from shared.placement.window import Window
@@ -19,7 +19,7 @@ class ArrivalWindow:
         self.window = window
         self._placement = window.plan.placement
         coming = [one.crossing for one in window.plan.program(window.worker) if isinstance(one, Receive)]
-        self._coming = {(one.sender, one.cargo, one.index): one for one in coming}
+        self._coming = {(one.sender, one.cargo, one.of_block): one for one in coming}
         self._next_steps = {one: window.first_of(one) for one in coming}
         self._samples: dict[int, int] = {}
         """Samples of the whole batch, by step of which something has come and that is not known to be done."""
@@ -31,12 +31,13 @@ class ArrivalWindow:
         """All that comes to this worker in a step."""
         return tuple(self._next_steps)
 
-    def accept(self, sender: str, cargo: Cargo, index: int, step: int, samples: int) -> Crossing:
+    def accept(self, sender: str, cargo: Cargo, one: BlockSlice, step: int, samples: int) -> Crossing:
         """Return the crossing that `sender` announces, and count it as arrived.
 
-        samples: of the whole batch of this step. Raises ProtocolError, and counts nothing, for a forbidden one.
+        one: see `Crossing.of_block`. samples: of the whole batch of this step. Raises ProtocolError, and counts nothing, for a
+        forbidden one.
         """
-        crossing = self._crossing(sender, cargo, index)
+        crossing, index = self._crossing(sender, cargo, one), one.block
         next_step = self._next_steps[crossing]
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
@@ -86,7 +87,7 @@ class ArrivalWindow:
             while known and (oldest := next(iter(known))) < done:
                 del known[oldest]
 
-    def _crossing(self, sender: str, cargo: Cargo, index: int) -> Crossing:
-        if (crossing := self._coming.get((sender, cargo, index))) is None:
-            raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")
+    def _crossing(self, sender: str, cargo: Cargo, one: BlockSlice) -> Crossing:
+        if (crossing := self._coming.get((sender, cargo, one))) is None:
+            raise ProtocolError(f"{cargo} {one.block} came from {sender!r}, who has none to send under this placement")
         return crossing

@@ -15,13 +15,21 @@ AHEAD_WHERE_NOTHING_IS_STALE = 7
 """Steps beyond the oldest where no gradient and no weights come back, so that K bounds nothing."""
 
 
+class BlockSlice(NamedTuple):
+    """One of the slices of a block, in which a group takes gradients and hands out weights."""
+
+    block: int
+    number: int = 0
+    """Its number, from 0 on; a block that is not cut is slice 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Crossing:
     """Rows of something that go from one worker to another in every step.
 
     index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
     their gradients, the block. Labels have index L. slots: of a feature, of an error gradient and of labels, the tensors
-    that cross; of norms, the blocks.
+    that cross; of norms, the blocks; of weights and their gradients, the number of the slice.
     """
 
     sender: str
@@ -42,6 +50,12 @@ class Crossing:
     def __hash__(self) -> int:
         """Return the hash, computed once: crossings are looked up many times a step."""
         return self._hash
+
+    @property
+    def of_block(self) -> BlockSlice:
+        """Return the slice, of weights and their gradients; all of anything else counts as one."""
+        is_cut = self.cargo in (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
+        return BlockSlice(self.index, self.slots[0] if is_cut else 0)
 
 
 class Link(NamedTuple):
@@ -249,7 +263,10 @@ def _parted(rows: list[Rows], taken: Rows) -> tuple[list[Rows], list[Rows]]:
 
 
 def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing, ...]:
-    """Gradient parts of shared blocks to their owners, in the order of their samples, and the weights that come back."""
+    """Gradient parts of shared blocks to their owners, in the order of their samples, and the weights that come back.
+
+    Each slice of a block goes by itself.
+    """
     pushes: list[Crossing] = []
     pulls: list[Crossing] = []
     for block in sorted(placement.shared_blocks):
@@ -258,20 +275,23 @@ def weight_crossings(placement: Placement, model: ModelFacts) -> tuple[Crossing,
         owner = placement.owner(block)
         for tile in placement.holders(block):
             if tile.worker != owner:
-                pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows))
-                pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows))
+                for number in range(model.blocks[block].slices):
+                    slots = (number,)
+                    pushes.append(Crossing(tile.worker, owner, Cargo.WEIGHT_GRADIENT, block, tile.rows, slots))
+                    pulls.append(Crossing(owner, tile.worker, Cargo.WEIGHTS, block, tile.rows, slots))
     return (*pushes, *pulls)
 
 
-def to_group(placement: Placement, block: int) -> Crossing:
-    """The gradient of a block that its owner gives to the group: no link carries it."""
+def to_group(placement: Placement, one: BlockSlice) -> Crossing:
+    """The gradient of a slice that the owner of the block gives to the group: no link carries it."""
     whole = Rows(0, placement.batch_size)
-    return Crossing(placement.owner(block), GROUP, Cargo.WEIGHT_GRADIENT, block, whole)
+    return Crossing(placement.owner(one.block), GROUP, Cargo.WEIGHT_GRADIENT, one.block, whole, (one.number,))
 
 
-def from_group(placement: Placement, block: int) -> Crossing:
-    """The weights of a block that its owner takes from the group, once all members' gradients are in them."""
-    return Crossing(GROUP, placement.owner(block), Cargo.WEIGHTS, block, Rows(0, placement.batch_size))
+def from_group(placement: Placement, one: BlockSlice) -> Crossing:
+    """The weights of a slice that the owner of the block takes from the group, once all members' gradients are in them."""
+    whole = Rows(0, placement.batch_size)
+    return Crossing(GROUP, placement.owner(one.block), Cargo.WEIGHTS, one.block, whole, (one.number,))
 
 
 class Flow(NamedTuple):

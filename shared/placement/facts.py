@@ -14,6 +14,8 @@ class BlockFacts:
     """True if training changes something in it besides its weights, as the statistics of batch-norm."""
     min_samples: int = 1
     """The fewest samples that a part of it can compute on: 2 with batch-norm."""
+    slices: int = 1
+    """Number of slices in which a group of devices exchanges it."""
 
     @property
     def changes(self) -> bool:

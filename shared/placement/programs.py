@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shared.placement.derived import Crossing, Flow, from_group, held_blocks, loss_rows, stages, to_group
+from shared.placement.derived import BlockSlice, Crossing, Flow, from_group, held_blocks, loss_rows, stages, to_group
 from shared.placement.facts import ModelFacts
 from shared.placement.tiles import Cargo, Placement, Rows, Tile
 
@@ -156,21 +156,25 @@ class _Writer:
     def _updates(self, worker: str) -> Iterator[Operation]:
         placement, held = self._placement, held_blocks(self._placement, worker)
         clipped_later: list[int] = []
-        merged: list[int] = []
+        merged: list[BlockSlice] = []
         for block in reversed(held):
             facts = self._model.blocks[block]
             if placement.owner(block) != worker or not facts.changes:
                 continue
             parts = self._received(worker, Cargo.WEIGHT_GRADIENT, block)
+            if self._model.merged:
+                pushed = {part.crossing.of_block: part for part in parts}
+                for one in (BlockSlice(block, number) for number in range(facts.slices)):
+                    if one in pushed:
+                        yield pushed[one]
+                    yield Send(to_group(placement, one))
+                    merged.append(one)
+                continue
             yield from parts
             if parts:
                 own = [tile.rows for tile in placement.holders(block) if tile.worker == worker]
-                pushed = [part.crossing for part in parts]
-                yield Sum(block, tuple(sorted([*pushed, *own], key=_first_sample)))
-            if self._model.merged:
-                yield Send(to_group(placement, block))
-                merged.append(block)
-                continue
+                of_others = [part.crossing for part in parts]
+                yield Sum(block, tuple(sorted([*of_others, *own], key=_first_sample)))
             if self._model.updated_together and facts.trainable:
                 clipped_later.append(block)
                 continue
@@ -180,9 +184,10 @@ class _Writer:
         for block in clipped_later:
             yield Update(block)
             yield from self._sent(worker, Cargo.WEIGHTS, block)
-        for block in merged:  # the group has updated it
-            yield Receive(from_group(placement, block))
-            yield from self._sent(worker, Cargo.WEIGHTS, block)
+        for one in merged:  # the group has updated it
+            yield Receive(from_group(placement, one))
+            sent = self._sent(worker, Cargo.WEIGHTS, one.block)
+            yield from (each for each in sent if each.crossing.of_block == one)
         for block in held:
             yield from self._received(worker, Cargo.WEIGHTS, block)
 

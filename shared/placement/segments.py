@@ -2,15 +2,17 @@
 
 The runtime computes a segment at a time and goes to another step in between; the cost model and the simulator count the same.
 The segments of a step are done one after the other, but for shared blocks: the parts of each are added as soon as they are
-there, and the new weights of each are taken as soon as they come. Between a group and its members each block goes by itself.
+there, and the new weights of each are taken as soon as they come. Between a group and its members each slice of a block goes by
+itself.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, TypeGuard
 
-from shared.placement.derived import Crossing
+from shared.placement.derived import BlockSlice, Crossing
 from shared.placement.programs import Backward, Forward, Loss, Norms, Operation, Program, Receive, Send, Sum, Take
 from shared.placement.tiles import GROUP, Cargo
 
@@ -96,18 +98,22 @@ class Order(NamedTuple):
 
 def _after(whole: tuple[Program, ...], lanes: list[_Lane]) -> tuple[tuple[int, ...], ...]:
     last: dict[_Lane, int] = {}
-    made: dict[int | None, int] = {}
-    """The last segment that computes with a block, or gives its gradient to a group."""
+    made: dict[int, int] = {}
+    """The last segment that computes with a block."""
+    given: dict[BlockSlice, int] = {}
+    """The segment that gives the gradient of a slice to a group."""
     found: list[tuple[int, ...]] = []
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
-        own = [made[block] for block in map(_exchanged, segment) if block in made]
+        exchanged = [one for one in map(_exchanged, segment) if one is not None]
+        own = [made[one.block] for one in exchanged if one.block in made and one not in given]
+        own += [given[one] for one in exchanged if one in given]
         if _Lane.SUM in last and any(isinstance(one, Norms) for one in segment):
             own.append(last[_Lane.SUM])
         found.append(tuple({*([last[lane]] if lane in last else []), *own}))
         if lane not in _IN_ANY_ORDER:
             last[lane] = number
         made |= {block: number for one in segment if isinstance(one, Forward | Backward) for block in one.stage.blocks}
-        made |= {one.crossing.index: number for one in segment if _gives_to_group(one)}
+        given |= {one.crossing.of_block: number for one in segment if _gives_to_group(one)}
     return tuple(found)
 
 
@@ -115,32 +121,32 @@ def _gives_to_group(operation: Operation) -> TypeGuard[Send]:
     return isinstance(operation, Send) and operation.crossing.receiver == GROUP
 
 
-def _exchanged(operation: Operation) -> int | None:
+def _exchanged(operation: Operation) -> BlockSlice | None:
     """The shared block whose parts are added, or whose new weights come: this worker has made its own part of it before."""
     match operation:
         case Sum(block, _):
-            return block
+            return BlockSlice(block)
         case Receive(crossing) if crossing.cargo is Cargo.WEIGHTS:
-            return crossing.index
+            return crossing.of_block
     return None
 
 
 def _behind(whole: tuple[Program, ...], lanes: list[_Lane], computed: int | None) -> tuple[tuple[int, ...], ...]:
-    news: dict[_Lane, dict[int, int]] = {_Lane.SUM: {}, _Lane.PULL: {}, _Lane.TAKE: {}}
+    news: dict[_Lane, dict[int, list[int]]] = {lane: defaultdict(list) for lane in (_Lane.SUM, _Lane.PULL, _Lane.TAKE)}
     """By lane, the segments that bring new weights of a block."""
     for number, (segment, lane) in enumerate(zip(whole, lanes, strict=True)):
         for one in segment:
             if isinstance(one, Sum) and lane is _Lane.SUM:
-                news[lane][one.block] = number
+                news[lane][one.block].append(number)
             elif isinstance(one, Receive) and one.crossing.cargo is Cargo.WEIGHTS:
-                news[lane][one.crossing.index] = number
+                news[lane][one.crossing.index].append(number)
     found: list[tuple[int, ...]] = []
     for segment in whole:
         blocks = [block for one in segment if isinstance(one, Forward) for block in one.stage.blocks]
         if not blocks or computed is None:
             found.append(())
             continue
-        needed = {lane: [numbers[block] for block in blocks if block in numbers] for lane, numbers in news.items()}
+        needed = {lane: [one for block in blocks for one in numbers.get(block, ())] for lane, numbers in news.items()}
         taken = needed.pop(_Lane.TAKE)
         found.append((computed, *(max(numbers) for numbers in needed.values() if numbers), *taken))
     return tuple(found)
@@ -156,9 +162,10 @@ def _lane(segment: Program) -> _Lane:
 
 
 def urgency_of_segment(segment: Program) -> int:
-    """Return how soon a segment is to be computed, of those that can be: the sums of shared blocks first, because others wait
-    for their weights, and then the rest of a way back, because others wait for its parts. 0 for any other segment."""
-    if any(isinstance(one, Sum) for one in segment):
+    """Return how soon a segment is to be computed, of those that can be: the sums of shared blocks and what goes to a group
+    first, because others wait for the weights, and then the rest of a way back, because others wait for its parts. 0 for any
+    other segment."""
+    if any(isinstance(one, Sum) for one in segment) or _lane(segment) is _Lane.GIVE:
         return 2
     return 1 if isinstance(segment[0], Backward) else 0
 

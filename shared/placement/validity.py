@@ -173,6 +173,11 @@ def _merged(placement: Placement, model: ModelFacts) -> Iterator[str]:
                 f"block {block} ({model.blocks[block].name}) is owned by {AGENT!r}; in a group a trainer owns every block that "
                 "training changes"
             )
+        if len(placement.holders(block)) > 1:
+            yield (
+                f"several workers compute block {block} ({model.blocks[block].name}); in a group one does, of every block that "
+                "training changes"
+            )
     for first, *others in model.together:
         if other := next((block for block in others if owners.get(block) != owners.get(first)), None):
             yield (

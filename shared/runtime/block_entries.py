@@ -13,6 +13,7 @@ from shared.model.chain import Block
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo
 from shared.tensor_wire import can_be_sent
+from shared.training.slices import Slice
 
 SHARED = (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
 """The cargoes that concern a shared block."""
@@ -46,9 +47,9 @@ class BlockEntry:
         return tensor if can_be_sent(self.spec) else tensor.view(self.spec.dtype).reshape(self.spec.shape)
 
 
-def entries_of(block: Block, cargo: Cargo) -> tuple[BlockEntry, ...]:
-    """The tensors of a load of a shared block, by name, so that all workers have one order."""
-    layout = part_layout(block) if cargo is Cargo.WEIGHT_GRADIENT else weights_layout(block)
+def entries_of(block: Block, cargo: Cargo, one: Slice | None = None) -> tuple[BlockEntry, ...]:
+    """The tensors of a load of a shared block, or of a slice of it, by name, so that all workers have one order."""
+    layout = part_layout(block, one) if cargo is Cargo.WEIGHT_GRADIENT else weights_layout(block, one)
     return tuple(
         BlockEntry(name, TensorSpec.of(tensor), name.startswith("gradient/")) for name, tensor in sorted(layout.items())
     )

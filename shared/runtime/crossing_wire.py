@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
+from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.residuals import Residuals
 from shared.execution.shared_blocks import BlockPart, CodedWeights, difference_name
@@ -20,7 +21,7 @@ from shared.execution.step_in_flight import Load
 from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec
-from shared.placement import Cargo, Crossing, Placement, Route
+from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
 from shared.registry import is_lossy
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
@@ -68,16 +69,37 @@ class CrossingWire:
     """The recipe: in some precisions the loss is scaled, so that gradients may overflow."""
     residuals: Residuals = field(default_factory=Residuals, repr=False)
     """The losses of codecs on the gradients of weights that this worker has sent."""
-    _entries: dict[tuple[Cargo, int], tuple[BlockEntry, ...]] = field(default_factory=dict, init=False, repr=False)
-
+    merged: bool = False
+    """True where a group updates, so that slices of blocks cross."""
+    _entries: dict[tuple[Cargo, BlockSlice], tuple[BlockEntry, ...]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _first_slots: dict[tuple[Cargo, BlockSlice], int] = field(default_factory=dict, init=False, repr=False)
+    """The slot of the first entry of a slice: those of a block are numbered through."""
     _coded: dict[int, tuple[bool, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def entries(self, crossing: Crossing) -> tuple[BlockEntry, ...]:
-        """The tensors of a load of a shared block, by slot."""
-        key = crossing.cargo, crossing.index
+        """The tensors of a load of a shared block, in the order of their slots."""
+        key = crossing.cargo, crossing.of_block
         if key not in self._entries:
-            self._entries[key] = entries_of(self.chain.blocks[crossing.index], crossing.cargo)
+            cargo, block = crossing.cargo, crossing.index
+            first = 0
+            for one in self._slices.numbered(block):
+                found = entries_of(self.chain.blocks[block], cargo, self._slices[one])
+                self._entries[cargo, one], self._first_slots[cargo, one] = found, first
+                first += len(found)
         return self._entries[key]
+
+    @cached_property
+    def _slices(self) -> Slices:
+        return Slices(self.chain, self.recipe, merged=self.merged)
+
+    def _by_slot(self, crossing: Crossing) -> dict[int, BlockEntry]:
+        return dict(zip(self.slots(crossing), self.entries(crossing), strict=True))
+
+    def _entry(self, crossing: Crossing, slot: int) -> BlockEntry:
+        entries = self.entries(crossing)
+        return entries[slot - self._first_slots[crossing.cargo, crossing.of_block]]
 
     def slots(self, crossing: Crossing) -> tuple[int, ...]:
         """The slots that cross, in their order."""
@@ -85,7 +107,9 @@ class CrossingWire:
             case Cargo.FEATURE | Cargo.ERROR_GRADIENT | Cargo.LABEL:
                 return crossing.slots
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
-                return tuple(range(len(self.entries(crossing))))
+                count = len(self.entries(crossing))
+                first = self._first_slots[crossing.cargo, crossing.of_block]
+                return tuple(range(first, first + count))
         return (0,)
 
     def key(self, crossing: Crossing, step: int, slot: int) -> TensorKey:
@@ -99,7 +123,7 @@ class CrossingWire:
     def codec(self, crossing: Crossing, slot: int) -> str:
         """The codec of one tensor: some go raw, see `Chain.coded_slots` and `BlockEntry.may_be_coded`."""
         if crossing.cargo in SHARED:
-            return self._of_route(crossing) if self.entries(crossing)[slot].may_be_coded else "raw"
+            return self._of_route(crossing) if self._entry(crossing, slot).may_be_coded else "raw"
         if crossing.cargo not in (Cargo.FEATURE, Cargo.ERROR_GRADIENT):
             return "raw"
         if crossing.index not in self._coded:
@@ -118,7 +142,7 @@ class CrossingWire:
         if crossing.cargo in NUMBERS:
             return ExpectedTensor(key, version, "raw", numbers_spec(self.chain, crossing))
         if crossing.cargo in SHARED:
-            entry = self.entries(crossing)[slot]
+            entry = self._entry(crossing, slot)
             # A part without samples has nothing at all.
             are_weights = crossing.cargo is Cargo.WEIGHTS
             return ExpectedTensor(
@@ -174,7 +198,7 @@ class CrossingWire:
         To be called once for a gradient of weights: what its codec takes from it goes with the next one.
         """
         if isinstance(load, CodedWeights):
-            names = {slot: entry.name for slot, entry in enumerate(self.entries(crossing))}
+            names = {slot: entry.name for slot, entry in self._by_slot(crossing).items()}
             return self._whole_entries(crossing, load.weights, load.differences.keys()) | {
                 slot: load.differences[name] for slot, name in names.items() if name in load.differences
             }
@@ -184,11 +208,11 @@ class CrossingWire:
             return self._whole_entries(crossing, load)
         if not is_lossy(self._of_route(crossing)):
             return self._encoded_entries(crossing, load)
-        wanted = self.residuals.added(crossing.index, load)
+        wanted = self.residuals.added(crossing.of_block, load)
         encoded = self._encoded_entries(crossing, wanted)
         received = self.decode(crossing, encoded)
         assert isinstance(received, dict), "a part of a block is by name"
-        self.residuals.note(crossing.index, wanted, received)
+        self.residuals.note(crossing.of_block, wanted, received)
         return encoded
 
     def _whole_entries(self, crossing: Crossing, load: BlockPart, but: Collection[str] = ()) -> EncodedSlots:
@@ -196,13 +220,13 @@ class CrossingWire:
         codec = codec_by_name("raw")
         return {
             slot: None if entry.name in but else codec.encode(entry.to_wire(load[entry.name]).cpu())
-            for slot, entry in enumerate(self.entries(crossing))
+            for slot, entry in self._by_slot(crossing).items()
         }
 
     def _encoded_entries(self, crossing: Crossing, load: BlockPart) -> EncodedSlots:
         return {
             slot: self._encoded(crossing, slot, entry.to_wire(load[entry.name])) if entry.name in load else None
-            for slot, entry in enumerate(self.entries(crossing))
+            for slot, entry in self._by_slot(crossing).items()
         }
 
     def _encoded(self, crossing: Crossing, slot: int, tensor: Tensor | None) -> Encoded | None:
@@ -212,7 +236,7 @@ class CrossingWire:
         """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""
         values = {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}
         if crossing.cargo in SHARED:
-            entries = self.entries(crossing)
+            entries = self._by_slot(crossing)
             differ = {slot for slot, each in encoded.items() if each is not None and each.codec != "raw"}
             differ = differ if crossing.cargo is Cargo.WEIGHTS else set()
             return {

@@ -63,8 +63,12 @@ class LinkEnd:
         self._outbox = Outbox(leaving, window.first, labelled, most_ahead, together, merged=merged)
         self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""
-        self._coming = {self._role_and_block(crossing): crossing for crossing in coming}
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
+        self._coming = {
+            (*self._role_and_block(crossing), slot): crossing
+            for crossing, slots in self._slots_of.items()
+            for slot in slots
+        }
         self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
         """Samples and announcement that were agreed to last, by crossing and slot."""
         self._received = {crossing: window.first_of(crossing) for crossing in coming}
@@ -121,7 +125,7 @@ class LinkEnd:
         return LinkPosition(
             placement_version=self._wire.placement.version,
             awaited=[
-                Awaited(role=key.role, block=key.block, next_step=key.step)
+                Awaited(role=key.role, block=key.block, next_step=key.step, slice=crossing.of_block.number)
                 for crossing, step in self._received.items()
                 for key in [self._wire.key(crossing, step, 0)]
             ],
@@ -135,10 +139,12 @@ class LinkEnd:
             raise ProtocolError(
                 f"worker {self.peer!r} holds placement {peer.placement_version}; {self._wire.placement.version} is in force"
             )
-        leaving = {self._role_and_block(crossing): crossing for crossing in self._outbox.crossings}
+        leaving = {
+            (*self._role_and_block(crossing), crossing.of_block.number): crossing for crossing in self._outbox.crossings
+        }
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
-        awaited = {(one.role, one.block): one.next_step for one in peer.awaited} if is_as_many else {}
+        awaited = {(one.role, one.block, one.slice): one.next_step for one in peer.awaited} if is_as_many else {}
         if peer.life != self._peer_life and self.peer in self._window.plan.stateless:
             self._peer_life = peer.life
             self.reports.begin_again()
@@ -217,7 +223,7 @@ class LinkEnd:
         slots = self._slots_of[crossing]
         self._check(frame, key, crossing, step, slots[count])
         if count == 0:
-            self._arrivals.accept(self.peer, crossing.cargo, crossing.index, step, samples)
+            self._arrivals.accept(self.peer, crossing.cargo, crossing.of_block, step, samples)
         if (length := self._wire.length(crossing, slots[count], frame.tensor.shape)) is not None:
             self._arrivals.accept_length(self.peer, step, length)
         if count + 1 < len(slots):
@@ -240,7 +246,7 @@ class LinkEnd:
             self._agreed[crossing, slot] = looks
 
     def _crossing(self, key: TensorKey) -> Crossing:
-        if (crossing := self._coming.get((key.role, key.block))) is None:
+        if (crossing := self._coming.get((key.role, key.block, key.slot))) is None:
             raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
         return crossing
 

@@ -95,7 +95,8 @@ class PlacedWorker:
     def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
-        wire = CrossingWire(plan.placement, setup.held.chain, setup.check_labels, setup.held.recipe, self._residuals)
+        held, merged = setup.held, plan.model.merged
+        wire = CrossingWire(plan.placement, held.chain, setup.check_labels, held.recipe, self._residuals, merged=merged)
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)
         return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log, setup.give)

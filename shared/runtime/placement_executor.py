@@ -15,7 +15,7 @@ from shared.execution.feedback import Feedback
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
-from shared.placement import GROUP, ArrivalWindow, Backward, Cargo, Window, from_group
+from shared.placement import GROUP, ArrivalWindow, Backward, BlockSlice, Cargo, Window, from_group
 from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
@@ -90,7 +90,7 @@ class PlacementExecutor:
         for peer in plan.stateless.intersection(self.links):
             for one in plan.between(worker, peer):
                 if one.cargo is Cargo.WEIGHTS:
-                    weights, whole = blocks.weights(one.index), plan.placement.batch_size
+                    weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
                     self.links[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
         self._costs: dict[int, _Cost] = {}
         self._order = ComputedOrder(steps.segment_count)
@@ -182,10 +182,10 @@ class PlacementExecutor:
         """Tell the agent, through the workers that pass reports on, that this worker is about to stop."""
         self._relay.tell_stopping(self.worker)
 
-    def take_merged(self, step: int, block: int, weights: BlockPart | CodedWeights) -> None:
-        """Bring the weights of a block, after the update of a step, from the group that got its gradient."""
+    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
+        """Bring the weights of a slice, after the update of a step, from the group that got its gradient."""
         placement = self.window.plan.placement
-        self._loads.put(Arrived(step, placement.batch_size, from_group(placement, block), weights))
+        self._loads.put(Arrived(step, placement.batch_size, from_group(placement, one), weights))
 
     def fail(self, failure: Exception) -> None:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""

@@ -21,6 +21,7 @@ from shared.errors import ProtocolError
 from shared.model.chain import Block
 from shared.registry import OptimizerConfig
 from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
+from shared.training.slices import Slice
 
 BlockTensors = dict[str, Tensor]
 _ALIGNED_BYTES = 8
@@ -75,6 +76,24 @@ def restore(
             }
         else:  # some optimizers, as Adagrad, have a state before their first step and cannot do without
             optimizer.state[parameter] = build_optimizer({name: parameter}, config).state[parameter]
+
+
+def put_weights(block: Block, one: Slice, tensors: Mapping[str, Tensor]) -> None:
+    """Write the parameters of a slice, and the buffers that go with it, in place.
+
+    Raises ProtocolError, and changes nothing, when they do not fit.
+    """
+    buffers = {name: value for name, value in _targets(block).items() if one.has_buffers and not _is_parameter(name)}
+    parameters = block.named_parameters()
+    ranges = {f"parameter/{each.name}": (each, parameters[each.name].detach()) for each in one.ranges}
+    _check_form(block, buffers | {name: each.of(value) for name, (each, value) in ranges.items()}, tensors)
+    _copy_to(buffers, tensors)
+    for name, (each, value) in ranges.items():
+        each.put(value, tensors[name])
+
+
+def _is_parameter(name: str) -> bool:
+    return name.startswith("parameter/")
 
 
 def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -19,8 +19,10 @@ from shared.training.block_failures import block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
+from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
+from shared.training.slices import Slice, whole
 
 BlockGradients = dict[str, Tensor]
 """The gradient of a block: by the parameter's name in the whole module; none where no gradient reaches it."""
@@ -51,6 +53,7 @@ class HeldBlocks:
         self.loss_scale = LossScale() if is_scaled else None
         """Scale of the loss, at the worker that tells it to the others; None in a precision that needs none."""
         self._grouping = Grouping(recipe.optimizer)
+        self._range_updates = RangeUpdates(recipe, self._grouping)
         self._optimizer: torch.optim.Optimizer | None = None
         """Optimizer of all parameters that the blocks learn; None where there are none."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
@@ -236,11 +239,24 @@ class HeldBlocks:
         """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
         block_state.restore(self.chain.blocks[index], self._optimizer, self.recipe.optimizer, tensors)
         self._accumulated.pop(index, None)
+        self._range_updates.forget()
         self.weights_version += 1
 
-    def take_weights(self, index: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on with parameters and buffers from the owner of a block. Raises ProtocolError, as `load_block` does."""
-        block_state.restore(self.chain.blocks[index], None, None, tensors)
+    def take_weights(self, index: int, tensors: Mapping[str, Tensor], one: Slice | None = None) -> None:
+        """Go on with parameters and buffers from the owner of a block: all of them, or those of a slice.
+
+        Raises ProtocolError, as `load_block` does.
+        """
+        block_state.put_weights(self.chain.blocks[index], one or whole(self.chain.blocks[index]), tensors)
+        self.weights_version += 1
+
+    def update_slice(self, index: int, one: Slice, gradients: BlockGradients, step: int) -> None:
+        """Update a slice of a block by the gradients of its ranges, as `update` does the whole block."""
+        if self._optimizer is None:
+            return
+        self._updating = [index]
+        with self._update_failures:
+            self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step)
         self.weights_version += 1
 
     def _check_all(self, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:

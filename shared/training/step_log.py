@@ -2,9 +2,9 @@
 
 A line is written after each update: `applied STEP HASH`, and `back STEP` when a side goes back to a checkpoint. Of several
 such lines in a row the last one counts: another side could not go back to the others. Steps in which a side has no part
-are one line: `passed FIRST STOP`. A group of devices writes a line after each update of a block, with the ranks whose gradients
-are in it, joined by commas: `merged STEP BLOCK RANKS HASH`. A process that is killed between an update and its line loses the
-update, too. The log knows nothing of the hashed data.
+are one line: `passed FIRST STOP`. A group of devices writes a line after each update of a slice of a block, with the ranks
+whose gradients are in it, joined by commas: `merged STEP BLOCK SLICE RANKS HASH`. A process that is killed between
+an update and its line loses the update, too. The log knows nothing of the hashed data.
 """
 
 import os
@@ -43,12 +43,15 @@ class StepLog:
         self._write(f"applied {step} {digest.hexdigest()}\n")
         self._reached = step + 1
 
-    def merged(self, step: int, block: int, ranks: Sequence[int], *parts: memoryview) -> None:
-        """A group has updated a block in a step, by the gradients of these ranks. parts: the bytes of the block after that."""
+    def merged(self, step: int, of: tuple[int, int], ranks: Sequence[int], *parts: memoryview) -> None:
+        """A group has updated a slice in a step, by the gradients of these ranks.
+
+        of: its block, and its number. parts: its bytes after that.
+        """
         digest = xxhash.xxh3_64()
         for part in parts:
             digest.update(part)
-        self._write(f"merged {step} {block} {','.join(map(str, ranks))} {digest.hexdigest()}\n")
+        self._write(f"merged {step} {of[0]} {of[1]} {','.join(map(str, ranks))} {digest.hexdigest()}\n")
         self._reached = step + 1
 
     def passed_over(self, first: int, stop: int) -> None:
@@ -75,7 +78,7 @@ def _reached(lines: Sequence[str]) -> int:
     """Find the step after the last one that a log says was done or passed over; 0 if it says none."""
     for line in reversed(lines):
         match line.split():
-            case ["applied", step, _] | ["merged", step, _, _, _] if _is_step(step):
+            case ["applied", step, _] | ["merged", step, _, _, _, _] if _is_step(step):
                 return int(step) + 1
             case ["passed", _, stop] if _is_step(stop):
                 return int(stop)
@@ -123,20 +126,22 @@ def applied_steps(lines: Iterable[str]) -> Steps:
     return Steps(next_step, hashes)
 
 
-def merged_ranks(lines: Iterable[str]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Read the ranks whose gradients made the weights of now, by step and block, from a group's log.
+def merged_ranks(lines: Iterable[str]) -> dict[tuple[int, int, int], tuple[int, ...]]:
+    """Read the ranks whose gradients made the weights of now, by step, block and slice, from a group's log.
 
-    Raises StepLogError for a line that no group writes, or an update of the same step and block before the group went back.
+    Raises StepLogError for a line that no group writes, or an update of the same step and slice before the group went back.
     """
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    found: dict[tuple[int, int, int], tuple[int, ...]] = {}
     for number, line in enumerate(lines, 1):
         match line.split():
-            case ["merged", step, block, ranks, _] if all(map(_is_step, (step, block, *ranks.split(",")))):
-                if (int(step), int(block)) in found:
-                    raise StepLogError(f"line {number}: block {block} was updated in step {step} before")
-                found[int(step), int(block)] = tuple(map(int, ranks.split(",")))
+            case ["merged", step, block, part, ranks, _] if all(map(_is_step, (step, block, part, *ranks.split(",")))):
+                if (key := (int(step), int(block), int(part))) in found:
+                    raise StepLogError(
+                        f"line {number}: slice {part} of block {block} was updated in step {step} before"
+                    )
+                found[key] = tuple(map(int, ranks.split(",")))
             case ["back", step] if _is_step(step):
-                found = {(at, block): ranks for (at, block), ranks in found.items() if at < int(step)}
+                found = {key: ranks for key, ranks in found.items() if key[0] < int(step)}
             case ["passed", *_]:  # before a log was begun
                 continue
             case _:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.chaos.faults import POINTS, Fault
-from tests.chaos.groups import disturbed_group, expected_groups
+from tests.chaos.groups import disturbed_group, has_slices
 from tests.chaos.placements import three_tiers
 from tests.chaos.run import ONLY, Outcome, disturbed_run
 from tests.chaos.varieties import expected_states
@@ -29,13 +29,13 @@ STALENESS = (0, 0, 5)
 
 async def disturbed(seed: int, folder: Path, only: str | None = None) -> AsyncIterator[Outcome]:
     """Disturb one run after another. only: runs of this kind, GROUPS or see `disturbed_run`."""
-    expected, expected_of_groups = expected_states(folder), expected_groups()
+    expected = expected_states(folder)
     for number in itertools.count(seed):
         staleness = STALENESS[(number - seed) % len(STALENESS)]
         place = folder / str(number)
         place.mkdir(parents=True)
         if only == GROUPS or (not only and number % GROUPS_EVERY == GROUPS_AT):
-            outcome = await disturbed_group(number, place, expected_of_groups, FAULTS_PER_RUN)
+            outcome = await disturbed_group(number, place, FAULTS_PER_RUN)
         else:
             outcome = await disturbed_run(number, place, expected, staleness, FAULTS_PER_RUN, only)
         if outcome.loss:
@@ -69,6 +69,7 @@ def table(outcomes: list[Outcome]) -> str:
         "runs of three tiers": sum(outcome.shared is three_tiers for outcome in outcomes),
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
         "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
+        "runs of groups in slices": sum(outcome.members > 1 and has_slices(outcome.seed) for outcome in outcomes),
         "runs with a newcomer": sum(outcome.joined for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "runs of lost ways": sum(outcome.ways for outcome in outcomes),

@@ -143,6 +143,8 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         _FSYNC,
         _RENAME,
     ),
+    ("slices", Fault.KILL_TRAINER): ("shared.training.held_blocks:HeldBlocks.update_slice",),
+    ("giving", Fault.KILL_AGENT): ("shared.runtime.crossing_wire:CrossingWire.encode",),
     ("newcomer", Fault.KILL_AGENT): (
         "shared.execution.blocks:PlacedBlocks.forward",
         "shared.execution.blocks:PlacedBlocks.backward",
@@ -200,6 +202,8 @@ MOST_CALLS: dict[Fault | str, int] = {
     Fault.DISK_FULL: 6,
     Fault.FAILED_FSYNC: 6,
     **dict.fromkeys(POINTS["detour", Fault.KILL_AGENT], 2),
+    "shared.training.held_blocks:HeldBlocks.update_slice": 60,
+    "shared.runtime.crossing_wire:CrossingWire.encode": 60,
     "cloud_trainer.rpc.relays:_opening": 3,
     "cloud_trainer.rpc.relays:_connected": 3,
     "cloud_trainer.rpc.relays:_data": 40,

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from functools import cache
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -13,6 +14,7 @@ from torch import Tensor
 from benchmarks.net.relay import Relay
 from edge_agent import EdgeConfig
 from shared.errors import ExitCode
+from shared.placement import BlockSlice
 from shared.training.step_log import merged_ranks
 from tests.chaos import sides
 from tests.chaos.faults import Fault, plan
@@ -25,6 +27,16 @@ from tests.support.running import ALLOWED, edge_config, held_port
 
 NAME, CHECKPOINT_STEPS = "line", 8
 SIZES = (2, 3)
+SLICED_EVERY = 2
+"""Every second span of so many seeds is of models of which some blocks go in slices."""
+SLICED = (
+    'model.factory="shared.model.zoo:mlp"',
+    "model.kwargs={depth=4, hidden=512}",
+    'training.optimizer={name="adamw", learning_rate=0.003}',
+)
+"""A model of two blocks of two slices each, at two trainers one of each, and an optimizer that updates slices."""
+Ranks = Mapping[tuple[int, int, int], Sequence[int]]
+"""Ranks whose gradients are in the weights, by step, block and slice."""
 NEWCOMERS_EVERY = 10
 """Every second span of so many seeds is of groups that a newcomer joins."""
 SLOWLY = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.05}}'
@@ -37,22 +49,27 @@ LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY)
 """Without damaged bytes: a member opens sessions again and again, and without TLS these calls have no checksum."""
 
 
-def expected_groups() -> dict[int, dict[str, Tensor]]:
-    """Return the weights with which an undisturbed group ends, by its size."""
-    return {size: group_state(_configs(range(size), size)) for size in SIZES}
+def has_slices(seed: int) -> bool:
+    """Tell whether some blocks go in slices in the run of a seed."""
+    return bool(seed // SLICED_EVERY % 2)
 
 
-def _configs(ranks: Iterable[int], size: int) -> list[EdgeConfig]:
-    return [edge_config(*member_flags(rank, size, {"near": "127.0.0.1:1"})) for rank in ranks]
+@cache
+def expected_state(size: int, *, is_sliced: bool) -> dict[str, Tensor]:
+    """Return the weights with which an undisturbed group of so many ends."""
+    return group_state(_configs(range(size), size, is_sliced=is_sliced))
 
 
-def member_flags(rank: int, size: int, addresses: Mapping[str, str]) -> list[str]:
+def _configs(ranks: Iterable[int], size: int, *, is_sliced: bool) -> list[EdgeConfig]:
+    return [edge_config(*member_flags(rank, size, {"near": "127.0.0.1:1"}, is_sliced=is_sliced)) for rank in ranks]
+
+
+def member_flags(rank: int, size: int, addresses: Mapping[str, str], *, is_sliced: bool) -> list[str]:
     """Return the flags of a member; one of rank `size` joins later. addresses: of the trainers, by name."""
     named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
     return [
         *EXPERIMENT,
-        *PERCEPTRON,
-        BY_BLOCK,
+        *(SLICED if is_sliced else (*PERCEPTRON, BY_BLOCK)),
         "data.batch_size=8",
         *([SHARD] if rank < size else []),
         f'group={{name="{NAME}", rank={rank}, size={size}}}',
@@ -78,12 +95,10 @@ def _trainer_flags(folder: Path, name: str, port: int, size: int, most: int) -> 
     ]
 
 
-async def disturbed_group(
-    seed: int, folder: Path, expected: Mapping[int, Mapping[str, Tensor]], faults: int
-) -> Outcome:
-    """Run a group with about so many faults, drawn from `seed`. expected: see `expected_groups`."""
+async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
+    """Run a group with about so many faults, drawn from `seed`."""
     dice = random.Random(seed)
-    names, size = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES)
+    names, size, is_sliced = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES), has_slices(seed)
     outcome = Outcome(seed, 0, len(names), shared=None, members=size)
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in names}
@@ -97,6 +112,9 @@ async def disturbed_group(
             suffering = [dice.choice([*names, *range(size)]) for _ in range(faults - on_link)]
             planned = {name: plan(dice, "group", suffering.count(name), 1) for name in names}
             of_members = [plan(dice, "member", suffering.count(rank), 1) for rank in range(size)]
+            if is_sliced:
+                planned[dice.choice(names)] += plan(dice, "slices", 1, 1)
+                dice.choice(of_members).extend(plan(dice, "giving", 1, 1))
             slowly: list[str] = []
             if has_newcomer := bool(seed // NEWCOMERS_EVERY % 2):
                 slowly = [SLOWLY]
@@ -117,7 +135,7 @@ async def disturbed_group(
             members = [
                 Side(
                     sides.member,
-                    [[*member_flags(rank, size, addresses), *slowly], f"member-{rank}"],
+                    [[*member_flags(rank, size, addresses, is_sliced=is_sliced), *slowly], f"member-{rank}"],
                     of_member,
                     folder,
                     f"member-{rank}",
@@ -135,35 +153,40 @@ async def disturbed_group(
         outcome.points.update(point for _, point in side.fired)
     outcome.restarts = sum(max(side.starts - 1, 0) for side in running.everybody)
     if not outcome.loss:
-        ranks = ranks_by_block(folder)
+        ranks = ranks_by_slice(folder)
         outcome.joined = has_joined(size, ranks)
-        whole = _joined_state(ranks, size) if outcome.joined else expected[size]
+        of_ranks = _joined_state(ranks, size, is_sliced=is_sliced) if outcome.joined else None
+        whole = of_ranks or expected_state(size, is_sliced=is_sliced)
         outcome.loss = _loss(folder, whole, range(size + outcome.joined))
     return outcome
 
 
-def ranks_by_block(folder: Path) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Read the ranks whose gradients are in the weights, by step and block, from the logs of all trainers.
+def ranks_by_slice(folder: Path) -> Ranks:
+    """Read the ranks whose gradients are in the weights, by step, block and slice, from the logs of all trainers.
 
     Raises AssertionError where two trainers do not agree on a step.
     """
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    found: dict[tuple[int, int, int], tuple[int, ...]] = {}
     for log in sorted((folder / STEPS_OF_TRAINERS).glob(f"*/{NAME}-group.steps")):
         found |= merged_ranks(log.read_text().splitlines())
-    for step in {step for step, _ in found}:
-        different = {ranks for (at, _), ranks in found.items() if at == step}
+    for step in {step for step, *_ in found}:
+        different = {ranks for (at, *_), ranks in found.items() if at == step}
         assert len(different) == 1, f"step {step} is done by {different} at different trainers ({folder})"
     return found
 
 
-def has_joined(rank: int, ranks: Mapping[tuple[int, int], Sequence[int]]) -> bool:
+def has_joined(rank: int, ranks: Ranks) -> bool:
     """Tell whether a rank takes part in any step."""
-    return any(rank in of_block for of_block in ranks.values())
+    return any(rank in of_slice for of_slice in ranks.values())
 
 
-def _joined_state(ranks: Mapping[tuple[int, int], Sequence[int]], size: int) -> dict[str, Tensor]:
+def _joined_state(ranks: Ranks, size: int, *, is_sliced: bool) -> dict[str, Tensor]:
     """Return the weights with which a group ends that rank `size` has joined."""
-    return group_state(_configs(range(size + 1), size), lambda step, block: ranks[step, block])
+
+    def took_part(step: int, one: BlockSlice) -> Sequence[int]:
+        return ranks[step, *one]
+
+    return group_state(_configs(range(size + 1), size, is_sliced=is_sliced), took_part)
 
 
 class _Running:
@@ -200,7 +223,7 @@ class _Running:
         try:
             await asyncio.gather(*(_to_the_end(member) for member in self._members))
             # One that has not joined by then never will: nobody waits for it.
-            if joining is not None and has_joined(len(self._members), ranks_by_block(self._folder)):
+            if joining is not None and has_joined(len(self._members), ranks_by_slice(self._folder)):
                 await joining
         finally:
             if joining is not None:

@@ -5,41 +5,36 @@ Where a newcomer joins, they are those of a loop that reads in the logs who took
 
 import pytest
 
-from tests.chaos.groups import disturbed_group, expected_groups
+from tests.chaos.groups import disturbed_group, has_slices
 
 FAULTS_PER_RUN = 12
 RUN = range(1, 2)
 RUNS = range(9, 12)
-"""Seeds; in the runs of `RUNS` there are one trainer and two, and a newcomer."""
+"""Seeds; in the runs of `RUNS` there are one trainer and two, a newcomer, and blocks in slices."""
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """Return the weights of undisturbed groups."""
-    return expected_groups()
-
-
-async def losses(expected, folder, seeds):
+async def losses(folder, seeds):
     """Disturb groups; returns what was lost, and the outcomes."""
     outcomes = []
     for seed in seeds:
         place = folder / str(seed)
         place.mkdir()
-        outcomes.append(await disturbed_group(seed, place, expected, FAULTS_PER_RUN))
+        outcomes.append(await disturbed_group(seed, place, FAULTS_PER_RUN))
     return [outcome.loss for outcome in outcomes if outcome.loss], outcomes
 
 
 @pytest.mark.usefixtures("one_thread")
-async def test_the_faults_of_a_group_at_two_trainers_lose_nothing(expected, tmp_path):
-    lost, _ = await losses(expected, tmp_path, RUN)
+async def test_the_faults_of_a_group_at_two_trainers_lose_nothing(tmp_path):
+    lost, _ = await losses(tmp_path, RUN)
     assert not lost
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("one_thread")
-async def test_groups_at_one_trainer_and_at_two_lose_nothing(expected, tmp_path):
-    lost, outcomes = await losses(expected, tmp_path, RUNS)
+async def test_groups_at_one_trainer_and_at_two_lose_nothing(tmp_path):
+    lost, outcomes = await losses(tmp_path, RUNS)
     assert not lost
     assert {outcome.trainers for outcome in outcomes} == {1, 2}
     assert any(outcome.joined for outcome in outcomes)
+    assert {has_slices(outcome.seed) for outcome in outcomes} == {False, True}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shared.errors import ProtocolError
 from shared.placement import (
     ArrivalWindow,
+    BlockSlice,
     Cargo,
     Crossing,
     ModelFacts,
@@ -115,7 +116,7 @@ def _nobody_may_be_told(placement: Placement, model: ModelFacts) -> None:
         judge = ArrivalWindow(Window(StepPlan(placement, model, training=training), worker))
         for sender, cargo in product(WORKERS, (Cargo.LABEL, Cargo.FEATURE, Cargo.ERROR_GRADIENT)):
             try:
-                judge.accept(sender, cargo, placement.blocks, 0, placement.batch_size)
+                judge.accept(sender, cargo, BlockSlice(placement.blocks), 0, placement.batch_size)
             except ProtocolError:
                 continue
             raise AssertionError(f"{worker} would take {cargo} {placement.blocks} of {sender} under {placement}")

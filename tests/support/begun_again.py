@@ -149,7 +149,7 @@ class Replay:
         for worker, blocks in self._blocks.items():
             for one in self._plan.between(worker, self.lost):
                 if one.cargo is Cargo.WEIGHTS:
-                    self._sent[-1].append(Outgoing(-1, 0, one, blocks.weights(one.index)))
+                    self._sent[-1].append(Outgoing(-1, 0, one, blocks.weights(one.of_block)))
 
     def _make(self, worker: str, chain: Chain, window: Window) -> None:
         held = HeldBlocks(chain, self._told, CPU, held_blocks(self._session.placement, worker))

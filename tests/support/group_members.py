@@ -10,19 +10,25 @@ from torch import Tensor, nn
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.codec import codec_by_name
+from shared.execution.block_slices import Slices
 from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import Chain
 from shared.model.random_state import random_state
-from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
+from shared.placement import BlockSlice, Cargo, Placement, Route, Rows, Source, Tile
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
+from shared.training.slices import ParameterRange
 from tests.support.placed import batch_of, chain_of
 from tests.support.plain import plain_loss, plain_optimizer
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
-TookPart = Callable[[int, int], Sequence[int]]
-"""The ranks whose gradients are in the update of a block, by step and block."""
+TookPart = Callable[[int, BlockSlice], Sequence[int]]
+"""The ranks whose gradients are in the update of a slice, by step and slice."""
+HadAt = Callable[[int, int, BlockSlice], int]
+"""The step whose first weights of a slice a rank has as it computes, by rank, step and slice."""
+Ranges = dict[str, list[tuple[BlockSlice, ParameterRange]]]
+"""The ranges of each parameter that learns, with their slices."""
 
 
 def copies(
@@ -73,27 +79,35 @@ def batches(
 class PlainCodecs:
     """The codecs of a loop, each with what it has left."""
 
-    def __init__(self, up: str = "raw", lost: Collection[tuple[int, int]] = (), down: str = "raw") -> None:
+    def __init__(
+        self,
+        up: str = "raw",
+        lost: Collection[tuple[int, int]] = (),
+        down: str = "raw",
+        had_at: HadAt = lambda _rank, step, _one: step,
+    ) -> None:
         """up: of gradients. lost: ranks, each with a step before which what its codec has left is lost.
 
-        down: of what members lack of weights.
+        down: of what members lack of weights. had_at: matters of ranks that are left out of steps, because what the codec
+        leaves of a gradient goes with the next one also where the gradient comes too late to count.
         """
         self._up, self._down = codec_by_name(up), codec_by_name(down)
         self._lost = lost
-        self._left: dict[tuple[int, str], Tensor] = {}
+        self.had_at = had_at
+        self._left: dict[tuple[int, ParameterRange], Tensor] = {}
 
-    def begin(self, step: int) -> None:
-        """Lose what is lost before a step."""
-        ranks = [rank for rank, first in self._lost if first == step]
-        self._left = {key: left for key, left in self._left.items() if key[0] not in ranks}
+    def begin(self, rank: int, step: int) -> None:
+        """Lose what a rank loses before a step."""
+        if (rank, step) in self._lost:
+            self._left = {key: left for key, left in self._left.items() if key[0] != rank}
 
-    def received(self, rank: int, name: str, gradient: Tensor) -> Tensor:
-        """Return a gradient as the group gets it."""
+    def received(self, rank: int, each: ParameterRange, gradient: Tensor) -> Tensor:
+        """Return the gradient of a range as the group gets it."""
         if not self._up.spec.lossy:
             return gradient
-        wanted = gradient + self._left.get((rank, name), 0.0)
+        wanted = gradient + self._left.get((rank, each), 0.0)
         arrived = self._up.decode(self._up.encode(wanted))
-        self._left[rank, name] = wanted - arrived
+        self._left[rank, each] = wanted - arrived
         return arrived
 
     def had(self, exact: Tensor, before: Tensor) -> Tensor:
@@ -132,38 +146,49 @@ def accumulated(
     codecs: none if left out.
     """
     codecs = codecs or PlainCodecs()
-    blocks_of = {name: block.index for block in chain.blocks for name in block.named_parameters()}
+    slices = Slices(chain, told, merged=True)
+    numbered = [one for block in chain.blocks for one in slices.numbered(block.index)]
+    ranges: Ranges = {}
+    for one in numbered:
+        for each in slices[one].ranges:
+            ranges.setdefault(each.name, []).append((one, each))
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
-    exact = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    exact = _weights(module)
+    history: list[dict[str, Tensor]] = []
+    waiting: list[list[tuple[int, Any, Tensor]]] = [[] for _ in members]
     for step, whole in enumerate(zip(*members, strict=True)):
-        ranks_of = {
-            block.index: range(len(members)) if took_part is None else took_part(step, block.index)
-            for block in chain.blocks
-        }
+        history.append(_weights(module))
+        ranks_of = {one: range(len(members)) if took_part is None else took_part(step, one) for one in numbered}
         all_samples = {
-            block: sum(len(labels) for rank, (_, labels) in enumerate(whole) if rank in ranks)
-            for block, ranks in ranks_of.items()
+            one: sum(len(labels) for rank, (_, labels) in enumerate(whole) if rank in ranks)
+            for one, ranks in ranks_of.items()
         }
-        summed: dict[str, Tensor] = {}
-        codecs.begin(step)
-        for rank, (inputs, labels) in enumerate(whole):
-            value = inputs
-            for block in chain.blocks:
-                first = (rank * samples,) if rank else ()
-                with random_state(told.seed, step, block.index, *first):
-                    value = block.module(value)
-            plain_loss(told.loss, value, labels).backward()
-            for name, parameter in module.named_parameters():
-                block = blocks_of[name]
-                if parameter.grad is not None:
-                    received = codecs.received(rank, name, parameter.grad)
-                    if rank in ranks_of[block]:
-                        share = received * (len(labels) / all_samples[block])
-                        summed[name] = summed[name] + share if name in summed else share
-                parameter.grad = None
+        summed: dict[ParameterRange, Tensor] = {}
+        for rank, batch in enumerate(whole):
+            waiting[rank].append((step, *batch))
+            if not any(rank in ranks for ranks in ranks_of.values()):
+                continue  # once it counts again, all weights are known that it has had
+            for at, inputs, labels in waiting[rank]:
+                _put(module, _had_by(codecs.had_at, rank, at, history, ranges))
+                codecs.begin(rank, at)
+                value = inputs
+                for block in chain.blocks:
+                    first = (rank * samples,) if rank else ()
+                    with random_state(told.seed, at, block.index, *first):
+                        value = block.module(value)
+                plain_loss(told.loss, value, labels).backward()
+                for name, parameter in module.named_parameters():
+                    for one, each in ranges.get(name, ()) if parameter.grad is not None else ():
+                        received = codecs.received(rank, each, each.of(parameter.grad))
+                        if at == step and rank in ranks_of[one]:
+                            share = received * (len(labels) / all_samples[one])
+                            summed[each] = summed[each] + share if each in summed else share
+                    parameter.grad = None
+            waiting[rank].clear()
         for name, parameter in module.named_parameters():
-            parameter.grad = summed.get(name)
+            parts = [summed[each] for _, each in ranges.get(name, ()) if each in summed]
+            parameter.grad = torch.cat([part.reshape(-1) for part in parts]).view(parameter.shape) if parts else None
         if (norm := told.optimizer.clip_norm) is not None:
             everything = list(module.parameters())
             each = [list(block.named_parameters().values()) for block in chain.blocks]
@@ -171,21 +196,45 @@ def accumulated(
                 nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
         for place, of_group in enumerate(optimizer.param_groups):
             of_group["lr"] = learning_rate(told, step, place)
-        had = _exchanged(module, exact)
+        _put(module, exact)
         optimizer.step()
         optimizer.zero_grad()
-        exact = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-        _exchanged(module, {name: codecs.had(exact[name], had[name]) for name in exact})
+        exact = _weights(module)
+        had = history[step]
+        _put(module, {name: _had(codecs, ranges.get(name, ()), exact[name], had[name]) for name in exact})
     return module.state_dict()
 
 
-def _exchanged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put weights into a module, and return those that were there."""
-    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+def _had_by(
+    had_at: HadAt, rank: int, step: int, history: Sequence[Mapping[str, Tensor]], ranges: Ranges
+) -> dict[str, Tensor]:
+    """Return the weights that a rank has as it computes a step, range by range. history: the first weights of each step."""
+    return {
+        name: _of_ranges([each.of(history[had_at(rank, step, one)][name]) for one, each in ranges.get(name, ())], value)
+        for name, value in history[step].items()
+    }
+
+
+def _had(
+    codecs: PlainCodecs, ranges: Sequence[tuple[BlockSlice, ParameterRange]], exact: Tensor, before: Tensor
+) -> Tensor:
+    """Return a parameter as members have it after an update, range by range."""
+    return _of_ranges([codecs.had(each.of(exact), each.of(before)) for _, each in ranges], exact)
+
+
+def _of_ranges(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
+    """Return a parameter of its ranges. whole: of the same shape, which is returned where there are none."""
+    return torch.cat([part.reshape(-1) for part in parts]).view(whole.shape) if parts else whole
+
+
+def _weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+def _put(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(weights[name])
-    return before
 
 
 def group_state(

@@ -11,6 +11,8 @@ from shared.execution.group import Group, GroupListener
 from shared.execution.group_weights import GroupWeights
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
+from shared.execution.shared_blocks import CodedWeights
+from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from tests.support.group_members import (
@@ -28,12 +30,32 @@ class Log(GroupListener):
 
     def __init__(self):
         self.ranks, self.left_out, self.late, self.steps = {}, Counter(), Counter(), []
+        self._after, self._had = {}, {}
+
+    def watch(self, group):
+        """Note the weights that members get from a group, which may be those of a later step where they are late."""
+        group.merge, group.leave_out = (partial(self._noted, give) for give in (group.merge, group.leave_out))
+
+    def _noted(self, give, *given):
+        handed_out = give(*given)
+        for one in handed_out:
+            weights = one.weights.weights if isinstance(one.weights, CodedWeights) else one.weights
+            self._had[one.rank, one.step + 1, one.of] = next(
+                step + 1
+                for (step, of), after in self._after.items()
+                if of == one.of and all(torch.equal(after[name], weights[name]) for name in after)
+            )
+        return handed_out
+
+    def had_at(self, rank, step, one):
+        """Return the step whose first weights of a slice a rank had as it computed a step."""
+        return self._had.get((rank, step, one), step)
 
     def stepped(self, step):
         self.steps.append(step)
 
-    def updated(self, step, block, ranks, left_out, _weights):
-        self.ranks[step, block] = ranks
+    def updated(self, step, one, ranks, left_out, weights):
+        self.ranks[step, one], self._after[step, one] = ranks, weights
         self.left_out.update(left_out)
 
     def dropped(self, rank):
@@ -120,5 +142,7 @@ def alone(size=2, down="raw", **how):
 def give_step(group, chain, rank, step):
     """Give all gradients of a step."""
     return [
-        merged for block in (3, 2, 1, 0) for merged in group.merge(rank, step, block, part_of(chain, block, 1.0), 2)
+        merged
+        for block in (3, 2, 1, 0)
+        for merged in group.merge(rank, step, BlockSlice(block), part_of(chain, block, 1.0), 2)
     ]

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.in_process_session import InProcessSession, Turn
 from shared.execution.model_facts import facts_of
+from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
-from shared.placement import Placement, StepPlan, Tile, Window, held_blocks
+from shared.placement import BlockSlice, Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import Precision, Precisions
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -162,10 +163,10 @@ class WatchedBlocks(PlacedBlocks):
             self._updated[block] = step
         super().update(step, blocks, taken, coefficient)
 
-    def take_weights(self, block: int, tensors: dict[str, Tensor]) -> None:
+    def take_weights(self, one: BlockSlice, received: BlockPart) -> None:
         """See `PlacedBlocks`."""
-        self._updated[block] += 1
-        super().take_weights(block, tensors)
+        self._updated[one.block] += 1
+        super().take_weights(one, received)
 
 
 class LooseSession:

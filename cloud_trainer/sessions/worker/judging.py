@@ -104,7 +104,7 @@ class PlacementJudge:
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
-        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None, self.recipe)
+        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None, self.recipe, merged=self.merged)
         mine = [one for one in plan.crossings if self.worker in (one.sender, one.receiver)]
         each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:

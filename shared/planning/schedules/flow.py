@@ -7,7 +7,7 @@ from functools import partial
 from shared.planner_names import FLOW
 from shared.planning.schedules.bound import bound_seconds
 from shared.planning.schedules.layers import Layers
-from shared.planning.schedules.period import Period, play, sliced
+from shared.planning.schedules.period import Period, play, run_slices, sliced
 from shared.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
 
 LEAST_MESSAGE_BYTES = 64 * 1024
@@ -36,11 +36,8 @@ def flow(layers: Layers) -> Schedule:
 
 
 def run_seconds(layers: Layers) -> float:
-    """Return the seconds of a step of a run, whose blocks travel whole, each in a message of its own.
-
-    Gradients go as they are made, so that all members push in one order: a block is updated once all have pushed it.
-    """
-    return play(layers, sliced(layers, max(1, *layers.bytes)), 1, as_made=True).seconds
+    """Return the seconds of a step of a run, whose slices each travel in a message of its own, what is needed first before."""
+    return play(layers, run_slices(layers), 1).seconds
 
 
 def _best(layers: Layers) -> tuple[int, Period]:

@@ -7,6 +7,7 @@ When the last layer begins its forward pass, all weights have come: nothing trav
 and one that begins there is all there is to play.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -14,6 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from shared.planning.schedules.layers import Layers
+from shared.slicing import slice_count
 
 
 class Slices(NamedTuple):
@@ -50,8 +52,18 @@ class Period:
 
 def sliced(layers: Layers, slice_bytes: int) -> Slices:
     """Cut the layers into slices of so many bytes; the last slice of a layer has what is left."""
+    return _cut(layers, [slice_bytes] * len(layers))
+
+
+def run_slices(layers: Layers) -> Slices:
+    """Cut the layers as a group does."""
+    return _cut(layers, [max(1, math.ceil(size / slice_count(size))) for size in layers.bytes])
+
+
+def _cut(layers: Layers, most_bytes: Sequence[int]) -> Slices:
     slices = Slices([], [], [], [], [])
     for layer, size in enumerate(layers.bytes):
+        slice_bytes = most_bytes[layer]
         for begin in range(0, size, slice_bytes):
             stop = min(begin + slice_bytes, size)
             part = (stop - begin) / size
@@ -63,10 +75,10 @@ def sliced(layers: Layers, slice_bytes: int) -> Slices:
     return slices
 
 
-def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False, as_made: bool = False) -> Period:
+def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False) -> Period:
     """Play a period.
 
-    message_bytes: a message takes slices until it has so many. as_made: pushes go in the order in which they are made.
+    message_bytes: a message takes slices until it has so many.
     quiet: no push begins that would still travel when the backward pass ends, because the first layers, for which the next step
     waits, are ready only then.
     """
@@ -76,7 +88,7 @@ def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = Fa
         ready.setdefault(layer, []).append(piece)
     arrivals = [(computed[layer], pieces) for layer, pieces in sorted(ready.items(), reverse=True)]
     link = _Link(slices, message_bytes, layers.message_seconds)
-    pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0, as_made=as_made)
+    pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0)
     pulls = link.carry([(push.end, push.slices) for push in pushes], slices.pull_seconds)
     arrived = [computed[0]] * len(layers)
     for message in pulls:
@@ -103,18 +115,10 @@ class _Link:
         self._message_bytes, self._message_seconds = message_bytes, message_seconds
 
     def carry(
-        self,
-        arrivals: Sequence[tuple[float, list[int]]],
-        seconds: list[float],
-        quiet_until: float = 0.0,
-        *,
-        as_made: bool = False,
+        self, arrivals: Sequence[tuple[float, list[int]]], seconds: list[float], quiet_until: float = 0.0
     ) -> list[Message]:
-        """Carry slices that become ready in rising order of time. quiet_until: a message begins later, or is done by then.
-
-        as_made: those that were ready first go first.
-        """
-        waiting: list[tuple[int, int]] = []
+        """Carry slices that become ready in rising order of time. quiet_until: a message begins later, or is done by then."""
+        waiting: list[int] = []
         messages: list[Message] = []
         now, upcoming = 0.0, 0
         while upcoming < len(arrivals) or waiting:
@@ -122,12 +126,12 @@ class _Link:
                 now = max(now, arrivals[upcoming][0])
             while upcoming < len(arrivals) and arrivals[upcoming][0] <= now:
                 for piece in arrivals[upcoming][1]:
-                    heappush(waiting, (upcoming if as_made else 0, piece))
+                    heappush(waiting, piece)
                 upcoming += 1
             room = quiet_until - now if now < quiet_until else float("inf")
             taken, size, took = [], 0, self._message_seconds
-            while waiting and size < self._message_bytes and took + seconds[waiting[0][1]] <= room:
-                _, piece = heappop(waiting)
+            while waiting and size < self._message_bytes and took + seconds[waiting[0]] <= room:
+                piece = heappop(waiting)
                 taken.append(piece)
                 size += self._sizes[piece]
                 took += seconds[piece]

@@ -33,4 +33,6 @@ def _state(shape: Shape, _settings: AdafactorSettings) -> StateShapes:
     }
 
 
-ADAFACTOR = OptimizerSpec("adafactor", AdafactorSettings, "torch.optim:Adafactor", _keywords, _state)
+ADAFACTOR = OptimizerSpec(
+    "adafactor", AdafactorSettings, "torch.optim:Adafactor", _keywords, _state, is_elementwise=False
+)

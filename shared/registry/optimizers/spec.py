@@ -80,3 +80,6 @@ class OptimizerSpec(Generic[SettingsT]):
     state: Callable[[Shape, SettingsT], StateShapes]
     """State that the optimizer keeps for a parameter of this shape once it has updated it, exactly: a peer's state is
     judged by this, and memory is counted by it."""
+    is_elementwise: bool = True
+    """True if it updates each element by that element's own gradient and state, so that a group may update ranges of a
+    parameter one after the other."""

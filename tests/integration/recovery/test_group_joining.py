@@ -62,7 +62,7 @@ class Joined(Running):
         """Return the ranks by step, on which all trainers and blocks agree."""
         found = {}
         for log in self.step_logs.values():
-            for (step, _), ranks in ranks_in(log).items():
+            for (step, *_), ranks in ranks_in(log).items():
                 assert found.setdefault(step, ranks) == ranks, f"the trainers do not agree on step {step}"
         return found
 

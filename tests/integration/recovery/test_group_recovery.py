@@ -84,9 +84,9 @@ class Running:
             )
         )
 
-    def member_killed_at(self, point, rank):
-        """Start a member that is killed when it comes to a function, and return its process."""
-        planned = [Planned("member", Fault.KILL_AGENT, point, 1)]
+    def member_killed_at(self, point, rank, nth=1):
+        """Start a member that is killed when it comes to a function for the nth time, and return its process."""
+        planned = [Planned("member", Fault.KILL_AGENT, point, nth)]
         flags, name = [*self._flags(rank), control_off()], f"killed-member-{rank}"
         process = Forked(sides.member, flags, name, planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
@@ -279,14 +279,14 @@ def test_a_trainer_whose_members_are_damaged_knows_from_its_checkpoints_who_has_
         assert members[0][0].wait(120) == 0, members[0][1]
         ranks = ranks_in(log)
         assert {(0, 1), (0,)} == set(ranks.values())
-        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
+        running.assert_whole(members[:1], lambda step, one: ranks[step, *one])
 
 
 LEFT = re.compile(r"left its group at step (\d+) of 40; the next run goes on with the group")
 
 
 def ranks_in(log):
-    """Read who took part, by step and block."""
+    """Read who took part, by step, block and slice."""
     return merged_ranks((log / "line-group.steps").read_text().splitlines())
 
 
@@ -303,7 +303,7 @@ def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
         assert 4 < stop < STEPS
         running.assert_whole(members[:1], lambda step, _: (0, 1) if step < stop else (0,))
         for name in trainers:
-            for (step, _), ranks in ranks_in(logs[name]).items():
+            for (step, *_), ranks in ranks_in(logs[name]).items():
                 assert ranks == ((0, 1) if step < stop else (0,)), "all trainers agree on the first step without it"
         for each in said:
             each.first_event("a group has ended")
@@ -324,7 +324,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
         assert members[0][0].wait(120) == 0, members[0][1]
         ranks = ranks_in(log)
         assert {(0, 1), (0,)} == set(ranks.values())
-        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
+        running.assert_whole(members[:1], lambda step, one: ranks[step, *one])
 
 
 @pytest.mark.slow
@@ -351,7 +351,7 @@ def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(kil
         assert members[0][0].wait(120) == 0, members[0][1]
         ranks = {key: took for name in trainers for key, took in ranks_in(logs[name]).items()}
         assert set(ranks.values()) >= {(0,)}
-        running.assert_whole(members[:1], lambda step, block: ranks[step, block])
+        running.assert_whole(members[:1], lambda step, one: ranks[step, *one])
 
 
 @pytest.mark.slow
@@ -398,10 +398,10 @@ def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its
         for process, last in members:
             assert process.wait(120) == 0, last
         ranks = merged_ranks((logs / "line-group.steps").read_text().splitlines())
-        assert {ranks[step, block] for step, block in ranks if step < 2} == {(0,)}
-        assert {step for step, _ in ranks} == set(range(STEPS))
+        assert {ranks[key] for key in ranks if key[0] < 2} == {(0,)}
+        assert {step for step, *_ in ranks} == set(range(STEPS))
         assert (0, 1) in ranks.values()
-        running.assert_whole(members, lambda step, block: ranks.get((step, block), ()))
+        running.assert_whole(members, lambda step, one: ranks.get((step, *one), ()))
 
 
 CODED = ["group.codec=uniform3"]

@@ -10,7 +10,9 @@ from cloud_trainer.sessions.limits import Limits
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
+from shared import slicing
 from shared.errors import ConfigError, ExitCode, RefusedError
+from shared.execution.model_facts import facts_of
 from tests.support.experiments import flags
 from tests.support.group_members import PlainCodecs, group_state
 from tests.support.plain import assert_same_bits, plain_state
@@ -66,6 +68,26 @@ async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(o
     expected = group_state(configs)
     for state in states:
         assert_same_bits(expected, state)
+
+
+@pytest.mark.parametrize(
+    ("more", "codecs"),
+    [
+        ([], None),
+        (["group.codec=uniform8", "group.weights_codec=uniform8"], PlainCodecs("uniform8", down="uniform8")),
+        (["group.schedule=dynacomm"], None),
+    ],
+)
+async def test_members_that_exchange_slices_end_with_the_weights_of_one_loop(more, codecs, monkeypatch):
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
+    async with running_trainer(*group_of(2)) as server:
+        configs = [member(rank, server, optimizer="rmsprop", size=2, more=[SHARD, *more]) for rank in range(2)]
+        states = await trained(configs)
+    expected = group_state(configs, codecs=codecs)
+    for state in states:
+        assert_same_bits(expected, state)
+    chain = Experiment(configs[0]).built_again()
+    assert max(block.slices for block in facts_of(chain, Experiment(configs[0]).recipe, merged=True).blocks) > 4
 
 
 @pytest.mark.parametrize(("codec", "optimizer"), [("uniform8", "adamw"), ("uniform3", "nesterov"), ("topk1", "adamw")])

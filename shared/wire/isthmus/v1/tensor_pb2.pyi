@@ -37,11 +37,13 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """The state of one block: parameters that learn, buffers and optimizer state, as one safetensors file."""
     ROLE_WEIGHT_GRADIENT: _Role.ValueType  # 6
     """One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
-    order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
+    order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is. In a group a
+    large block goes in slices: the slots of the first slice come first, and what is no parameter is in that; of a parameter that is
+    in several slices, each has a row of elements.
     """
     ROLE_WEIGHTS: _Role.ValueType  # 7
-    """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names. In a
-    group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
+    """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names; in a
+    group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
     to what it has; by "raw" it is the parameter itself.
     """
     ROLE_FROZEN: _Role.ValueType  # 8
@@ -73,11 +75,13 @@ ROLE_BLOCK: Role.ValueType  # 5
 """The state of one block: parameters that learn, buffers and optimizer state, as one safetensors file."""
 ROLE_WEIGHT_GRADIENT: Role.ValueType  # 6
 """One worker's part of the gradient of a block that several share, and the buffers that it has left: a tensor a slot, in the
-order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is.
+order of their names. A gradient that reaches no sample of the part is absent; of a part without samples, all is. In a group a
+large block goes in slices: the slots of the first slice come first, and what is no parameter is in that; of a parameter that is
+in several slices, each has a row of elements.
 """
 ROLE_WEIGHTS: Role.ValueType  # 7
-"""Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names. In a
-group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
+"""Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names; in a
+group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
 to what it has; by "raw" it is the parameter itself.
 """
 ROLE_FROZEN: Role.ValueType  # 8

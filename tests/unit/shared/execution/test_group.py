@@ -15,6 +15,7 @@ from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state
+from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from tests.support.crossed import crossed, seeds
@@ -151,7 +152,7 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
                 given[rank] = 4 * group.take_seat(rank)
                 continue
             step, block = left[rank][given[rank]]
-            group.merge(rank, step, block, part_of(chain, block, rank + step / 7 - block / 3), rank + 1)
+            group.merge(rank, step, BlockSlice(block), part_of(chain, block, rank + step / 7 - block / 3), rank + 1)
             given[rank] += 1
         return chain.module.state_dict()
 
@@ -202,7 +203,7 @@ def test_members_of_several_trainers_that_are_ahead_end_with_the_same_weights(st
 def test_the_first_weights_of_a_step_are_kept_until_it_ends():
     group, chain = alone(1)
     before = chain.module.state_dict()["3.weight"].clone()
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     assert torch.equal(group.first_weights(0, 0)[3]["parameter/3.weight"], before)
     assert not torch.equal(chain.module.state_dict()["3.weight"], before)
 
@@ -214,7 +215,7 @@ def test_the_first_weights_of_the_last_step_are_kept_until_this_one_updates():
     after = group.first_weights(0, 1)[0]
     assert not all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert_equal(group.first_weights(0, 0)[0], before)
-    group.merge(0, 1, 3, part_of(chain, 3, 1.0), 2)
+    group.merge(0, 1, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     assert_equal(group.first_weights(0, 0)[0], after)
 
 
@@ -222,9 +223,9 @@ def test_a_step_is_told_before_anybody_has_its_last_weights():
     log = Log()
     group, chain = alone(1, listener=log)
     for block in (3, 2, 1):
-        group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
+        group.merge(0, 0, BlockSlice(block), part_of(chain, block, 1.0), 2)
     assert log.steps == []
-    group.merge(0, 0, 0, part_of(chain, 0, 1.0), 2)
+    group.merge(0, 0, BlockSlice(0), part_of(chain, 0, 1.0), 2)
     assert log.steps == [1]
 
 
@@ -242,7 +243,7 @@ def test_what_may_not_come_is_refused_and_changes_nothing(given, sentence):
     rank, step, block, value, samples = given
     group, chain = alone()
     with pytest.raises(ProtocolError, match=sentence):
-        group.merge(rank, step, block, part_of(chain, min(block, 3), value), samples)
+        group.merge(rank, step, BlockSlice(block), part_of(chain, min(block, 3), value), samples)
     for rank in (0, 1):
         give_step(group, chain, rank, 0)
     assert group.step == 1
@@ -250,9 +251,9 @@ def test_what_may_not_come_is_refused_and_changes_nothing(given, sentence):
 
 def test_a_gradient_is_given_once():
     group, chain = alone()
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     with pytest.raises(ProtocolError, match="has given it before"):
-        group.merge(0, 0, 3, part_of(chain, 3, 5.0), 2)
+        group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 5.0), 2)
 
 
 def test_a_member_is_ahead_by_its_staleness_and_no_more():
@@ -260,6 +261,6 @@ def test_a_member_is_ahead_by_its_staleness_and_no_more():
     give_step(group, chain, 0, 0)
     give_step(group, chain, 0, 1)
     with pytest.raises(ProtocolError, match="K = 1"):
-        group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
+        group.merge(0, 2, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     with pytest.raises(ProtocolError, match="has begun"):
         group.leave(0, 1)

@@ -10,6 +10,7 @@ import torch
 from shared.execution.group import Group
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights
+from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import states_in, to_bytes
 from tests.support.crossed import crossed, seeds
@@ -152,23 +153,23 @@ def test_a_late_member_has_what_the_others_have_once_it_is_there_again(seed, tra
 
 def test_those_who_have_the_weights_before_an_update_get_the_same_bytes_and_others_all():
     group, chain = alone(down="uniform8", leaves_out=True)
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    (of_0, of_1) = group.merge(1, 0, 3, part_of(chain, 3, 2.0), 2)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    (of_0, of_1) = group.merge(1, 0, BlockSlice(3), part_of(chain, 3, 2.0), 2)
     assert isinstance(of_0.weights, CodedWeights)
     assert of_1.weights is of_0.weights, "it is encoded once"
-    group.merge(0, 0, 2, part_of(chain, 2, 1.0), 2)
-    group.leave_out(0, 2)
+    group.merge(0, 0, BlockSlice(2), part_of(chain, 2, 1.0), 2)
+    group.leave_out(0, BlockSlice(2))
     for step, blocks in ((0, (1, 0)), (1, (3, 2, 1, 0))):
         for block in blocks:
-            group.merge(0, step, block, part_of(chain, block, 1.0), 2)
-            group.leave_out(step, block)
-    (late,) = group.merge(1, 0, 2, part_of(chain, 2, 1.0), 2)
+            group.merge(0, step, BlockSlice(block), part_of(chain, block, 1.0), 2)
+            group.leave_out(step, BlockSlice(block))
+    (late,) = group.merge(1, 0, BlockSlice(2), part_of(chain, 2, 1.0), 2)
     assert_equal(late.weights, group.first_weights(1, 1)[2])
 
 
 def test_without_a_codec_a_group_lends_no_tensors_that_it_keeps():
     weights = GroupWeights(HeldBlocks(chain_of(built("dropping")), recipe("sgd"), CPU, range(4)))
-    assert weights.of(0)["parameter/0.0.weight"] is not weights.of(0)["parameter/0.0.weight"]
+    assert weights.of(BlockSlice(0))["parameter/0.0.weight"] is not weights.of(BlockSlice(0))["parameter/0.0.weight"]
     assert not [name for name in weights.copied() if "members" in name]
 
 
@@ -202,5 +203,5 @@ def test_what_overflows_is_told_to_members_and_is_not_finite_for_them():
     group.first_weights(0, 0)
     with torch.no_grad():
         chain.blocks[3].named_parameters()["3.weight"].fill_(3e38)
-    (merged,) = group.merge(0, 0, 3, part_of(chain, 3, 0.0), 2)
+    (merged,) = group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 0.0), 2)
     assert merged.weights.weights["parameter/3.weight"].isnan().all()

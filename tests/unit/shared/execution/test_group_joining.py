@@ -5,7 +5,10 @@ import random
 import pytest
 import torch
 
-from tests.support.crossed import crossed
+from shared import slicing
+from shared.placement import BlockSlice
+from shared.training import slices
+from tests.support.crossed import crossed, seeds
 from tests.support.group_members import assert_equal, batches, copies, micro_batches
 from tests.support.grouped import alone, give_step, grouped, part_of
 from tests.support.placed import built, recipe
@@ -61,8 +64,21 @@ def run(dice, members, running, joiner, leave=()):
 )
 def test_a_rank_that_joins_counts_from_the_step_on_that_all_trainers_can_wait_for(leaves, seed, trainers, clip):
     """The dice say who goes on, when the newcomer asks whom, and when another member tells its last step."""
-    dice = random.Random(seed)
-    module, told = built("dropping"), recipe("adam", 0.1, clip=clip if len(trainers) == 1 else "block")
+    assert_joined(
+        random.Random(seed), recipe("adam", 0.1, clip=clip if len(trainers) == 1 else "block"), trainers, leaves
+    )
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_a_rank_that_joins_counts_in_every_slice_from_the_same_step_on(seed, monkeypatch):
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 64)
+    monkeypatch.setattr(slices, "UNIT", 8)
+    assert_joined(random.Random(seed), recipe("adam"), ("near", "far"), leaves=bool(seed % 2))
+
+
+def assert_joined(dice, told, trainers, leaves):
+    """Have a rank join, and another one leave, when the dice say so, and compare the end with that of the loop."""
+    module = built("dropping")
     groups, members, chain = grouped(module, told, 2, copies(4, trainers=trainers))
     last = dice.randrange(2, STEPS - 1) if leaves else STEPS - 1
     stops = {0: STEPS, 1: last + 1}
@@ -109,10 +125,10 @@ def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(stalene
 
 def test_no_step_from_the_promised_one_on_is_done_without_the_rank_until_the_promise_lapses():
     group, chain = alone(1)
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     assert group.promise(1, 0) == 1, "the present step has begun without it"
     for block in (2, 1, 0):
-        group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
+        group.merge(0, 0, BlockSlice(block), part_of(chain, block, 1.0), 2)
     assert not give_step(group, chain, 0, 1)
     assert (group.step, group.missing(), group.ranks, group.staying) == (1, [1], {0: 0}, {0: 0})
     assert [(one.rank, one.step) for one in group.withdraw(1)] == [(0, 1)] * 4
@@ -145,6 +161,6 @@ def test_nobody_waits_for_a_member_that_joins_again_in_the_steps_before():
 def test_a_promise_moves_with_a_group_that_has_left_the_rank_out():
     group, chain = alone(1, leaves_out=True)
     assert group.promise(1, 0) == 0
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    group.leave_out(0, 3)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    group.leave_out(0, BlockSlice(3))
     assert group.promise(1, 0) == 1

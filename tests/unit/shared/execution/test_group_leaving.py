@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from shared.errors import ProtocolError
+from shared.placement import BlockSlice
 from tests.support.crossed import crossed, seeds
 from tests.support.group_members import (
     STEPS,
@@ -45,27 +46,27 @@ def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(see
 def test_a_rank_that_was_left_out_is_not_waited_for_until_it_comes():
     log = Log()
     group, chain = alone(listener=log, leaves_out=True)
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    assert (group.held_up(), group.missing()) == ([3], [0, 1])
-    group.leave_out(0, 3)
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    assert (group.held_up(), group.missing()) == ([BlockSlice(3)], [0, 1])
+    group.leave_out(0, BlockSlice(3))
     for block in (2, 1, 0):
-        group.merge(0, 0, block, part_of(chain, block, 1.0), 2)
+        group.merge(0, 0, BlockSlice(block), part_of(chain, block, 1.0), 2)
     give_step(group, chain, 0, 1)
     assert (group.step, group.missing()) == (2, [0])
-    (late,) = group.merge(1, 0, 3, part_of(chain, 3, 5.0), 2)
+    (late,) = group.merge(1, 0, BlockSlice(3), part_of(chain, 3, 5.0), 2)
     assert (log.late, log.left_out) == (Counter({1: 1}), Counter({1: 8}))
     assert_equal(late.weights, group.first_weights(0, 1)[3])
-    group.merge(0, 2, 3, part_of(chain, 3, 1.0), 2)
-    assert group.held_up() == [3], "it is there again"
+    group.merge(0, 2, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    assert group.held_up() == [BlockSlice(3)], "it is there again"
 
 
 def test_nobody_is_left_out_of_a_step_that_is_done_or_a_block_that_waits_for_all():
     log = Log()
     group, chain = alone(listener=log, leaves_out=True)
-    group.leave_out(0, 3)
-    group.merge(0, 0, 3, part_of(chain, 3, 1.0), 2)
-    group.leave_out(1, 3)
-    assert (group.held_up(), log.left_out) == ([3], Counter())
+    group.leave_out(0, BlockSlice(3))
+    group.merge(0, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    group.leave_out(1, BlockSlice(3))
+    assert (group.held_up(), log.left_out) == ([BlockSlice(3)], Counter())
 
 
 def test_nobody_waits_for_a_member_after_the_last_step_that_it_has_told():
@@ -76,7 +77,7 @@ def test_nobody_waits_for_a_member_after_the_last_step_that_it_has_told():
     assert (group.step, group.ranks, group.staying) == (1, {0: 0}, {0: 0})
     assert [(one.rank, one.step) for one in give_step(group, chain, 0, 1)] == [(0, 1)] * 4
     with pytest.raises(ProtocolError, match="takes no part"):
-        group.merge(1, 2, 3, part_of(chain, 3, 1.0), 2)
+        group.merge(1, 2, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     assert group.promise(1, 2) == 2, "it would have to join"
 
 
@@ -92,7 +93,7 @@ def test_a_member_that_begins_again_before_its_last_step_is_done_stays():
 def test_no_member_leaves_before_a_step_of_which_a_block_has_its_gradient():
     group, chain = alone()
     for rank in (0, 1):
-        group.merge(rank, 0, 3, part_of(chain, 3, 1.0), 2)
+        group.merge(rank, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     with pytest.raises(ProtocolError, match="rank 1 is to leave the group before step 0, which has begun"):
         group.leave(1, 0)
     assert group.staying == {0: 0, 1: 0}
@@ -107,7 +108,7 @@ def test_a_member_that_leaves_can_say_so_again_and_leave_earlier_and_never_later
     for step in range(4):
         for block in (3, 2, 1, 0):
             for rank in (0, 1)[: 1 + (step < 2)]:
-                group.merge(rank, step, block, part_of(chain, block, 1.0), 2)
+                group.merge(rank, step, BlockSlice(block), part_of(chain, block, 1.0), 2)
     assert group.step == 4
     assert group.leave(1, 2) == [], "it has left, and is not in the steps after that"
     assert group.missing() == [0]
@@ -116,13 +117,13 @@ def test_a_member_that_leaves_can_say_so_again_and_leave_earlier_and_never_later
 def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_group_is():
     group, chain = alone(leaves_out=True)
     for step in range(3):
-        group.merge(0, step, 3, part_of(chain, 3, 1.0), 2)
-        group.leave_out(step, 3)
+        group.merge(0, step, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+        group.leave_out(step, BlockSlice(3))
         for block in (2, 1, 0):
-            group.merge(0, step, block, part_of(chain, block, 1.0), 2)
+            group.merge(0, step, BlockSlice(block), part_of(chain, block, 1.0), 2)
     group.leave(1, 1)
     assert (group.step, group.ranks) == (3, {0: 0})
-    group.merge(1, 0, 3, part_of(chain, 3, 1.0), 2)
+    group.merge(1, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     assert group.missing() == [0], "it is late with what it still owes, and nobody waits for it"
 
 

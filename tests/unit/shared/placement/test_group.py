@@ -68,7 +68,28 @@ def test_each_block_goes_to_the_group_and_comes_back_by_itself():
 def test_nobody_updates_or_clips_but_the_group():
     for worker in ("edge", "near"):
         assert not [one for one in operations(COPIES, worker) if isinstance(one, Update | Norms)]
-    assert [one.block for one in operations(COPIES, "near") if isinstance(one, Sum)] == [2, 0]
+    assert not [one for one in operations(COPIES, "near") if isinstance(one, Sum)], (
+        "what a member gives goes on as it came"
+    )
+
+
+def test_each_slice_of_a_block_goes_and_comes_back_by_itself():
+    blocks = (BlockFacts("a", slices=2), BlockFacts("b", trainable=False), BlockFacts("c", slices=3))
+    plan = StepPlan(COPIES, dataclasses.replace(MODEL, blocks=blocks))
+    near, edge = (Order.of(segments(plan.program(worker))[1]) for worker in ("near", "edge"))
+    assert near.apart == (0, 1, 2, 3, 4), "three slices of block 2, and two of block 0"
+    assert near.after == ((), (), (), (), (), (0,), (1,), (2,), (3,), (4,)), "its own gradient alone"
+    forward_0, forward_1, forward_2 = edge.behind[:3]
+    assert set(edge.pulls) & set(forward_0) <= set(edge.pulls[:2]), "block 0 needs its own slices"
+    assert edge.pulls[1] in forward_0
+    assert edge.pulls[4] in forward_2
+    assert not forward_1[1:]
+
+
+def test_one_worker_computes_each_block_of_a_group():
+    halves = (Tile("edge", 0, 3, Rows(0, 4)), Tile("near", 0, 3, Rows(4, 8)))
+    with pytest.raises(ConfigError, match=r"several workers compute block 0 \(a\); in a group one does"):
+        check(member(dict.fromkeys(range(3), "near"), *halves), MODEL, EVERYTHING)
 
 
 def test_no_link_carries_what_the_group_gets():

@@ -12,7 +12,7 @@ from shared.errors import PlanError
 from shared.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
 from shared.planning.group_choice import Carried, group_choice
 from shared.planning.schedules import Layers
-from shared.planning.schedules.period import play, sliced
+from shared.planning.schedules.period import play, run_slices
 from tests.support.planning.cases import small_profile
 
 SECONDS = st.floats(0.001, 2.0)
@@ -65,7 +65,7 @@ def played(profile, rates: Rates, cut: int, members: int) -> float:
         (*(2 * each / 3 for each in seconds), 2 * turn / 3),
         (*(8 * members * size / rates.uplink for size in sizes), 0.0),
     )
-    return play(layers, sliced(layers, max(1, *sizes)), 1, as_made=True).seconds
+    return play(layers, run_slices(layers), 1).seconds
 
 
 @given(profile=profiles(), up=RATE, down=RATE, trip=st.floats(0.0, 0.1), members=st.integers(1, 16))

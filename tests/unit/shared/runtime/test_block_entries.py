@@ -12,13 +12,14 @@ from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights, added, part_layout, part_of, weights_layout, weights_of
 from shared.model.chain import Block, build_chain
 from shared.model.spec import TensorSpec
-from shared.placement import Cargo, Crossing, Placement, Route, Rows, Source, Tile
+from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route, Rows, Source, Tile
 from shared.runtime.announcements import check_announcement
 from shared.runtime.block_entries import BlockEntry, entries_of
 from shared.runtime.crossing_wire import CrossingWire
 from shared.tensor_wire import to_wire
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
+from shared.training.slices import whole
 from shared.transport.stream.framing import chunks
 from tests.support.placed import CPU, recipe
 
@@ -77,10 +78,10 @@ def test_what_a_member_lacks_of_weights_arrives_as_a_difference_and_buffers_as_t
     both = wire("uniform8")
     block = block_of(both)
     weights = GroupWeights(HeldBlocks(both.chain, recipe("sgd"), CPU, range(2)), "uniform8")
-    before = weights.of(0)
+    before = weights.of(BlockSlice(0))
     for tensor in weights_layout(block).values():
         tensor += torch.randn(tensor.shape).to(tensor.dtype)
-    load = weights.updated(0)
+    load = weights.updated(BlockSlice(0))
     assert isinstance(load, CodedWeights)
     encoded = both.encode(WEIGHTS, load)
     for slot, entry in enumerate(both.entries(WEIGHTS)):
@@ -90,9 +91,9 @@ def test_what_a_member_lacks_of_weights_arrives_as_a_difference_and_buffers_as_t
         assert entry.name not in load.differences or encoded[slot] is load.differences[entry.name]
     other = block_of(wire())
     block_state.restore(other, None, None, before)
-    block_state.restore(other, None, None, added(other, both.decode(WEIGHTS, encoded)))
+    block_state.restore(other, None, None, added(other, both.decode(WEIGHTS, encoded), whole(other)))
     for name, tensor in weights_layout(other).items():
-        assert torch.equal(tensor, weights.of(0)[name]), name
+        assert torch.equal(tensor, weights.of(BlockSlice(0))[name]), name
 
 
 @pytest.mark.parametrize("codec", ["uniform4", "bf16"])

@@ -7,9 +7,11 @@ from functools import partial
 
 import pytest
 
+from shared import slicing
 from shared.execution.blocks import Method
 from shared.execution.group import Group
 from shared.execution.group_weights import GroupWeights
+from shared.training import slices
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead
 from tests.support.crossed import seeds
@@ -51,8 +53,8 @@ def trained(placement, told, seed, steps=STEPS):
 
         def give(rank, one):
             trainer = one.crossing.sender
-            for merged in groups[trainer].merge(rank, one.step, one.crossing.index, one.load, one.samples):
-                members[merged.rank].runs[trainer].take_merged(merged.step, merged.block, merged.weights)
+            for merged in groups[trainer].merge(rank, one.step, one.crossing.of_block, one.load, one.samples):
+                members[merged.rank].runs[trainer].take_merged(merged.step, merged.of, merged.weights)
 
         for rank in range(SIZE):
             longest = dice.choice([0.0, 0.001, 0.05])
@@ -100,6 +102,20 @@ def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, dow
     if placement is not with_a_cut:
         for found in ends.values():
             assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize(("up", "down"), [("raw", "raw"), ("uniform8", "uniform3")])
+def test_slices_that_come_in_any_order_over_links_that_are_lost_equal_micro_batches(up, down, seed, monkeypatch):
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 64)
+    monkeypatch.setattr(slices, "UNIT", 8)
+    told = recipe("adam")
+    module, group, ends = trained(copies(4, up=up, down=down), told, seed)
+    expected = micro_batches(module, told, SIZE, steps=STEPS, codecs=PlainCodecs(up, down=down))
+    if down == "raw":
+        assert_equal(group, expected)
+    for found in ends.values():
+        assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("seed", seeds(10))

@@ -75,7 +75,7 @@ def near_end():
         (frame(Role.ROLE_FEATURE, 1, samples=0, rows=0), "a batch of 0 samples; it has 1 to 4"),
         (frame(Role.ROLE_FEATURE, 1, samples=3), r"torch.float32 \(3, 6\) was expected"),
         (frame(Role.ROLE_FEATURE, 1, WIDTH + 1), "was expected"),
-        (frame(Role.ROLE_FEATURE, 1, slot=1), "was expected"),
+        (frame(Role.ROLE_FEATURE, 1, slot=1), "who has none to send"),
         (frame(Role.ROLE_FEATURE, 1, placement_version=3), "placement 3"),
         (frame(Role.ROLE_FEATURE, 1, tensor=TensorHeader(codec="uniform8")), "is agreed"),
     ],

@@ -127,19 +127,19 @@ def test_a_side_that_had_no_part_for_a_while_goes_on_from_a_checkpoint_of_others
 def test_a_group_logs_the_ranks_of_each_update_and_forgets_those_after_it_went_back(tmp_path):
     log = StepLog(tmp_path, "line", "group")
     log.rolled_back(0)
-    log.merged(0, 1, (0, 2), memoryview(b"weights"))
-    log.merged(0, 0, (2,), memoryview(b"others"))
-    log.merged(1, 1, (0,), memoryview(b"weights"))
+    log.merged(0, (1, 0), (0, 2), memoryview(b"weights"))
+    log.merged(0, (0, 3), (2,), memoryview(b"others"))
+    log.merged(1, (1, 0), (0,), memoryview(b"weights"))
     log.rolled_back(1)
-    log.merged(1, 1, (0, 1, 2), memoryview(b"weights"))
+    log.merged(1, (1, 0), (0, 1, 2), memoryview(b"weights"))
     lines = (tmp_path / "line-group.steps").read_text().splitlines()
-    assert lines[1].split()[:4] == ["merged", "0", "1", "0,2"]
-    assert lines[1].split()[4] == lines[3].split()[4] != lines[2].split()[4]
-    assert merged_ranks(lines) == {(0, 1): (0, 2), (0, 0): (2,), (1, 1): (0, 1, 2)}
+    assert lines[1].split()[:5] == ["merged", "0", "1", "0", "0,2"]
+    assert lines[1].split()[5] == lines[3].split()[5] != lines[2].split()[5]
+    assert merged_ranks(lines) == {(0, 1, 0): (0, 2), (0, 0, 3): (2,), (1, 1, 0): (0, 1, 2)}
 
 
 @pytest.mark.parametrize(
-    "lines", [["merged 0 0 0 a", "merged 0 0 1 b"], ["merged 0 0 0,x a"], ["merged 0 0 a"], ["applied 0 a"]]
+    "lines", [["merged 0 0 1 0 a", "merged 0 0 1 1 b"], ["merged 0 0 0 0,x a"], ["merged 0 0 0 a"], ["applied 0 a"]]
 )
 def test_what_no_group_logs_is_found(lines):
     with pytest.raises(StepLogError):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from shared.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, bound_seconds, run_seconds
-from shared.planning.schedules.period import play, sliced
+from shared.planning.schedules.period import play, run_slices, sliced
+from shared.slicing import MOST_SLICES, SLICE_BYTES
 from tests.support.planning.schedules import MIB, drawn_seconds, layers
 
 flow = STRATEGIES["flow"]
@@ -186,12 +187,13 @@ def test_a_period_is_near_the_best_order_in_a_thousand_cases():
     assert found.max() < 0.2
 
 
-def test_a_run_pushes_whole_blocks_as_they_are_made():
-    # Backward: layer 2 at 1, layer 1 at 2, layer 0 at 3. Pushes until 3, 5 and 7, and each is pulled at once.
-    slow = layers((2.0,) * 3, (0.0,) * 3, (1.0,) * 3, (2.0,) * 3)
-    assert run_seconds(slow) == 9.0
-    # Layer 0 may go before layer 1: it is pulled from 5 to 7, and layer 1 from 7 to 9.
-    assert play(slow, sliced(slow, MIB), 1).seconds == 9.0
-    ahead = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3)
-    assert run_seconds(ahead) == 11.0
-    assert play(ahead, sliced(ahead, MIB), 1).seconds == 10.0
+def test_a_run_pushes_slices_and_those_that_are_needed_first_before_others():
+    small = [SLICE_BYTES] * 3
+    # Backward: layer 2 at 1, layer 1 at 2, layer 0 at 3. Layer 2 is pushed until 3, and then layer 0 goes before layer 1.
+    ahead = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=small)
+    assert run_seconds(ahead) == 10.0
+    # Of four slices each, those of layer 2 that are left at 2 wait for layer 1, and so on: layer 0 is pulled at once.
+    cut = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=[4 * SLICE_BYTES] * 3)
+    assert run_seconds(cut) == play(cut, sliced(cut, SLICE_BYTES), 1).seconds < 10.0
+    many = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=[1000 * SLICE_BYTES] * 3)
+    assert len(run_slices(many).layers) == 3 * MOST_SLICES
