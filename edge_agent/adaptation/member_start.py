@@ -22,6 +22,7 @@ from shared.placement import AGENT, Placement
 from shared.planning import Profile, Rates, load_profile
 from shared.planning.group_choice import Carried, GroupChoice, group_choice
 from shared.registry import codec_bits
+from shared.training.slices import may_be_cut
 
 _log = structlog.get_logger(__name__)
 
@@ -73,7 +74,11 @@ def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[Gr
     assert member is not None, "a member is planned"
     assert member.size is not None, "a configuration without it is refused"
     placements = dict(_permitted(experiment))
-    carried = Carried(codec_bits(deployment.first_codec), *carried_shares(member))
+    carried = Carried(
+        codec_bits(deployment.first_codec),
+        *carried_shares(member),
+        whole_blocks=not may_be_cut(experiment.recipe),
+    )
     choice = group_choice(profile, rates, member.size, carried, placements.keys())
     return choice, placements[choice.best_of_group.cut]
 

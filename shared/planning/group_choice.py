@@ -24,7 +24,7 @@ TURN = "turn"
 
 
 class Carried(NamedTuple):
-    """Sizes of what travels, as codecs leave them."""
+    """Sizes of what travels, as codecs and the recipe leave them."""
 
     bits: int = FLOAT32_BITS
     """Bits of a number of a feature."""
@@ -32,6 +32,8 @@ class Carried(NamedTuple):
     """Bytes of a gradient of parameters, as a part of what it has as it is."""
     pull: float = 1.0
     """The same of weights."""
+    whole_blocks: bool = False
+    """True where no block goes in slices, because its update needs all of its gradient."""
 
 
 EXACT = Carried()
@@ -93,10 +95,13 @@ def group_choice(
     def exchanged(cut: int) -> Layers:
         return layers_of(profile, rates, cut).among(members).carried(carried.push, carried.pull)
 
+    def group_seconds(layers: Layers) -> float:
+        return run_seconds(layers, whole_blocks=carried.whole_blocks)
+
     def member_seconds(cut: int) -> float:
         turn = _split_seconds(profile, shared, cut, carried) - _alone_seconds(profile, cut)
         # Sums round, and no member is quicker than the same device without a group.
-        return max(split[cut], run_seconds(_with_turn(exchanged(cut), max(0.0, turn))))
+        return max(split[cut], group_seconds(_with_turn(exchanged(cut), max(0.0, turn))))
 
     of_group = {cut: member_seconds(cut) for cut in split}
 
@@ -112,7 +117,7 @@ def group_choice(
             best = min(split, key=split.__getitem__)
             yield way(None, best, split[best])
         if is_measured:
-            yield way(members, blocks, max(without, run_seconds(exchanged(blocks))))
+            yield way(members, blocks, max(without, group_seconds(exchanged(blocks))))
         if split:
             best = min(split, key=of_group.__getitem__)
             yield way(members, best, of_group[best])

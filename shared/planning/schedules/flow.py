@@ -35,9 +35,13 @@ def flow(layers: Layers) -> Schedule:
     )
 
 
-def run_seconds(layers: Layers) -> float:
-    """Return the seconds of a step of a run, whose slices each travel in a message of its own, what is needed first before."""
-    return play(layers, run_slices(layers), 1).seconds
+def run_seconds(layers: Layers, *, whole_blocks: bool = False) -> float:
+    """Return the seconds of a step of a run, whose slices each travel in a message of its own, what is needed first before.
+
+    whole_blocks: True where every block is one slice, because its update needs all of its gradient.
+    """
+    slices = sliced(layers, max(1, *layers.bytes)) if whole_blocks else run_slices(layers)
+    return play(layers, slices, 1).seconds
 
 
 def _best(layers: Layers) -> tuple[int, Period]:

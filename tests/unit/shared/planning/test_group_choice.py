@@ -12,7 +12,7 @@ from shared.errors import PlanError
 from shared.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
 from shared.planning.group_choice import Carried, group_choice
 from shared.planning.schedules import Layers
-from shared.planning.schedules.period import play, run_slices
+from shared.planning.schedules.period import play, run_slices, sliced
 from tests.support.planning.cases import small_profile
 
 SECONDS = st.floats(0.001, 2.0)
@@ -49,7 +49,7 @@ def split_seconds(profile, rates: Rates, cut: int, members: int) -> float:
     return computing + feature / rates.uplink + gradient / rates.downlink + rates.round_trip_seconds
 
 
-def played(profile, rates: Rates, cut: int, members: int) -> float:
+def played(profile, rates: Rates, cut: int, members: int, whole: bool) -> float:
     """Seconds of a member's step in the simulator of schedules; what it waits for at its cut is a layer without bytes."""
     until = [0.0, *map(float, profile.workers[0].at_once[0, 1 : cut + 1])]
     seconds = [after - before for before, after in pairwise(until)]
@@ -65,22 +65,24 @@ def played(profile, rates: Rates, cut: int, members: int) -> float:
         (*(2 * each / 3 for each in seconds), 2 * turn / 3),
         (*(8 * members * size / rates.uplink for size in sizes), 0.0),
     )
-    return play(layers, run_slices(layers), 1).seconds
+    return play(layers, sliced(layers, max(1, *layers.bytes)) if whole else run_slices(layers), 1).seconds
 
 
-@given(profile=profiles(), up=RATE, down=RATE, trip=st.floats(0.0, 0.1), members=st.integers(1, 16))
-def test_each_way_takes_what_the_simulator_says_at_the_best_cut(profile, up, down, trip, members):
+@given(
+    profile=profiles(), up=RATE, down=RATE, trip=st.floats(0.0, 0.1), members=st.integers(1, 16), whole=st.booleans()
+)
+def test_each_way_takes_what_the_simulator_says_at_the_best_cut(profile, up, down, trip, members, whole):
     rates, blocks = Rates(up, down, trip), len(profile)
-    choice = group_choice(profile, rates, members)
+    choice = group_choice(profile, rates, members, Carried(whole_blocks=whole))
     alone, split, group, cut_group = choice.ways
     assert [way.members for way in choice.ways] == [None, None, members, members]
     cuts = range(1, blocks)
     assert alone.step_seconds == pytest.approx(float(profile.workers[0].at_once[0, blocks]))
     assert split.step_seconds == pytest.approx(min(split_seconds(profile, rates, cut, 1) for cut in cuts))
     # The last block of a model without a cut waits for its own weights, so it is no layer without bytes.
-    assert alone.step_seconds <= group.step_seconds <= played(profile, rates, blocks, members) * (1 + 1e-9)
+    assert alone.step_seconds <= group.step_seconds <= played(profile, rates, blocks, members, whole) * (1 + 1e-9)
     assert cut_group.step_seconds == pytest.approx(
-        min(max(split_seconds(profile, rates, cut, 1), played(profile, rates, cut, members)) for cut in cuts)
+        min(max(split_seconds(profile, rates, cut, 1), played(profile, rates, cut, members, whole)) for cut in cuts)
     )
     for way in choice.ways:
         assert way.samples_per_second == pytest.approx((way.members or 1) * profile.batch_size / way.step_seconds)

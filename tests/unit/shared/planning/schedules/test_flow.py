@@ -195,5 +195,6 @@ def test_a_run_pushes_slices_and_those_that_are_needed_first_before_others():
     # Of four slices each, those of layer 2 that are left at 2 wait for layer 1, and so on: layer 0 is pulled at once.
     cut = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=[4 * SLICE_BYTES] * 3)
     assert run_seconds(cut) == play(cut, sliced(cut, SLICE_BYTES), 1).seconds < 10.0
+    assert run_seconds(cut, whole_blocks=True) == 10.0
     many = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=[1000 * SLICE_BYTES] * 3)
     assert len(run_slices(many).layers) == 3 * MOST_SLICES
