@@ -108,6 +108,7 @@ def test_the_manager_shows_the_sentence_with_which_an_agent_ends_before_it_train
         assert agent.wait(PATIENCE_SECONDS) == ExitCode.CONFIG
 
 
+@pytest.mark.slow
 async def test_with_other_settings_the_manager_shows_the_command_that_gives_a_run_up(manager, tmp_path):
     shutdown = Shutdown()
 

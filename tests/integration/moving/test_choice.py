@@ -146,6 +146,7 @@ def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
         two.check_exact()
 
 
+@pytest.mark.slow
 def test_a_trainer_that_stops_is_left_for_the_fastest_not_for_the_first_of_the_list(tmp_path):
     slow, quick = "slow", {"here", "there"}
     with (

@@ -128,6 +128,7 @@ def test_the_candidate_that_keeps_the_replicas_takes_over(tmp_path, expected):
         assert not [*(tmp_path / "there" / "there").iterdir()], "the session is over, and nothing of it is left"
 
 
+@pytest.mark.slow
 def test_a_candidate_takes_over_from_the_store_of_all_trainers(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", on_one_store=True) as trainers:
         _, said = agent = trainers.agent()

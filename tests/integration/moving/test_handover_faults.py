@@ -62,7 +62,7 @@ def test_a_side_that_is_killed_in_a_handover_costs_no_step(killed, point, tmp_pa
         if killed != "edge":
             chain.kill(killed)
             chain.start(killed, fault)
-            asyncio.run(chain.until_it_answers(killed))  # or the run might end before it is admitted
+        asyncio.run(chain.until_it_answers("far"))  # or the run might end before it is admitted
         changes = {HANDED_OVER_AT: "far", 2 * HANDED_OVER_AT: "near", 3 * HANDED_OVER_AT: "far"}
         run(chain, changes, killed, fault)
         assert (tmp_path / f"{'agent' if killed == 'edge' else killed}.fired").exists()

@@ -125,6 +125,7 @@ def test_a_name_that_is_unknown_or_cannot_take_over_changes_nothing(tmp_path, ex
         assert_same_bits(expected, load_file(chain.output / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_member_without_blocks_that_dies_holds_up_nothing(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)

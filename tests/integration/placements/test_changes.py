@@ -70,6 +70,7 @@ class Changing(Listening):
             place(self.deployer, self.left.pop(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "optimizer"), [("cnn", "adamw"), pytest.param("tied", "nesterov", marks=pytest.mark.slow)]
 )

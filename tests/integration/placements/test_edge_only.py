@@ -59,6 +59,7 @@ async def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
     assert applied_steps(log.read_text().splitlines()).count == STEPS
 
 
+@pytest.mark.slow
 def test_a_device_that_dies_goes_on_from_its_checkpoint(tmp_path):
     kept = [f"checkpoints.location={tmp_path}", "checkpoints.every_steps=5", "compute.threads=1"]
     chosen = [*flags("cnn", "adam"), ALONE, *kept, "training.max_steps=400", "training.epochs=20"]

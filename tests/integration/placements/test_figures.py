@@ -182,6 +182,7 @@ async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch,
     assert min(on_time) < STEPS, "gradients were late somewhere, or this test shows nothing"
 
 
+@pytest.mark.slow
 async def test_an_evaluation_finds_what_one_process_finds_with_the_weights_that_come_home(tmp_path):
     async with running_trainers() as servers:
         for kind in ("labels stay", "chain of four", "samples divided", "owners that run nothing"):

@@ -86,7 +86,7 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
         pytest.param((), id="by block"),
         pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.slow),
         pytest.param(HALF, id="in float16", marks=pytest.mark.slow),
-        pytest.param(MIXED, id="each in its own precision"),
+        pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.slow),
     ],
 )
 async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_path):

@@ -61,6 +61,7 @@ def test_a_placement_with_a_link_that_is_not_allowed_is_refused_in_words_and_the
         assert "went back to a checkpoint" not in events
 
 
+@pytest.mark.slow
 def test_a_replacement_takes_who_may_be_dialled(tmp_path, expected):
     with Chain(tmp_path, 1, PLACED) as chain:
         start_near(chain, "far")

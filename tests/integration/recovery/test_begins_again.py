@@ -117,6 +117,7 @@ def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point
         assert_nobody_went_back(tiers, process, said, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "event", [pytest.param("a trainer stands in for another one", marks=pytest.mark.slow), "placement changed"]
 )
@@ -130,6 +131,7 @@ def test_a_stand_in_that_dies_too_costs_nobody_a_step(event, tmp_path, expected)
         assert_nobody_went_back(tiers, process, said, expected)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, expected):
     with Spared(tmp_path, KILL, permitted=False) as tiers:
         process, said = tiers.agent()

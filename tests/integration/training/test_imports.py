@@ -61,6 +61,7 @@ def test_the_first_session_of_a_trainer_imports_nothing_but_its_model():
     assert done.stdout.splitlines()[-1] == "shared.model.zoo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [pytest.param("cloud_trainer.main", marks=pytest.mark.slow), "cloud_trainer.server", "edge_agent.run"]
 )

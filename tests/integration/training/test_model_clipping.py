@@ -22,7 +22,8 @@ QUICK = ("two workers", "chain of three", "labels stay", "owners that run nothin
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
 )
 @pytest.mark.parametrize(
-    "more", [pytest.param((), id="one"), pytest.param(("training.accumulate_batches=3",), id="three")]
+    "more",
+    [pytest.param((), id="one"), pytest.param(("training.accumulate_batches=3",), id="three", marks=pytest.mark.slow)],
 )
 async def test_every_kind_of_placement_equals_one_process(kind, more, tmp_path):
     await trained_as_one_process(kind, "cnn", tmp_path, [CLIPPED, *STEPS, *more])

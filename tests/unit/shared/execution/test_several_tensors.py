@@ -71,7 +71,7 @@ def test_thirty_steps_equal_the_plain_loop(trained):
         assert_same_bits(trained.plain(MANY), trained.placed(placement, MANY))
 
 
-@pytest.mark.parametrize("backward", ["replay", "stash"])
+@pytest.mark.parametrize("backward", ["replay", pytest.param("stash", marks=pytest.mark.slow)])
 def test_the_order_of_a_training_with_stale_weights_gives_its_bits_again(trained, backward):
     for seed, placement in enumerate(list(trained.placements())[::4]):
         assert_same_bits(*trained.late_and_replayed(replace(placement, staleness=2), backward, seed, 6))

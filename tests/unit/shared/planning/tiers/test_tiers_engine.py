@@ -78,6 +78,7 @@ def test_where_k_is_open_the_best_has_the_k_that_is_quickest():
     assert found.seconds_per_step < at_0.seconds_per_step
 
 
+@pytest.mark.slow
 def test_it_stays_calm_under_noise():
     training = TiersTraining()
     training.noise = 0.03
@@ -99,6 +100,7 @@ def test_a_worker_that_becomes_slow_gets_fewer_samples():
     assert len(training.decisions) == settled
 
 
+@pytest.mark.slow
 def test_a_link_that_becomes_slow_is_answered_by_another_division():
     training = TiersTraining()
     training.run(20)
