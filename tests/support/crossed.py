@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 QUICK_SEEDS = 3
-SLOW_EVERY = 4
+SLOW_EVERY = 6
 """One of so many cases that are not quick is slow; dice say which, always the same. The others are left to `make test-full`."""
 
 

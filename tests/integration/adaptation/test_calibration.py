@@ -75,6 +75,7 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
     assert "of 44 steps" in sentence, "of the operator's samples"
 
 
+@pytest.mark.full
 async def test_both_places_train_the_same_copy_to_the_same_accuracy():
     """One set of samples, one seed: the trainings on both sides differ by a few samples at most."""
     candidate = Candidate(2, 1, 8)

@@ -9,7 +9,7 @@ import pytest
 from shared.planning.engine.devices import FREE_ANSWERS
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_the_chain_is_profiled_planned_and_trained_and_a_slow_worker_loses_blocks(tmp_path):

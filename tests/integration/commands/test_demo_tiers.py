@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_layers_and_samples_are_divided_as_planned_and_a_killed_worker_takes_nobody_back(tmp_path):

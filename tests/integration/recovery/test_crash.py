@@ -181,7 +181,7 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [2, 4])
+@pytest.mark.parametrize("cut", [4, pytest.param(2, marks=pytest.mark.full)])
 def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
     agent = pair.agent(f"deployment.cut={cut}")
@@ -194,7 +194,7 @@ def test_both_killed(pair, expected, cut):
     finished(pair, again, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_before_anything_was_kept(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent("checkpoints.every_steps=1000")
@@ -224,7 +224,7 @@ def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     finished(pair, again, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_checkpoint_that_does_not_say_when_was_evaluated(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()

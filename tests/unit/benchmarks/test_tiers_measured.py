@@ -108,6 +108,7 @@ def test_the_best_of_fewer_workers_is_the_best_of_those_that_leave_one_out(seed)
     assert best_of_fewer(question.profile, question.space.inputs_to).seconds == min(seconds)
 
 
+@pytest.mark.full
 def test_what_is_tried_in_a_setting_is_tried_once_and_begins_with_the_best():
     setting = Setting("", (0.002, 0.001, 0.0005), 40.0, 20.0)
     tried = placements_of(setting.profile(), setting.inputs_to)
