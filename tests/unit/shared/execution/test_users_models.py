@@ -71,7 +71,7 @@ def test_thirty_steps_at_every_cut_labels_that_stay_and_chains_of_three_equal_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backward", ["replay", "stash"])
+@pytest.mark.parametrize("backward", ["replay", pytest.param("stash", marks=pytest.mark.full)])
 def test_the_order_of_a_training_with_stale_weights_gives_its_bits_again(trained, backward):
     for seed, placement in enumerate(list(chosen(trained, PLACEMENTS))[::3]):
         assert_same_bits(*trained.late_and_replayed(replace(placement, staleness=2), backward, seed, 6))

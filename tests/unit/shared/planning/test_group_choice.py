@@ -13,6 +13,7 @@ from shared.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
 from shared.planning.group_choice import Carried, group_choice
 from shared.planning.schedules import Layers
 from shared.planning.schedules.period import play, run_slices, sliced
+from shared.slicing import slice_count
 from tests.support.planning.cases import small_profile
 
 SECONDS = st.floats(0.001, 2.0)
@@ -96,9 +97,12 @@ def test_a_group_of_one_is_never_best(profile, up, down, trip):
 
 @given(profile=profiles(), rate=RATE, members=st.integers(2, 16))
 def test_a_member_is_no_quicker_the_more_there_are(profile, rate, members):
+    """But for a message each way: one that has begun is not interrupted for what is needed first, which chance may spare."""
     fewer, more = (group_choice(profile, Rates(rate, rate), count).ways for count in (members - 1, members))
+    slice_bytes = max(block.bytes / slice_count(block.bytes) for block in profile.blocks)
+    both_ways_seconds = 2 * members * 8 * slice_bytes / rate
     for before, after in zip(fewer[2:], more[2:], strict=True):
-        assert before.step_seconds <= after.step_seconds * (1 + 1e-9)
+        assert before.step_seconds <= (after.step_seconds + both_ways_seconds) * (1 + 1e-9)
 
 
 @given(profile=profiles(), up=RATE, down=RATE, members=st.integers(1, 16), data=st.data())
