@@ -3,8 +3,8 @@
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
 that came and went before must not be a later test's business. The processes are forked from one that has imported what
 takes seconds. Suites that measure rates or shares of a core run alone, after the others. Tests that are marked as slow run
-with `--slow`, and so do all properties, with more examples; those that are marked as full run with `--full`. A suite that is
-named runs whole.
+with `--slow`, and so do all properties, with more examples; those that are marked as full run with `--full`, and all properties
+with the most examples. A suite that is named runs whole.
 """
 
 import argparse
@@ -59,9 +59,10 @@ FIRST = (
 )
 """Suites that take longest, which begin first, so that no core waits for them at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
+SOME_EXAMPLES = "--hypothesis-profile=some"
 QUICK = ("-m", "not slow and not full")
-SLOW = ("-m", "(slow or hypothesis) and not full", MANY_EXAMPLES)
-FULL = ("-m", "full", MANY_EXAMPLES)
+SLOW = ("-m", "(slow or hypothesis) and not full", SOME_EXAMPLES)
+FULL = ("-m", "full or hypothesis", MANY_EXAMPLES)
 WHOLE = (MANY_EXAMPLES,)
 """Arguments of pytest for the tests to run, and for the number of examples."""
 SLOWEST = 20
@@ -162,7 +163,9 @@ def main() -> int:
     parser.add_argument(
         "--slow", dest="told", action="store_const", const=SLOW, help="the slow tests instead, and all properties"
     )
-    parser.add_argument("--full", dest="told", action="store_const", const=FULL, help="what both leave out")
+    parser.add_argument(
+        "--full", dest="told", action="store_const", const=FULL, help="what both leave out, and all properties"
+    )
     parser.add_argument(
         "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="suites side by side (%(default)s)"
     )
