@@ -12,7 +12,7 @@
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
 # make test-slow    runs the tests that make test leaves out because they take long, and more examples; CI runs both
-# make test-full    runs every combination of what a test crosses, and every seed; two hours
+# make test-full    runs the combinations and seeds that both leave out, and all examples of all properties
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -43,8 +43,8 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """
     ROLE_WEIGHTS: _Role.ValueType  # 7
     """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names; in a
-    group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
-    to what it has; by "raw" it is the parameter itself.
+    group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one
+    of the step before, which the receiver adds to what it has; by "raw" it is the parameter itself.
     """
     ROLE_FROZEN: _Role.ValueType  # 8
     """The parameters of one block that do not learn, as one safetensors file."""
@@ -81,8 +81,8 @@ in several slices, each has a row of elements.
 """
 ROLE_WEIGHTS: Role.ValueType  # 7
 """Parameters and buffers of a shared block after its update, from its owner: a tensor a slot, in the order of their names; in a
-group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one of the step before, which the receiver adds
-to what it has; by "raw" it is the parameter itself.
+group in slices, as their gradients. In a group with a codec of weights, a parameter by that codec is the difference from the one
+of the step before, which the receiver adds to what it has; by "raw" it is the parameter itself.
 """
 ROLE_FROZEN: Role.ValueType  # 8
 """The parameters of one block that do not learn, as one safetensors file."""
