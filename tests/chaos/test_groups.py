@@ -14,12 +14,13 @@ RUNS = range(9, 12)
 
 
 async def losses(folder, seeds):
-    """Disturb groups; returns what was lost, and the outcomes."""
+    """Disturb groups, each by some faults; returns what was lost, and the outcomes."""
     outcomes = []
     for seed in seeds:
         place = folder / str(seed)
         place.mkdir()
         outcomes.append(await disturbed_group(seed, place, FAULTS_PER_RUN))
+    assert all(outcome.faults for outcome in outcomes)
     return [outcome.loss for outcome in outcomes if outcome.loss], outcomes
 
 
