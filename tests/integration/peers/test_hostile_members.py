@@ -11,16 +11,8 @@ from edge_agent import run_training
 from shared.errors import IsthmusError, RefusedError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from tests.integration.training.test_groups import (
-    ACCEPTING,
-    SHARD,
-    first_member,
-    group_of,
-    member,
-    member_flags,
-    member_of_two,
-    trained,
-)
+from tests.integration.training.test_groups import first_member
+from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_flags, member_of_two, trained
 from tests.support.group_members import PlainCodecs, group_state
 from tests.support.peers.hostile_member import giving
 from tests.support.peers.lying_trainer import lying_trainer

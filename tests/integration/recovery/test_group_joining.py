@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from shared.errors import ExitCode
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
-from tests.integration.recovery.test_group_recovery import SIZE, SLOWLY, STEPS, Running, ranks_in
-from tests.integration.training.test_groups import ACCEPTING, SHARD, group_of
 from tests.support.forked import Forked
+from tests.support.group_flags import ACCEPTING, SHARD, group_of
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config
+from tests.support.running_group import SIZE, SLOWLY, STEPS, Running, ranks_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEWCOMER = SIZE

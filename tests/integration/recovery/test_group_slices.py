@@ -6,9 +6,18 @@ import pytest
 
 from shared.errors import ExitCode
 from tests.integration.recovery.test_group_joining import Joined
-from tests.integration.recovery.test_group_recovery import LEFT, SIZE, SLOWLY, STEPS, Gated, Running, ranks_in
-from tests.integration.training.test_groups import ACCEPTING
 from tests.support.group_members import PlainCodecs
+from tests.support.running_group import (
+    LEFT,
+    SIZE,
+    SLOWLY,
+    STEPS,
+    WITHOUT_THE_LATE,
+    Running,
+    gated,
+    joined_late,
+    ranks_in,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDE = ["model.kwargs={depth=3, hidden=512}", 'training.optimizer={name="adam", learning_rate=0.003}']
@@ -95,19 +104,9 @@ def test_a_newcomer_counts_in_all_slices_of_a_block_from_the_same_step_on(tmp_pa
 @pytest.mark.slow
 def test_slices_that_go_on_without_a_late_member_equal_the_loop_that_reads_its_log(tmp_path):
     gate = tmp_path / "gate"
-    slow = f'data.train={{factory="{Gated.__module__}:Gated", kwargs={{before=200, file="{gate}"}}}}'
-    leaving_out = [f'groups=[{{name="line", size={SIZE}, leave_out_seconds=3.0, checkpoint_steps=2}}]', ACCEPTING]
-    with sliced(tmp_path, group=leaving_out) as running:
-        running.more[0] = [*running.more[0], slow]
-        _, said = running.trainer()
-        members = [running.member(0)]
-        said.first_event("checkpoint of a group", least_step=2)
-        members.append(running.member(1))
-        while said.first_event("a member begins")["rank"] != 1:
-            pass
-        gate.touch()
-        for process, last in members:
-            assert process.wait(120) == 0, last
+    with sliced(tmp_path, group=WITHOUT_THE_LATE) as running:
+        running.more[0] = [*running.more[0], gated(gate, 200)]
+        members = joined_late(running, gate)
         ranks = ranks_of(running)
         assert {(0,), (0, 1)} <= set(ranks.values())
         running.assert_whole(members, lambda step, one: ranks[step, *one])

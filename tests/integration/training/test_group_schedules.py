@@ -12,17 +12,8 @@ from shared.errors import ConfigError
 from shared.planning.schedules import STRATEGIES, load_layers
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
-from tests.integration.training.test_groups import (
-    SHARD,
-    STEPS,
-    group_of,
-    member,
-    member_flags,
-    member_of_two,
-    trained,
-    trainers_at,
-)
 from tests.support.experiments import flags
+from tests.support.group_flags import SHARD, STEPS, group_of, member, member_flags, member_of_two, trained, trainers_at
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, running_trainer

@@ -11,8 +11,8 @@ from edge_agent.experiment.building import Experiment
 from shared.errors import PlanError
 from shared.placement import AGENT, held_blocks
 from shared.planning import ProfiledBlock, profile_to_json
-from tests.integration.training.test_groups import SHARD, STEPS, group_of, member, member_flags, trained
 from tests.support.experiments import flags, profile_of
+from tests.support.group_flags import SHARD, STEPS, group_of, member, member_flags, trained
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import Listening, edge_config, held_port, running_trainer

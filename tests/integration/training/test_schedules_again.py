@@ -12,7 +12,7 @@ from edge_agent.adaptation import measured_layers, polling
 from edge_agent.training.events import MigrationFailed, Placed
 from shared.concurrency.tasks import gathered
 from shared.placement import Exchange
-from tests.integration.training.test_groups import SHARD, group_of, member_flags, trainers_at
+from tests.support.group_flags import SHARD, group_of, member_flags, trainers_at
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import Listening, edge_config, running_trainer
