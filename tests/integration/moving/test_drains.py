@@ -60,7 +60,7 @@ def test_agents_of_a_trainer_that_stops_train_elsewhere_and_repeat_no_step(agent
         stopped.send_signal(signal.SIGTERM)
         assert stopped.wait(WITHIN_SECONDS) == ExitCode.OK
         for folder, (process, said) in zip(folders, running, strict=True):
-            assert process.wait(40) == ExitCode.OK
+            assert process.wait(120) == ExitCode.OK
             said.join()
             events = {event["event"] for event in said.rest()}
             assert "went back to a checkpoint" not in events
@@ -85,5 +85,5 @@ def test_without_another_candidate_in_reach_the_run_waits_until_the_trainer_is_b
                 stopped.send_signal(signal.SIGTERM)
                 assert stopped.wait(WITHIN_SECONDS) == ExitCode.OK
             with trainer_process(*listen):
-                assert process.wait(40) == ExitCode.OK
+                assert process.wait(120) == ExitCode.OK
         assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))

@@ -13,7 +13,7 @@ from tests.support.forked import Forked
 from tests.support.group_flags import ACCEPTING, SHARD, group_of
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config
-from tests.support.running_group import SIZE, SLOWLY, STEPS, Running, ranks_in
+from tests.support.running_group import SIZE, SLOWLY, STEPS, Running, gated, ranks_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEWCOMER = SIZE
@@ -254,14 +254,18 @@ def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
 
 @pytest.mark.slow
 def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
+    gate = tmp_path / "gate"
     with Joined(tmp_path) as running:
-        running.trainer()
+        _, said = running.trainer()
         newcomer = running.member(NEWCOMER)
         assert (
             "begins with ranks 0 to 1, and has not begun"
             in newcomer[1].first_event("trainer away; trying again")["reason"]
         )
+        running.more[0] = [gated(gate, 64)]  # they would be done before it asks again
         members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("a member joins")
+        gate.touch()
         for process, last in (*members, newcomer):
             assert process.wait(120) == 0, last
         ranks = running.ranks()
