@@ -18,7 +18,6 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 # a commit that passed passes again; `pytest --hypothesis-profile=random` draws others, and `make fuzz` and `make chaos` many.
 hypothesis.settings.register_profile("random", deadline=None, max_examples=MOST)
 hypothesis.settings.register_profile("many", deadline=None, max_examples=MOST, derandomize=True)
-hypothesis.settings.register_profile("some", deadline=None, max_examples=MOST // 2, derandomize=True)
 hypothesis.settings.register_profile("few", deadline=None, max_examples=MOST // 5, derandomize=True)
 hypothesis.settings.load_profile("few")
 

@@ -3,8 +3,8 @@
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
 that came and went before must not be a later test's business. The processes are forked from one that has imported what
 takes seconds. Suites that measure rates or shares of a core run alone, after the others. Tests that are marked as slow run
-with `--slow`, and so do all properties, with more examples; those that are marked as full run with `--full`, and all properties
-with the most examples. A suite that is named runs whole.
+with `--slow`, those that are marked as full with `--full`, and so do all properties, with more examples. A suite that is named
+runs whole.
 """
 
 import argparse
@@ -59,9 +59,8 @@ FIRST = (
 )
 """Suites that take longest, which begin first, so that no core waits for them at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
-SOME_EXAMPLES = "--hypothesis-profile=some"
 QUICK = ("-m", "not slow and not full")
-SLOW = ("-m", "(slow or hypothesis) and not full", SOME_EXAMPLES)
+SLOW = ("-m", "slow and not full")
 FULL = ("-m", "full or hypothesis", MANY_EXAMPLES)
 WHOLE = (MANY_EXAMPLES,)
 """Arguments of pytest for the tests to run, and for the number of examples."""
@@ -160,9 +159,7 @@ def main() -> int:
     parser.add_argument(
         "suites", nargs="*", type=Path, help="files or folders of tests, which run whole; all if none is"
     )
-    parser.add_argument(
-        "--slow", dest="told", action="store_const", const=SLOW, help="the slow tests instead, and all properties"
-    )
+    parser.add_argument("--slow", dest="told", action="store_const", const=SLOW, help="the slow tests instead")
     parser.add_argument(
         "--full", dest="told", action="store_const", const=FULL, help="what both leave out, and all properties"
     )

@@ -1,4 +1,4 @@
-"""Number of examples that a property draws: a fifth in `make test`, half in `make test-slow`, all in `make test-full`."""
+"""Number of examples that a property draws: a fifth in `make test` and `make test-slow`, all in `make test-full`."""
 
 from hypothesis import settings
 

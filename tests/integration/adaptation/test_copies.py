@@ -28,6 +28,7 @@ STAND_IN = [f"calibration.train={DIGITS % 'train'}", f"calibration.test={DIGITS 
 NETWORK = ["model.kwargs={width=8, blocks=2}"]
 
 
+@pytest.mark.slow
 def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([forbid_priorities(tmp_path), str(ROOT)])}
     command = [sys.executable, "-P", "-m", "cloud_trainer.calibration.process"]
@@ -81,10 +82,12 @@ def named_request():
     return sent[0]
 
 
+@pytest.mark.slow
 def test_inputs_with_names_are_those_of_the_operators_samples():
     assert report_of(named_request(), *sentences("Masked"))["judged"]["samples"] == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stand_in", "says"),
     [

@@ -34,6 +34,7 @@ async def train_and_move(moves, *chosen):
         return await run_training(config, Listening(on_progress, deployers.append))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(sorted(MODELS)),

@@ -72,6 +72,7 @@ def test_what_every_other_repeat_waited_for_counts_as_encoding():
     assert codec_line(mostly_quick)["seconds_per_byte"] == pytest.approx(2e-9)
 
 
+@pytest.mark.slow
 async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitted_since(tmp_path, monkeypatch):
     async def measure_stage(*_):
         raise RefusedError("the cloud's blocks cannot be measured")
@@ -103,6 +104,7 @@ async def test_cuts_that_would_part_a_weight_are_not_measured(tmp_path):
     assert np.isfinite(profile.workers[0].replayed[0, 1:]).tolist() == [False, False, False, True]
 
 
+@pytest.mark.slow
 async def test_the_overhead_is_measured_where_something_learns(tmp_path):
     first, *_rest = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
     frozen = json.dumps(list(first.named_parameters()))

@@ -88,6 +88,7 @@ def nowhere():
     return trainers_flag(dict.fromkeys(NAMES, "127.0.0.1:1"), NAMES)
 
 
+@pytest.mark.slow
 async def test_a_run_begins_as_planned_and_gives_a_slow_worker_fewer_samples(tmp_path, monkeypatch):
     engine, watching = tiers_file(tmp_path / "tiers.json"), Watching()
     monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)

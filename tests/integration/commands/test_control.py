@@ -264,6 +264,7 @@ def close_sessions(operator):
     assert last["status"]["state"] == "TRAINER_STATE_STOPPING"
 
 
+@pytest.mark.slow
 def test_every_call_of_both_services_was_made(answers):
     services = control_pb2.DESCRIPTOR.services_by_name.values()
     assert answers.keys() == {
@@ -289,6 +290,7 @@ def shape(value):
     return value if isinstance(value, str) and re.fullmatch(r"[A-Z]+(_[A-Z]+)+", value) else type(value).__name__
 
 
+@pytest.mark.slow
 def test_the_document_shows_every_call_and_what_it_really_answers(answers):
     page = DOCUMENT.read_text()
     assert {f"isthmus.v1.{method}" for method in CALL.findall(page)} == answers.keys()

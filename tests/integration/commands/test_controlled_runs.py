@@ -53,6 +53,7 @@ def port():
         yield port
 
 
+@pytest.mark.slow
 async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_path, port, monkeypatch):
     address, socket = f"127.0.0.1:{port}", f"unix:{tmp_path}/a.sock"
     there = [f"server.listen={address}", f"checkpoints.location={tmp_path / 'trainer'}"]

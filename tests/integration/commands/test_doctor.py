@@ -227,6 +227,7 @@ async def test_a_trainer_in_clear_text_elsewhere_is_advised_against_unless_its_o
     assert findings["far: encryption"].status is Status.ADVICE
 
 
+@pytest.mark.slow
 def test_the_command_names_the_trainer_of_a_chain_that_is_away_and_is_content_when_none_is():
     def report(*flags):
         return run_agent("doctor", "--json", *(f"--set={flag}" for flag in (*flags, FAR_PART)))

@@ -112,6 +112,7 @@ def test_a_notebook_completes_what_the_agent_exports_without_importing_it():
     assert {"train", "run_training", "EdgeConfig", "Statistics"} <= set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_what_the_agent_exports_is_there():
     script = "import edge_agent; assert all(getattr(edge_agent, name) for name in edge_agent.__all__)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -125,6 +125,7 @@ def test_a_language_model_is_fine_tuned_by_adapters_with_texts_and_labels_that_s
     assert said.splitlines()[-1].startswith("07:30 pump 4 is ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_ends_with_the_accuracy_that_the_page_promises(train, example):
     page = blocks_of(EXAMPLES[example])
@@ -139,6 +140,7 @@ def test_an_example_ends_with_the_accuracy_that_the_page_promises(train, example
     assert (summary["bytes_down"] == 0) == (example == "Transfer learning"), "nothing flows back to frozen blocks"
 
 
+@pytest.mark.full
 def test_the_transfer_does_worse_without_what_was_trained_before(train):
     page = blocks_of(EXAMPLES["Transfer learning"])
     without = re.compile(r"^start_from = .*\n", re.MULTILINE)

@@ -94,6 +94,7 @@ async def test_an_agent_is_ready_with_its_session_tells_its_step_and_ends_in_ord
         assert server.counted("isthmus_sessions") == 0, "it has said goodbye"
 
 
+@pytest.mark.slow
 def test_an_agent_whose_trainer_is_not_there_is_never_ready(manager):
     flags = ["--trainer=127.0.0.1:1", "--set=trainer.connect_timeout_seconds=0.5"]
     with started(manager, "edge_agent.main", "run", *(f"--set={flag}" for flag in MLP), *flags) as agent:
@@ -102,6 +103,7 @@ def test_an_agent_whose_trainer_is_not_there_is_never_ready(manager):
     assert not {"READY=1", "WATCHDOG=1"} & set(manager.heard), "a beat would arm the watchdog of a start"
 
 
+@pytest.mark.slow
 def test_the_manager_shows_the_sentence_with_which_an_agent_ends_before_it_trains(manager):
     with started(manager, "edge_agent.main", "run", "--set=trainer.address=nonsense") as agent:
         assert "trainer.address" in manager.wait_for("STATUS=.*")

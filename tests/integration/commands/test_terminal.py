@@ -55,6 +55,7 @@ def lines(written):
     return [CONTROL.sub("", line) for line in re.split(r"[\r\n]", written)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_log_line_stands_alone_and_the_bar_below_it(trainer):
     flags = [*MLP, "training.epochs=3", "training.max_steps=100", "log.level=info"]

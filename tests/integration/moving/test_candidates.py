@@ -42,6 +42,7 @@ def workers(folder):
     return [block["worker"] for block in json.loads((folder / "summary.json").read_text())["blocks"]]
 
 
+@pytest.mark.slow
 def test_one_that_is_away_delays_neither_start_nor_join_nor_end(tmp_path, expected):
     control = f"unix:{tmp_path}/agent.sock"
     with (
@@ -62,6 +63,7 @@ def test_one_that_is_away_delays_neither_start_nor_join_nor_end(tmp_path, expect
         assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_one_that_refuses_is_left_out_by_name_and_ends_the_run_as_the_last(tmp_path, expected):
     with (
         trainer_process("models.allowed=[]") as (_, strict),

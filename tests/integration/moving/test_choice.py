@@ -100,6 +100,7 @@ def trainer_at_first(said):
     return name
 
 
+@pytest.mark.slow
 def test_a_trainer_that_becomes_slow_is_left_for_another_and_no_bit_changes(tmp_path):
     with (
         pair(tmp_path) as two,

@@ -118,6 +118,7 @@ def until_the_next_checkpoint(said):
     said.first_event("checkpoint at every worker")
 
 
+@pytest.mark.slow
 def test_the_candidate_that_keeps_the_replicas_takes_over(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", "else") as trainers:
         _, said = agent = trainers.agent()

@@ -35,7 +35,8 @@ KILLED = [
     ("near", f"{SERVICE}.download_block", "fetch"),
     ("near", f"{SERVICE}.close_session", "release"),
 ]
-FAST = {("edge", "commit"), ("far", "fetch"), ("near", "ticket")}
+FAST = {("far", "fetch")}
+SLOW = {("edge", "commit"), ("edge", "checkpoint"), ("far", "commit"), ("near", "ticket"), ("near", "fetch")}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def expected(one_thread):  # noqa: ARG001 - what it does is what is needed of it
             killed,
             point,
             id=f"{killed} at {phase}",
-            marks=() if (killed, phase) in FAST else pytest.mark.slow,
+            marks=() if (killed, phase) in FAST else pytest.mark.slow if (killed, phase) in SLOW else pytest.mark.full,
         )
         for killed, point, phase in KILLED
     ],

@@ -49,6 +49,7 @@ def applied(chain, worker):
     return [step for log in logs for step in applied_steps(log.read_text().splitlines()).hashes]
 
 
+@pytest.mark.slow
 def test_three_handovers_lose_no_step_and_change_no_bit(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)
@@ -105,6 +106,7 @@ def test_a_pinned_trainer_has_the_blocks_and_keeps_them_until_it_is_released(tmp
         assert_same_bits(expected, load_file(chain.output / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_name_that_is_unknown_or_cannot_take_over_changes_nothing(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)

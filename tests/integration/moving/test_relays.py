@@ -125,6 +125,7 @@ def assert_as_undisturbed(tmp_path, result, seen, expected):
     assert not [line for line in log.read_text().splitlines() if line.startswith("back")], "no step is repeated"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [cut, pytest.param(silence, marks=pytest.mark.slow)])
 async def test_a_trainer_out_of_reach_is_dialled_through_another_one_which_takes_over(lose, ways, tmp_path, expected):
     seen = Seen()
@@ -139,6 +140,7 @@ async def test_a_trainer_out_of_reach_is_dialled_through_another_one_which_takes
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
+@pytest.mark.slow
 async def test_a_pinned_trainer_stays_and_is_reached_by_itself_when_it_is_back(ways, tmp_path, expected):
     seen, pinned = Seen(), []
 

@@ -62,6 +62,7 @@ def without_certificate(folder):
     return ssl.create_default_context(cafile=str(folder / "ca.pem"))
 
 
+@pytest.mark.slow
 def test_each_handshake_that_fails_is_an_event_with_the_address_and_the_reason(tmp_path):
     door = Doorkeeper(tmp_path)
     with trainer(*door.flags) as (address, said, count):

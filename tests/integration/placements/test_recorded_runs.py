@@ -23,12 +23,12 @@ MANY = [f"training.max_steps={MANY_STEPS}", "training.epochs=10", "training.eval
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
-    ("chain of three", "cnn", "replay", LOSSY),
-    pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.slow),
+    pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
+    pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.full),
     pytest.param("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',), marks=pytest.mark.slow),
-    pytest.param("there and back", "cnn", "stash", LOSSY, marks=pytest.mark.slow),
+    pytest.param("there and back", "cnn", "stash", LOSSY, marks=pytest.mark.full),
     pytest.param("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY), marks=pytest.mark.slow),
-    pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.slow),
+    pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.full),
     ("samples divided", "mlp", "replay", LOSSY),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
 ]
@@ -80,11 +80,12 @@ HALF = ('training.precision="fp16"', "training.accumulate_batches=2")
 MIXED = ('training.precision={edge="bf16", far="fp16"}',)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "updates",
     [
         pytest.param((), id="by block"),
-        pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.slow),
+        pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.full),
         pytest.param(HALF, id="in float16", marks=pytest.mark.slow),
         pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.slow),
     ],

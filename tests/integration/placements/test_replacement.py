@@ -70,6 +70,7 @@ def test_a_middle_that_comes_back_in_time_goes_on_with_its_blocks(tmp_path, expe
         assert finished(chain, agent, expected) == ["edge", "near", "far", "cloud"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("replace_after_seconds", [None, 600], ids=["nobody is replaced", "replaced later"])
 def test_a_middle_that_is_back_at_once_with_an_empty_disk_goes_on_from_the_replicas(
     replace_after_seconds, tmp_path, expected
@@ -99,6 +100,7 @@ def test_a_trainer_alone_that_is_back_with_an_empty_disk_goes_on_from_what_the_d
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
 
 
+@pytest.mark.full
 def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replicas(tmp_path, expected):
     with Chain(tmp_path, None) as chain:
         process, said = chain.agent()
@@ -113,6 +115,7 @@ def test_an_agent_that_resumes_finds_a_trainer_with_an_empty_disk_and_its_replic
         assert trained(chain, expected) == ["edge", "near", "far", "cloud"]
 
 
+@pytest.mark.full
 def test_an_agent_that_dies_while_it_takes_a_trainer_in_again_leaves_no_place_taken(tmp_path, expected):
     with Chain(tmp_path, None, {"edge": "0:2", "near": "2:"}) as chain:
         process, said = chain.agent()
@@ -130,6 +133,7 @@ def test_an_agent_that_dies_while_it_takes_a_trainer_in_again_leaves_no_place_ta
         assert trained(chain, expected) == ["edge", "edge", "near", "near"]
 
 
+@pytest.mark.full
 def test_of_a_middle_that_is_killed_while_it_sends_a_replica_the_checkpoint_before_counts(tmp_path, expected):
     with Chain(tmp_path) as chain:
         chain.kill("far")
@@ -140,6 +144,7 @@ def test_of_a_middle_that_is_killed_while_it_sends_a_replica_the_checkpoint_befo
         assert finished(chain, agent, expected) == ["edge", "near", "cloud", "cloud"]
 
 
+@pytest.mark.full
 def test_where_a_replica_is_damaged_the_checkpoint_before_it_counts(tmp_path, expected):
     with Chain(tmp_path) as chain:
         _, said = agent = chain.agent()
@@ -165,6 +170,7 @@ def test_where_the_one_with_the_replica_dies_too_the_run_says_which_blocks_are_n
         assert "blocks 2:4 are nowhere" in str(said)
 
 
+@pytest.mark.full
 def test_an_agent_that_dies_after_a_replacement_goes_on_without_that_trainer(tmp_path, expected):
     with Chain(tmp_path) as chain:
         process, said = chain.agent()
@@ -187,6 +193,7 @@ def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
         assert finished(chain, agent, expected) == ["edge", "edge", "edge", "edge"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("disk", "later"),
     [

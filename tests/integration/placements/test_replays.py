@@ -23,12 +23,12 @@ STEPS, K = 24, 3
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
 CASES = [
     ("chain of three", "cnn", "replay", LOSSY),
-    ("chain of three", "cnn", "stash", ()),
+    pytest.param("chain of three", "cnn", "stash", (), marks=pytest.mark.slow),
     ("chain of three", "tied", "replay", ('deployment.codec="uniform4-channel"',)),
-    ("chain of four", "mlp", "replay", LOSSY),
+    pytest.param("chain of four", "mlp", "replay", LOSSY, marks=pytest.mark.slow),
     ("labels stay", "cnn", "replay", LOSSY),
-    ("there and back", "cnn", "stash", LOSSY),
-    ("samples divided", "mlp", "replay", LOSSY),
+    pytest.param("there and back", "cnn", "stash", LOSSY, marks=pytest.mark.slow),
+    pytest.param("samples divided", "mlp", "replay", LOSSY, marks=pytest.mark.slow),
     ("three tiers", "cnn", "replay", ()),
 ]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -6,13 +6,14 @@ import pytest
 
 from edge_agent import run_training
 from shared.placement import AGENT, Placement
+from tests.support.crossed import thinned
 from tests.support.models.users.tasks import TASKS
 from tests.support.placement_kinds import addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
 from tests.support.trained import BATCH, Trained
 
-pytestmark = [pytest.mark.slow, pytest.mark.zoo, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.zoo, pytest.mark.usefixtures("one_thread")]
 STEPS, TRAINERS = 5, ("near", "far")
 USERS = "tests.support.models.users.tasks"
 
@@ -56,7 +57,7 @@ def kinds(name):
     return [*in_the_middle(stays), *in_the_middle(chains)] or every[:1]
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", thinned(zip(TASKS)))
 async def test_training_over_sockets_equals_the_plain_loop(name):
     expected, placements = plain_state(edge_config(*task_flags(name))), kinds(name)
     assert placements

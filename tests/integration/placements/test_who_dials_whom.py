@@ -125,6 +125,7 @@ async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_
         await run_training(edge_config(*flags), Listening(progressed))
 
 
+@pytest.mark.slow
 async def test_a_link_that_is_down_for_a_while_costs_no_step(two_trainers, monkeypatch, expected):
     flags, firewall, far = two_trainers
     monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)

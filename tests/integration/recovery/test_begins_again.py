@@ -73,6 +73,7 @@ def assert_nobody_went_back(tiers, process, said, expected):
     assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "call"), POINTS)
 def test_a_killed_trainer_without_a_state_begins_again_and_nobody_goes_back(point, call, tmp_path, expected):
     with Tiers(tmp_path, Planned("trainer", Fault.KILL_TRAINER, point, call)) as tiers:
@@ -107,6 +108,7 @@ class Spared(Tiers):
 KILL = Planned("trainer", Fault.KILL_TRAINER, "shared.execution.blocks:PlacedBlocks.forward", 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "call"), POINTS)
 def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point, call, tmp_path, expected):
     with Spared(tmp_path, Planned("trainer", Fault.KILL_TRAINER, point, call)) as tiers:
@@ -117,7 +119,7 @@ def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point
         assert_nobody_went_back(tiers, process, said, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     "event", [pytest.param("a trainer stands in for another one", marks=pytest.mark.slow), "placement changed"]
 )
@@ -145,7 +147,7 @@ def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, exp
         assert_same_bits(expected, load_file(tiers.output / "model.safetensors"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -137,6 +137,7 @@ def finished(pair, agent, expected):
     return err
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
     pair.trainer()
     agent = pair.agent()
@@ -180,7 +181,7 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
     finished(chain, again, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [4, pytest.param(2, marks=pytest.mark.full)])
 def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
@@ -262,7 +263,7 @@ def test_sigterm_leaves_an_agent_to_be_resumed_at_the_very_step(pair, expected):
     finished(pair, again, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()
@@ -277,7 +278,7 @@ def test_a_trainer_that_is_redeployed_loses_no_step(pair, expected):
     finished(pair, agent, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_second_agent_is_refused_and_the_first_goes_on(pair, expected):
     pair.trainer()
     agent = pair.agent()

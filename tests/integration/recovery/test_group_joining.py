@@ -91,7 +91,7 @@ def test_a_newcomer_counts_from_the_step_on_at_which_it_joins(trainers, tmp_path
             each.first_event("a group has ended")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_path):
     trainers = ("near", "far")
     with Joined(tmp_path, trainers, more=["deployment.staleness=2"]) as running:
@@ -111,7 +111,7 @@ def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_pat
             assert_same_bits(first_model, other)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @TWO
 def test_a_member_that_has_left_comes_back(trainers, tmp_path):
     with Joined(tmp_path, trainers) as running:
@@ -175,6 +175,7 @@ def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers
         running.assert_whole(members, lambda step, _: ranks[step])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
 @pytest.mark.parametrize(
     "after",
@@ -201,7 +202,7 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
         assert running.assert_joined(members) == first
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("point", ["begin", pytest.param("join", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
 def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, point, tmp_path):
@@ -219,7 +220,7 @@ def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, poin
         running.assert_joined(members)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
     with Joined(tmp_path) as running:
         _, said = running.trainer()
@@ -232,7 +233,7 @@ def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
         running.assert_joined([members[0], running.member(1), newcomer])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
     with Joined(tmp_path) as running:
         trainer, said = running.trainer()

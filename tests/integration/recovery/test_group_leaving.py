@@ -50,7 +50,7 @@ def test_those_who_stay_train_on_with_a_cut_as_one_loop_does(tmp_path):
         running.assert_whole([member], lambda step, *_: (0, 1) if step < stop else (0,))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member_where_members_may_be_ahead(tmp_path):
     log = tmp_path / "log"
     with Running(tmp_path, step_logs={"near": log}, more=flags("deployment.staleness=2")) as running:
@@ -134,7 +134,7 @@ def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(kil
         running.assert_whole(members[:1], lambda step, one: ranks[step, *one])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_last_member_leaves_a_group_that_stands_still(tmp_path):
     with Running(tmp_path, more=SLOWLY) as running:
         _, said = running.trainer()
@@ -147,7 +147,7 @@ def test_the_last_member_leaves_a_group_that_stands_still(tmp_path):
         said.first_event("nobody goes on with a group")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-9]), Path.unlink])
 def test_a_trainer_whose_members_are_damaged_knows_from_its_checkpoints_who_has_left(damage, tmp_path):
     log = tmp_path / "near-log"

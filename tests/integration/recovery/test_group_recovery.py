@@ -59,7 +59,7 @@ def test_a_trainer_whose_disk_is_full_says_so_trains_on_and_writes_its_next_chec
         assert any(each["event"] == "checkpoint of a group" for each in events[failed:])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
     with Running(tmp_path) as running:
         trainer, said = running.trainer()
@@ -72,6 +72,7 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point",
     [
@@ -89,6 +90,7 @@ def test_members_wait_for_a_trainer_that_is_killed_while_they_open_their_session
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["near", pytest.param("far", marks=pytest.mark.full)])
 def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_both(killed, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
@@ -117,7 +119,7 @@ def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank,
             assert [event["life"] for event in each.heard if event["event"] == "a group begins"] == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         trainers = {name: running.trainer(name) for name in running.ports}
@@ -131,7 +133,7 @@ def test_two_trainers_that_are_killed_at_once_go_on(tmp_path):
         running.assert_whole(members)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainer_that_is_killed_before_it_has_forgotten_a_group_begins_the_next_training_anew(tmp_path):
     with Running(tmp_path) as running:
         trainer = running.trainer_killed_at("cloud_trainer.groups.group_store:GroupStore.forget")
@@ -159,6 +161,7 @@ def test_a_late_member_gets_its_results_from_a_trainer_that_was_killed_and_ends_
         running.assert_whole(members)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_without_a_late_member_equals_the_loop_that_reads_its_log(tmp_path):
     gate, logs = tmp_path / "gate", tmp_path / "logs"
     more = {0: [gated(gate, 200)]}
@@ -190,6 +193,7 @@ def test_a_member_that_is_killed_gets_the_weights_that_the_others_have(killed, t
         running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainers", [("near",), pytest.param(("near", "far"), marks=pytest.mark.full)])
 def test_a_trainer_that_is_killed_loses_nothing_that_members_lack_of_weights(trainers, tmp_path):
     with Running(tmp_path, trainers, more=dict.fromkeys(range(SIZE), CODED_WEIGHTS)) as running:

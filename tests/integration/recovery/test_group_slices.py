@@ -43,6 +43,7 @@ def ranks_of(running):
     return found
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_between_two_slices_of_a_block_brings_the_group_back(tmp_path):
     with sliced(tmp_path) as running:
         killed = running.trainer_killed_at(UPDATE, nth=10 * CUT_BLOCKS_SLICES + 2)
@@ -90,7 +91,7 @@ def test_a_member_leaves_all_slices_of_a_block_at_the_same_step(tmp_path):
         assert all(ranks == ((0, 1) if step < stop else (0,)) for (step, *_), ranks in ranks_of(running).items())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_newcomer_counts_in_all_slices_of_a_block_from_the_same_step_on(tmp_path):
     with Joined(tmp_path, ("near", "far"), more=WIDE) as running:
         said = [running.trainer(name)[1] for name in running.ports]
@@ -101,7 +102,7 @@ def test_a_newcomer_counts_in_all_slices_of_a_block_from_the_same_step_on(tmp_pa
         assert {number for _, _, number in ranks_of(running)} == {0, 1}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_slices_that_go_on_without_a_late_member_equal_the_loop_that_reads_its_log(tmp_path):
     gate = tmp_path / "gate"
     with sliced(tmp_path, group=WITHOUT_THE_LATE) as running:

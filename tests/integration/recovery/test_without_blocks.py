@@ -92,7 +92,7 @@ def test_a_trainer_that_keeps_replicas_and_is_killed_is_followed_by_another_keep
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "near"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_there_again_when_it_is_wanted(
     tmp_path, expected
 ):
@@ -141,7 +141,7 @@ def test_a_trainer_that_has_given_all_its_blocks_away_is_not_needed_any_more(tmp
         assert finished(chain, agent, expected) == ["edge"] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("placed", [ALONE, SPARE], ids=["the device alone", "a spare"])
 def test_a_run_is_resumed_though_a_trainer_without_blocks_is_away(placed, tmp_path, expected):
     idle = [*placed][-1]

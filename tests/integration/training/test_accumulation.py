@@ -7,6 +7,7 @@ import pytest
 from edge_agent import run_training
 from shared.errors import ExitCode
 from tests.support.commands import agent_fails
+from tests.support.crossed import thinned
 from tests.support.experiments import MODELS
 from tests.support.placed_runs import trained_as_one_process
 from tests.support.placement_kinds import RANGES, SHARED
@@ -17,12 +18,10 @@ BATCHES = 3
 ACCUMULATED = f"training.accumulate_batches={BATCHES}"
 # One batch more than whole updates, and one in the middle that is shorter.
 STEPS = ["data.batch_size=64", "training.max_steps=28", "training.epochs=3", "data.drop_last=false"]
-QUICK = ("two workers", "chain of three", "labels stay", "samples divided")
+QUICK = ("chain of three", "samples divided")
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
-)
+@pytest.mark.parametrize("kind", thinned(zip([*RANGES, *SHARED]), lambda values: values[0] in QUICK))
 async def test_every_kind_of_placement_equals_one_process(kind, tmp_path):
     summary = await trained_as_one_process(kind, "cnn", tmp_path, [*STEPS, ACCUMULATED])
     assert summary.steps == 27

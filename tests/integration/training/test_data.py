@@ -51,6 +51,7 @@ async def test_a_model_learns_one_number_a_sample(dataset):
     assert expected < labels.square().mean().item(), "labels that are cut to whole numbers are all 0"
 
 
+@pytest.mark.slow
 async def test_worker_processes_live_as_long_as_the_run(tmp_path):
     folders = {name: tmp_path / name for name in ("train", "test")}
     for folder in folders.values():

@@ -1,6 +1,6 @@
 """Invariant 1: with K = 0 and a lossless codec, split training equals one process, bit for bit, at every cut.
 
-All models with all optimizers at all cuts are tried over sockets by `make test-slow`, without sockets by
+All models with all optimizers at all cuts are tried over sockets by `make test-full`, without sockets by
 tests/unit/shared/execution/test_every_kind.py, and some of them here.
 """
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from shared.registry import OPTIMIZERS as REGISTERED
+from tests.support.crossed import thinned
 from tests.support.examples import examples
 from tests.support.experiments import CUTS, EVERY_PAIR, FIRST_CUTS, MODELS, OPTIMIZERS, SOME, STEPS, flags
 from tests.support.plain import assert_same_bits, plain_state
@@ -53,9 +54,7 @@ async def test_tied_weights_and_their_stashed_copies_stay_one():
     assert all(module[block].first.weight is module[block].second.weight for block in (1, 2))
 
 
-@pytest.mark.parametrize(
-    "model", ["cnn", *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS if model != "cnn")]
-)
+@pytest.mark.parametrize("model", thinned(zip(MODELS), lambda values: values[0] == "cnn"))
 def test_two_processes_equal_one(model, tmp_path):
     chosen = flags(
         model, "adamw", "compute.threads=1", "compute.device=cpu", "deployment.cut=2", f"output.directory={tmp_path}"

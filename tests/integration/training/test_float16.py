@@ -1,6 +1,7 @@
 """Training in float16: updates are skipped as by torch's `GradScaler` in one process, whatever worker overflows."""
 
 import json
+from itertools import product
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, ExitCode, StoppedError
 from shared.training.loss_scale import FIRST
 from tests.support.commands import agent_fails
+from tests.support.crossed import thinned
 from tests.support.experiments import OPTIMIZERS, flags
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
@@ -22,7 +24,8 @@ from tests.support.running import Listening, edge_config, running_trainer, train
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT, STEPS = 'training.precision="fp16"', "training.max_steps=12"
 CLIPPED = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
-QUICK = ("two workers", "labels stay", "chain of three", "samples divided")
+UPDATES = {"alone": (), "together": (CLIPPED, "training.accumulate_batches=3")}
+QUICK = ("labels stay", "chain of three", "samples divided")
 
 
 def overflowing(block, *steps, own=False):
@@ -63,16 +66,11 @@ class Skipped:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
+    ("kind", "updates"),
+    thinned(product([*RANGES, *SHARED], UPDATES), lambda values: values[0] in QUICK and values[1] == "alone"),
 )
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param((), id="one"),
-        pytest.param((CLIPPED, "training.accumulate_batches=3"), id="together", marks=pytest.mark.slow),
-    ],
-)
-async def test_every_kind_of_placement_skips_what_one_process_skips(kind, more, tmp_path):
+async def test_every_kind_of_placement_skips_what_one_process_skips(kind, updates, tmp_path):
+    more = UPDATES[updates]
     chosen = [*overflowing(2, 3, 7, own=kind == "chain of three"), *more]
     assert await trained(chosen, kind, tmp_path) == 2
 

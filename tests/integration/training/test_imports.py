@@ -20,6 +20,7 @@ print(*(name for name in {dear} if name in sys.modules), file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "optimizer",
     [

@@ -1,10 +1,13 @@
 """One norm for the gradients of all blocks: the results are those of torch's own clipping in one process, and cost no trip."""
 
+from itertools import product
+
 import pytest
 
 from edge_agent import run_training
 from shared.errors import ExitCode
 from tests.support.commands import agent_fails
+from tests.support.crossed import thinned
 from tests.support.experiments import MODELS
 from tests.support.placed_runs import trained_as_one_process
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, running_trainers
@@ -15,17 +18,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CLIPPED = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
 # Over the end of an epoch, so that a batch in the middle is shorter.
 STEPS = ["data.batch_size=64", "training.max_steps=27", "training.epochs=3", "data.drop_last=false"]
-QUICK = ("two workers", "chain of three", "labels stay", "owners that run nothing")
+QUICK = ("chain of three", "owners that run nothing")
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in [*RANGES, *SHARED]]
+    ("kind", "batches"),
+    thinned(product([*RANGES, *SHARED], [1, 3]), lambda values: values[0] in QUICK and values[1] == 1),
 )
-@pytest.mark.parametrize(
-    "more",
-    [pytest.param((), id="one"), pytest.param(("training.accumulate_batches=3",), id="three", marks=pytest.mark.slow)],
-)
-async def test_every_kind_of_placement_equals_one_process(kind, more, tmp_path):
+async def test_every_kind_of_placement_equals_one_process(kind, batches, tmp_path):
+    more = [f"training.accumulate_batches={batches}"]
     await trained_as_one_process(kind, "cnn", tmp_path, [CLIPPED, *STEPS, *more])
 
 

@@ -66,6 +66,7 @@ def heaps():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="another allocator")
 @pytest.mark.parametrize(
     "process",

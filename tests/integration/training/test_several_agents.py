@@ -159,6 +159,7 @@ async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone, b
     }
 
 
+@pytest.mark.slow
 async def test_two_that_are_equal_have_equal_shares(begin_together):
     begin_together(asyncio.Barrier(2).wait)
     steps = {"one": 0, "other": 0}

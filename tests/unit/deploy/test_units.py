@@ -132,6 +132,7 @@ def test_what_is_copied_builds_a_package_whose_commands_run_without_the_checkout
     assert "[checkpoints]" in run_built(built, program, "config", "--example")
 
 
+@pytest.mark.slow
 def test_the_package_that_is_built_carries_the_digits_and_whose_they_are(built):
     assert run_built(built, _BEGIN + _READ_DIGITS) == "1437 360\n"
     assert "10.24432/C50P49" in (built / "edge_agent" / "data" / "uci_digits" / "README.md").read_text()

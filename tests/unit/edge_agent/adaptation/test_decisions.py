@@ -119,6 +119,7 @@ async def test_while_a_move_that_another_wants_is_under_way_nothing_is_judged_or
 EDGE_ONLY = EngineSection(bits=(8, 32), allow_edge_only=True)
 
 
+@pytest.mark.slow
 async def test_on_a_bad_link_it_takes_all_blocks_where_that_is_allowed_and_gives_them_back_when_a_probe_finds_it_good():
     run = Run(settings=EDGE_ONLY)
     await run.watch_with_probes(900, 0.1, 1 / 320)
@@ -145,6 +146,7 @@ def waiting_for_the_link():
     return small_profile(blocks=LIGHT_BLOCKS, serial_edge_seconds=serial_seconds, cloud_seconds=cloud_seconds)
 
 
+@pytest.mark.slow
 async def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batches_in_flight():
     run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.round_trip_seconds = 0.001
@@ -156,6 +158,7 @@ async def test_a_round_trip_that_becomes_long_while_training_is_bridged_by_batch
     assert not run.deployer.moving
 
 
+@pytest.mark.slow
 async def test_a_probe_measures_the_link_where_training_does_not():
     run = Run(waiting_for_the_link(), edge_blocks=1, staleness=0)
     run.probed = LinkRates(1e9, 1e9, 1.5)
@@ -179,6 +182,7 @@ async def test_it_does_not_take_all_blocks_where_that_is_not_allowed():
     assert run.deployer.wanted == 3
 
 
+@pytest.mark.slow
 async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
     run = Run(settings=EDGE_ONLY, edge_blocks=4)
     run.probed = LinkRates(1e9, 1e9)
@@ -229,6 +233,7 @@ async def test_while_training_rests_nothing_is_observed_or_decided():
     assert not run.deployer.moving
 
 
+@pytest.mark.slow
 async def test_a_link_that_was_away_is_no_fault_of_the_layout():
     run = Run(edge_blocks=1)
     stream = SimpleNamespace(estimate=SimpleNamespace(bits_per_second=None, round_trip_seconds=None))
@@ -248,6 +253,7 @@ async def test_a_link_that_was_away_is_no_fault_of_the_layout():
     assert (run.decisions, run.deployer.moving) == (0, False)
 
 
+@pytest.mark.slow
 async def test_a_link_between_trainers_that_was_away_is_no_fault_of_the_layout():
     run = Run(edge_blocks=1)
     for losses in range(1, 11):

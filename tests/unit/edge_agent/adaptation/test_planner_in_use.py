@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.planning.decisions import Deployer, Run
 
 
+@pytest.mark.slow
 async def test_the_fixed_planner_holds_what_there_is_and_greedy_follows_again():
     run = Run()
     await run.watch(3, 40.0)

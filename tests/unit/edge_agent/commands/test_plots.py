@@ -109,6 +109,7 @@ def test_the_packages_that_draw_can_be_installed_by_a_user(profile_path, tmp_pat
         simulate(profile_path, f"--trace={trace}", f"--png={tmp_path / 'run.png'}")
 
 
+@pytest.mark.slow
 def test_the_readmes_simulation_works_from_a_clone(profile_path, tmp_path, monkeypatch):
     (command,) = (
         command

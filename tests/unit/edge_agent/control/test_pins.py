@@ -87,6 +87,7 @@ async def test_with_an_engine_an_unmeasured_value_is_refused_and_changes_nothing
     assert run.deployer.wanted == 2
 
 
+@pytest.mark.slow
 async def test_a_pin_before_the_link_was_measured_holds_too():
     run = Run()
     pins = await pinning(run.deployer, run.loop)

@@ -33,6 +33,7 @@ def test_a_batch_is_what_the_function_makes_of_its_items():
         assert torch.equal(batch.labels, labels)
 
 
+@pytest.mark.slow
 def test_worker_processes_make_the_same_batches_whatever_the_function_draws():
     made = []
     for workers in (0, 1):

@@ -61,6 +61,7 @@ def cifar_archive(shared_data: Path) -> str:
     return str(shared_data / "images/cifar10_jpeg.npz")
 
 
+@pytest.mark.slow
 def test_the_real_cifar_is_photographs_of_ten_kinds(cifar_archive: str):
     images, labels = everything(cifar10(cifar_archive, "test", limit=10_000))
     assert images.shape == (10_000, 3, 32, 32)

@@ -18,6 +18,7 @@ def months():
     return live_through(weather(0, DAYS, ("silent", "busy")), DAYS * DAY_SECONDS)
 
 
+@pytest.mark.slow
 def test_it_is_attached_at_the_end_and_every_term_was_higher_than_the_one_before(months):
     assert months.attached
     assert months.seconds == pytest.approx(DAYS * DAY_SECONDS, abs=LONGEST_WAIT_SECONDS)

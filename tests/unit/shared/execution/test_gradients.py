@@ -69,6 +69,7 @@ def gradients_put_together(session, placement):
         yield torch.cat([state[f"optimizer/{name}/momentum_buffer"].flatten() for name in names])
 
 
+@pytest.mark.slow
 @given(divided(), st.data())
 def test_the_first_gradient_of_a_divided_batch_is_that_of_the_whole_batch(placement, data):
     inputs, labels = batch_of(0, data.draw(st.integers(1, placement.batch_size)))

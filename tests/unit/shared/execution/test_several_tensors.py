@@ -65,13 +65,14 @@ def test_every_cut_labels_that_stay_and_chains_equal_the_plain_loop(trained):
         assert_same_bits(trained.plain(FEW), trained.placed(placement, FEW))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_thirty_steps_equal_the_plain_loop(trained):
     for placement in trained.placements():
         assert_same_bits(trained.plain(MANY), trained.placed(placement, MANY))
 
 
-@pytest.mark.parametrize("backward", ["replay", pytest.param("stash", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", ["replay", pytest.param("stash", marks=pytest.mark.full)])
 def test_the_order_of_a_training_with_stale_weights_gives_its_bits_again(trained, backward):
     for seed, placement in enumerate(list(trained.placements())[::4]):
         assert_same_bits(*trained.late_and_replayed(replace(placement, staleness=2), backward, seed, 6))

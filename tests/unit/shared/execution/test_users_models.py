@@ -13,6 +13,11 @@ from tests.support.plain import assert_same_bits
 from tests.support.trained import MOST_STEPS, Trained
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.zoo]
+FIRST = (
+    *("table of kinds and numbers", "VAE with its own loss", "GPT with tied weights", "torch's encoder with padding"),
+    *("GPT-2 with adapters", "EfficientNet", "detector with three outputs", "mixture of experts"),
+)
+"""Models of which `make test` has the quick form."""
 PLACEMENTS, QUICK = 24, 4
 """Most placements with several cuts of one model, and steps and placements of the quick form."""
 
@@ -39,7 +44,9 @@ def without_chance(module: nn.Module) -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
+)
 def test_training_at_any_cut_equals_the_plain_loop(name):
     task = TASKS[name]
     trained = Trained(task._replace(model=lambda: without_chance(task.model())))
@@ -56,7 +63,7 @@ def test_batches_of_several_lengths_train_at_any_cut_as_in_the_plain_loop(name):
         assert_same_bits(trained.plain(QUICK), trained.placed(placement, QUICK))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", VARYING)
 def test_thirty_steps_of_several_lengths_at_every_cut_equal_the_plain_loop(name):
     trained = Trained(VARYING[name]._replace(longest=texts.LENGTH))
@@ -64,14 +71,14 @@ def test_thirty_steps_of_several_lengths_at_every_cut_equal_the_plain_loop(name)
         assert_same_bits(trained.plain(MOST_STEPS), trained.placed(placement, MOST_STEPS))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_thirty_steps_at_every_cut_labels_that_stay_and_chains_of_three_equal_the_plain_loop(trained):
     for placement in chosen(trained, PLACEMENTS):
         assert_same_bits(trained.plain(MOST_STEPS), trained.placed(placement, MOST_STEPS))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backward", ["replay", pytest.param("stash", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("backward", ["replay", "stash"])
 def test_the_order_of_a_training_with_stale_weights_gives_its_bits_again(trained, backward):
     for seed, placement in enumerate(list(chosen(trained, PLACEMENTS))[::3]):
         assert_same_bits(*trained.late_and_replayed(replace(placement, staleness=2), backward, seed, 6))

@@ -361,6 +361,7 @@ def test_frozen_is_another_thing_than_without_parameters():
     assert chain.blocks[2].trainable
 
 
+@pytest.mark.slow
 def test_other_threads_may_run_modules_meanwhile():
     """torch.fx replaces methods of nn.Module for the whole process while it traces."""
     running = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)).eval()

@@ -83,6 +83,7 @@ def test_torchvision(name, expected):
     check_training(chain, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.zoo
 def test_timm():
     timm = pytest.importorskip("timm")
@@ -93,6 +94,7 @@ def test_timm():
     check_training(chain, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.zoo
 def test_features_of_resnet50_are_those_of_the_paper():
     """Paper 000, Table 3 gives these in MB for a batch of 32 images of 32 x 32. Its network has no pooling in the stem."""

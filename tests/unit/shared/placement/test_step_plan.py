@@ -112,6 +112,7 @@ def worked_out(placement, model):
                 plan.between(worker, peer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [all_shared, alternating, woven, whole])
 @pytest.mark.parametrize("frozen", [0, 1], ids=["all learn", "half are frozen"])
 def test_twice_the_blocks_take_twice_the_work(kind, frozen):

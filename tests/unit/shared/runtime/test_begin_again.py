@@ -69,6 +69,7 @@ AHEAD = st.sampled_from([0, 2])
 """Steps whose samples leave before they begin."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stride", "ahead"),
     [(29, 2), *(pytest.param(1, ahead, marks=pytest.mark.slow) for ahead in (0, 2))],
@@ -103,6 +104,7 @@ def with_one_source(draw, name: str) -> Placement:
     return replace(placement, sources=(Source(placement.workers[0], WHOLE),))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
 def test_with_staleness_the_order_of_all_lives_decides_every_bit(data, name, losses, ahead):

@@ -46,6 +46,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(torch.randn(SAMPLES, WIDTH), torch.randint(WIDTH, (SAMPLES,))) for _ in range(STEPS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "exchange",
     [

@@ -46,6 +46,7 @@ def step_seconds(costs, placement):
     return Simulated(changed, conditions_of(changed)).seconds(placement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "costs",
     [

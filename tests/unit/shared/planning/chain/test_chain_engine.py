@@ -50,6 +50,7 @@ def test_a_device_that_is_quick_and_slow_in_turn_is_followed_three_times_in_five
     assert [decision.reason for _, decision in training.decisions].count(Reason.DEVICE) == 3
 
 
+@pytest.mark.slow
 def test_ten_quiet_minutes_change_nothing():
     training = ChainTraining(CHAIN)
     training.noise = 0.08

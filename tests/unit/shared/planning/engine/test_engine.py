@@ -37,6 +37,7 @@ from tests.support.planning.engine_cases import (
 )
 
 
+@pytest.mark.full
 @given(
     profile=st.sampled_from((LIGHT, small_profile(), HEAVY, REPLAYED)),
     period=st.floats(1.0, 300.0),
@@ -53,7 +54,7 @@ def test_a_link_that_oscillates_never_costs_more_than_3_percent(profile, period,
     assert run.steps >= kept / 1.03 - profile.max_staleness - 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @given(
     profile=st.sampled_from((LIGHT, small_profile(), REPLAYED)), mbit=st.floats(0.5, 200.0), begun=st.floats(0.5, 200.0)
 )
@@ -222,6 +223,7 @@ def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds
     assert run.steps >= kept / 1.04 - 4
 
 
+@pytest.mark.slow
 def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_the_link_dies_in_each():
     profile = small_profile(
         blocks=tuple(ProfiledBlock(f"b{i}", 5e6) for i in range(4)),
@@ -240,6 +242,7 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     assert run.steps >= kept + 0.7 * (best - kept)
 
 
+@pytest.mark.slow
 def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_better():
     profile = small_profile(
         blocks=tuple(ProfiledBlock(f"b{i}", 2e5) for i in range(4)),

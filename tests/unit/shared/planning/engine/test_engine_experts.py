@@ -44,6 +44,7 @@ def test_an_experts_request_is_done_only_if_the_account_can_pay_the_move():
     assert all(move.abandon_after_seconds >= move.migration_seconds for move in moves)
 
 
+@pytest.mark.slow
 def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
     engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
     decided = next(
@@ -61,6 +62,7 @@ def test_a_pin_that_comes_while_a_change_is_under_way_is_kept_after_it():
             engine.note_deployed(float(second), decision.layout)
 
 
+@pytest.mark.slow
 def test_where_the_link_has_changed_for_good_the_place_that_an_expert_found_becomes_home():
     engine = Engine(QUICK, SPACE, best_for(QUICK, 60.0), total_steps=40_000)
     began_at = engine.home

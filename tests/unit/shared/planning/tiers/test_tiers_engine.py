@@ -86,6 +86,7 @@ def test_it_stays_calm_under_noise():
     assert training.decisions == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_becomes_slow_gets_fewer_samples():
     training = TiersTraining()
     training.run(20)
@@ -138,6 +139,7 @@ def test_a_division_that_is_held_is_the_only_choice():
     assert not permits(engine.question, start)
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_two_workers_and_takes_the_third_back():
     training = TiersTraining()
     training.run(5)

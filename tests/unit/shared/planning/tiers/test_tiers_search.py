@@ -87,6 +87,7 @@ def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
     assert all(costs.seconds(row) >= found.seconds for row in others)
 
 
+@pytest.mark.slow
 def test_a_deep_model_and_a_large_batch_take_few_simulations():
     question = question_of(1, blocks=34, batch_size=128)
     found = tiers.search(question, conditions_of(question.profile))
