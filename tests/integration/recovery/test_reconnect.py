@@ -98,7 +98,8 @@ async def test_a_frozen_edge_survives_a_lost_link():
 
 async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
     chosen = [*flags("cnn", "adam"), "deployment.cut=1", "deployment.staleness=[[0, 0], [1, 0]]"]
-    result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 4, 12: 2})
+    # The trainer always has a block: one without any that is away at the moment of a change is not waited for.
+    result, _ = await train_through({step: [Fault.DROP] for step in (4, 5, 12, 13)}, *chosen, moves={4: 3, 12: 2})
     assert result.summary.edge_blocks == 2
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
