@@ -7,7 +7,6 @@ import pytest
 from edge_agent.experiment.building import Experiment
 from shared.model.features import specs_bytes
 from shared.planning import LinearSeconds, ProfiledBlock, pair_profile
-from tests.support.crossed import thinned
 
 STEPS = 30
 MODELS = {
@@ -44,8 +43,13 @@ OPTIMIZERS = {
     'groups=[{match=["*bias"], learning_rate=0.003}]}',
 }
 SOME = {(model, optimizer) for model, optimizer in zip([*MODELS] * 2, [*OPTIMIZERS] * 2, strict=False)}
-EVERY_PAIR = thinned(product(MODELS, OPTIMIZERS), SOME.__contains__)
-"""Models with optimizers, of which ten are quick: among these each model has two, each optimizer one."""
+"""Models with optimizers: each model has two, each optimizer one."""
+LARGER = ("cnn", "lstm")
+EVERY_PAIR = [
+    pytest.param(*pair, marks=pytest.mark.full if pair not in SOME else pytest.mark.slow if pair[0] in LARGER else ())
+    for pair in product(MODELS, OPTIMIZERS)
+]
+"""All pairs: those of `SOME` are quick, or slow with the larger models."""
 MOST_OPTIMIZERS_SLOW = [
     pytest.param(name, marks=[] if name in ("sgd", "adamw") else pytest.mark.slow) for name in OPTIMIZERS
 ]

@@ -77,6 +77,7 @@ async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
     assert told[-1].startswith("about ")
 
 
+@pytest.mark.slow
 async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path):
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:
@@ -110,6 +111,7 @@ async def interrupt(config, path, asked, after):
             await profile_chain(config, path, QUICK)
 
 
+@pytest.mark.slow
 async def test_a_profile_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch):
     path, told = tmp_path / "chain.json", []
     async with measuring(monkeypatch) as (servers, asked):
@@ -231,6 +233,7 @@ def nowhere_flags(*names):
     return [*flags("cnn", "sgd"), f"trainers=[{listed}]"]
 
 
+@pytest.mark.slow
 async def test_a_finished_profile_of_another_chain_is_not_replaced(tmp_path):
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:

@@ -139,6 +139,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch):
     deployers, refused, build = [], [], held_blocks.build_optimizer
 

@@ -71,6 +71,7 @@ def test_a_configuration_file_that_cannot_be(tmp_path):
         assert_one_sentence("edge-agent", run_agent("run", "--config", str(path)), ExitCode.CONFIG, says)
 
 
+@pytest.mark.slow
 def test_a_variable_that_cannot_be():
     agent_fails(ExitCode.CONFIG, "EDGE_AGENT_TRAINING__SEED", environ={"EDGE_AGENT_TRAINING__SEED": "one"})
 

@@ -26,6 +26,7 @@ from tests.support.running import Listening, edge_config, held_port, running_tra
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("resumable", "error", "code"),
     [(True, FencedError, ExitCode.REFUSED), (False, GoneError, ExitCode.GONE)],
@@ -115,6 +116,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     assert_same_bits(plain_state(config), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_the_cuts_of_a_chain_are_pinned_by_a_command_while_it_trains(tmp_path):
     socket, begun = f"unix:{tmp_path}/a.sock", asyncio.Event()
     length = [f"data.batch_size={BATCH_SIZE}", "training.max_steps=60", "training.epochs=100"]

@@ -72,6 +72,7 @@ def manager(tmp_path):
     return Manager(tmp_path / "notify")
 
 
+@pytest.mark.slow
 async def test_an_agent_is_ready_with_its_session_tells_its_step_and_ends_in_order(manager):
     async with running_trainer() as server:
         flags = [f"--set={flag}" for flag in [*MLP, "training.epochs=100000", f"trainer.address={server.address}"]]

@@ -71,6 +71,7 @@ def test_a_log_line_stands_alone_and_the_bar_below_it(trainer):
     assert "nan" not in written
 
 
+@pytest.mark.slow
 def test_an_error_before_the_first_step_follows_no_bar():
     code, written = on_a_terminal("run", *(f"--set={flag}" for flag in [*MLP, "model.factory=nowhere:at_all"]))
     assert code == ExitCode.MODEL

@@ -200,6 +200,7 @@ async def test_certificates_are_rotated_without_a_restart_and_connections_stay(d
         await before.unary_unary(method)(b"", metadata=metadata)
 
 
+@pytest.mark.slow
 async def test_who_connects_many_times_at_once_does_not_end_a_trainer_not_even_while_certificates_change(
     door, tmp_path
 ):

@@ -124,6 +124,7 @@ async def test_the_agent_works_out_no_placement_on_its_event_loop(monkeypatch, t
     assert not on_loop
 
 
+@pytest.mark.slow
 async def test_blocks_that_were_shared_end_at_one_worker_as_their_owner_had_them(tmp_path):
     shared = [{**placed, "workers": WORKERS} for placed in SHARED.values()]
     first, *others = [*shared, document(ALONE)]
@@ -191,6 +192,7 @@ async def test_labels_that_the_configuration_keeps_here_stay_whatever_is_placed_
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_what_one_trainer_refuses_comes_into_force_nowhere(tmp_path):
     wanted = document({"near": ["0:1"], "edge": ["1:2"], "far": ["2:"]})
     chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH)]
@@ -240,6 +242,7 @@ async def test_blocks_that_move_between_trainers_never_pass_the_device(tmp_path,
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_may_not_dial_the_one_that_has_the_block_leaves_the_old_placement_in_force(tmp_path):
     first, wanted, _ = THERE_AND_BACK
     chosen = [*flags("cnn", "adamw"), *steps_of(STEPS_EACH)]

@@ -51,7 +51,9 @@ SHARED_MODELS_OF = {
     "owners that run nothing": ("mlp", "tied", "fickle"),
     "three tiers": ("cnn", "lstm", "fickle"),
 }
-TRIED = pytest.mark.parametrize("most", [1, pytest.param(None, id="all", marks=pytest.mark.slow)])
+TRIED = pytest.mark.parametrize(
+    "most", [pytest.param(1, marks=pytest.mark.slow), pytest.param(None, id="all", marks=pytest.mark.full)]
+)
 """Number of models of each kind that are tried."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -41,6 +41,7 @@ def value(metrics, name, **labels):
     return metrics.registry.get_sample_value(name, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 async def test_every_worker_counts_the_bytes_that_the_command_foretells(precision, edge_metrics, tmp_path):
     for kind in KINDS:

@@ -6,6 +6,8 @@ import subprocess
 import urllib.request
 from contextlib import ExitStack
 
+import pytest
+
 from shared.errors import ExitCode
 from tests.support import forked
 from tests.support.commands import spoken
@@ -57,6 +59,7 @@ def shown(program, *arguments):
     return json.loads(forked.run(f"{program}.main", *arguments, "--json", timeout_seconds=60).stdout)
 
 
+@pytest.mark.slow
 def test_one_id_stands_in_every_line_of_all_processes_and_in_what_they_show(tmp_path):
     socket = f"unix:{tmp_path / 'edge.sock'}"
     with ExitStack() as stack:

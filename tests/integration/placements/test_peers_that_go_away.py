@@ -121,6 +121,7 @@ def chained(near, far, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stop_seconds", [pytest.param(60, id="told", marks=pytest.mark.slow), pytest.param(0.01, id="sudden")]
 )

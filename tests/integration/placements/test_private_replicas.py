@@ -74,6 +74,7 @@ async def test_a_neighbour_keeps_what_it_may_know_and_the_device_the_rest(placed
         assert [kept_by(tmp_path, worker) for worker in ("edge", "near", "far")] == [of_edge, of_near, of_far]
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_lost_its_disk_has_its_first_block_from_the_device(tmp_path):
     async with trainers(tmp_path) as addressed:
         await train_some_steps(config_of(addressed, NEAR_HAS_SAMPLES))

@@ -25,6 +25,7 @@ PUBLIC = 'privacy.public_inputs=["attention_mask"]'
 PLACED = ['placement.edge="0:2"', 'placement.near="2:3"', 'placement.far="3:"']
 
 
+@pytest.mark.slow
 async def test_a_public_mask_goes_to_trainers_that_take_no_samples_and_tokens_do_not():
     async with AsyncExitStack() as open_ears:
         servers = await open_ears.enter_async_context(running_trainers(accept_inputs=False))

@@ -22,7 +22,7 @@ from tests.support.running import Listening, edge_config
 STEPS, K = 24, 3
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
 CASES = [
-    ("chain of three", "cnn", "replay", LOSSY),
+    pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
     pytest.param("chain of three", "cnn", "stash", (), marks=pytest.mark.slow),
     ("chain of three", "tied", "replay", ('deployment.codec="uniform4-channel"',)),
     pytest.param("chain of four", "mlp", "replay", LOSSY, marks=pytest.mark.slow),

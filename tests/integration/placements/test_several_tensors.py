@@ -7,6 +7,7 @@ import pytest
 from edge_agent import run_training
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.experiment.workload import Workload
+from tests.support.crossed import thinned
 from tests.support.placement_kinds import BATCH_SIZE, addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
@@ -59,6 +60,7 @@ KINDS = {
     "two labels stay": (MARKED, {"edge": ["0:2", "3:"], "near": ["2:3"]}),
     "a mask for two trainers": (SENTENCES, {"edge": ["0:3"], "near": ["3:4"], "far": ["4:"]}),
 }
+QUICK = ("skips and labels stay", "two inputs by their places", "two labels go to a trainer")
 
 
 def flags_of(kind, addresses):
@@ -71,7 +73,10 @@ def flags_of(kind, addresses):
 CODED = ["deployment.codec=uniform4", "deployment.downlink_codec=uniform8"]
 
 
-@pytest.mark.parametrize(("kind", "codecs"), [*((kind, []) for kind in KINDS), ("a mask for two trainers", CODED)])
+@pytest.mark.parametrize(
+    ("kind", "codecs"),
+    thinned([*((kind, []) for kind in KINDS), ("a mask for two trainers", CODED)], lambda values: values[0] in QUICK),
+)
 async def test_training_equals_one_process_and_a_step_carries_the_bytes_of_the_report(kind, codecs):
     """Codecs that lose something change the weights, and leave masks as they are."""
     async with running_trainers() as servers, AsyncExitStack() as open_ears:

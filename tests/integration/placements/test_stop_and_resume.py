@@ -37,7 +37,16 @@ def stopping(shutdown):
     return Listening(stop_there)
 
 
-@pytest.mark.parametrize("kind", ["inverted", "chain of four", "samples divided", "owners that run nothing"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "samples divided",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("inverted", "chain of four", "owners that run nothing")
+        ),
+    ],
+)
 async def test_a_run_that_was_stopped_goes_on_bit_for_bit(kind, tmp_path):
     async with running_trainers(tmp_path) as servers:
         placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "tied")]
@@ -53,6 +62,7 @@ async def test_a_run_that_was_stopped_goes_on_bit_for_bit(kind, tmp_path):
     assert applied_steps(log.read_text().splitlines()).count == STEPS, "it is one session, and no step was done twice"
 
 
+@pytest.mark.slow
 async def test_the_trainers_show_the_session_of_their_part_while_it_trains_and_after_a_stop(tmp_path):
     kind, parts = "chain, and labels stay", {"near": "1:2", "far": "2:3"}
     shutdown, seen = Shutdown(), {}

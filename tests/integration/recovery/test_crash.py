@@ -152,6 +152,7 @@ def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
     finished(pair, again, expected)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()

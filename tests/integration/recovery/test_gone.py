@@ -60,6 +60,7 @@ def device(tmp_path):
     return Device(tmp_path / "device")
 
 
+@pytest.mark.slow
 async def test_losing_the_trainers_volume_ends_an_agent_once_and_it_can_begin_from_the_start(device, tmp_path):
     location = f"checkpoints.location={tmp_path / 'trainer'}"
     async with running_trainer(location) as server:

@@ -78,6 +78,7 @@ class Joined(Running):
         return first
 
 
+@pytest.mark.slow
 @TWO
 def test_a_newcomer_counts_from_the_step_on_at_which_it_joins(trainers, tmp_path):
     with Joined(tmp_path, trainers) as running:

@@ -70,6 +70,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member_where
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainers", [pytest.param(("near",), marks=pytest.mark.full), ("near", "far")])
 def test_a_group_goes_on_without_a_member_that_has_left(trainers, tmp_path):
     logs = {name: tmp_path / f"{name}-log" for name in trainers}

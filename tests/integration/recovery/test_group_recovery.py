@@ -13,6 +13,7 @@ from tests.support.running_group import SIZE, STEPS, WITHOUT_THE_LATE, Running, 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("killed", "by"),
     [

@@ -52,6 +52,7 @@ async def test_a_join_that_is_not_newer_than_the_last_is_refused_and_so_is_what_
         assert await peer.next_step(session) == 0, "the session is still there"
 
 
+@pytest.mark.slow
 async def test_a_join_that_was_agreed_to_cannot_lose_its_place(tmp_path, monkeypatch):
     create, fencing, go_on = LocalFiles.create, threading.Event(), threading.Event()
 

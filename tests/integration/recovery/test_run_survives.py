@@ -38,6 +38,7 @@ async def test_a_link_that_drops_after_the_last_step_harms_no_finished_run():
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_run_that_keeps_a_hundred_checkpoints_can_be_attached_again(tmp_path):
     chosen = [*MLP, "training.max_steps=90", "checkpoints.every_steps=1", "checkpoints.keep=100"]
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:

@@ -46,6 +46,7 @@ async def linked(client, session):
     return call
 
 
+@pytest.mark.slow
 async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_linked_is_not():
     short = ("server.max_sessions=2", "server.unattached_seconds=3", "server.session_idle_seconds=1")
     async with running_trainer(*short) as server, RawPeer(server.address) as peer:
@@ -260,6 +261,7 @@ async def test_no_session_is_opened_once_the_trainer_is_about_to_stop():
         assert end.details == "the trainer is about to stop; try again"
 
 
+@pytest.mark.slow
 async def test_an_agent_that_measures_itself_for_long_keeps_its_session(monkeypatch):
     monkeypatch.setattr("edge_agent.sessions.open_session.REMINDER_SECONDS", 0.1)
     async with (

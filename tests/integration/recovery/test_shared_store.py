@@ -26,6 +26,7 @@ async def shown(server):
     return {session.session_id: pb.TrainerSessionState.Name(session.state) for session in listed.sessions}
 
 
+@pytest.mark.slow
 async def test_a_session_that_another_trainer_has_is_shown_as_such_and_is_not_closed(tmp_path):
     set_caller(OPERATOR)
     location = f"checkpoints.location={tmp_path / 'trainers'}"

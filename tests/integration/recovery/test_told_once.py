@@ -100,6 +100,7 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
     assert "labels are 0 to 10" in next_failure(heard[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
     failed_steps, make = [], WorkerFigures.__init__

@@ -77,6 +77,7 @@ async def test_a_run_that_failed_goes_on_with_the_figures_of_its_checkpoint(tmp_
     assert is_consistent(done.summary)
 
 
+@pytest.mark.slow
 async def test_what_an_evaluation_found_before_the_run_was_stopped_is_in_its_summary(tmp_path):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [TEST, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]

@@ -25,6 +25,7 @@ HALF = (
 BLOCKS = "shared.execution.blocks:PlacedBlocks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "point"),
     [

@@ -71,6 +71,7 @@ def killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected
         assert idle not in finished(chain, agent, expected)
 
 
+@pytest.mark.slow
 def test_a_spare_that_is_killed_and_is_back_costs_no_step(tmp_path, expected):
     killed_costs_no_step(SPARE, True, None, tmp_path, expected)
 
@@ -106,6 +107,7 @@ def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "far"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk", [pytest.param("is there", marks=pytest.mark.slow), "is lost"])
 def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk, tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:

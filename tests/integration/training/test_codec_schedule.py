@@ -169,6 +169,7 @@ async def test_adaptive_codecs_change_at_the_milestones_of_a_run():
     assert_same_bits(dict(result.module.state_dict()), simulated(flags, stretches))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 async def test_a_chain_that_was_stopped_goes_on_with_the_codecs_of_its_steps_on_every_link(tmp_path):
     recipe = ["model.kwargs={width=4, blocks=2, dropout=0.2}", "data.batch_size=128", "training.max_steps=9"]

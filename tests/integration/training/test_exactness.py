@@ -54,6 +54,7 @@ async def test_tied_weights_and_their_stashed_copies_stay_one():
     assert all(module[block].first.weight is module[block].second.weight for block in (1, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", thinned(zip(MODELS), lambda values: values[0] == "cnn"))
 def test_two_processes_equal_one(model, tmp_path):
     chosen = flags(

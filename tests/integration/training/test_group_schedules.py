@@ -78,6 +78,7 @@ async def test_messages_are_those_of_the_schedule_and_no_bit_changes(strategy, l
         assert roles == [PUSH] * len(pushed) + [PULL] * len(pulled), "nothing is pulled before all is pushed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
 async def test_members_with_a_schedule_end_with_the_weights_of_one_loop(strategy, layers):
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:

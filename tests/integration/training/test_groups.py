@@ -13,6 +13,7 @@ from edge_agent.training.choosers import Chooser
 from shared import slicing
 from shared.errors import ConfigError, ExitCode, RefusedError
 from shared.execution.model_facts import facts_of
+from tests.support.crossed import thinned
 from tests.support.experiments import flags
 from tests.support.group_flags import (
     ACCEPTING,
@@ -32,7 +33,7 @@ from tests.support.running import Listening, edge_config, running_trainer, train
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("nesterov", marks=pytest.mark.slow)])
 async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(optimizer):
     async with running_trainer(*group_of(2)) as server:
         configs = [member(rank, server, optimizer=optimizer, size=2, more=[SHARD]) for rank in range(2)]
@@ -47,8 +48,12 @@ async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(o
     ("more", "codecs"),
     [
         ([], None),
-        (["group.codec=uniform8", "group.weights_codec=uniform8"], PlainCodecs("uniform8", down="uniform8")),
-        (["group.schedule=dynacomm"], None),
+        pytest.param(
+            ["group.codec=uniform8", "group.weights_codec=uniform8"],
+            PlainCodecs("uniform8", down="uniform8"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["group.schedule=dynacomm"], None, marks=pytest.mark.slow),
     ],
 )
 async def test_members_that_exchange_slices_end_with_the_weights_of_one_loop(more, codecs, monkeypatch):
@@ -63,7 +68,14 @@ async def test_members_that_exchange_slices_end_with_the_weights_of_one_loop(mor
     assert max(block.slices for block in facts_of(chain, Experiment(configs[0]).recipe, merged=True).blocks) > 4
 
 
-@pytest.mark.parametrize(("codec", "optimizer"), [("uniform8", "adamw"), ("uniform3", "nesterov"), ("topk1", "adamw")])
+@pytest.mark.parametrize(
+    ("codec", "optimizer"),
+    [
+        ("uniform8", "adamw"),
+        pytest.param("uniform3", "nesterov", marks=pytest.mark.slow),
+        pytest.param("topk1", "adamw", marks=pytest.mark.slow),
+    ],
+)
 async def test_gradients_by_a_codec_end_with_the_weights_of_a_loop_that_gives_back_what_it_takes(codec, optimizer):
     async with running_trainer(*group_of(2)) as server:
         more = [SHARD, f"group.codec={codec}"]
@@ -77,10 +89,10 @@ async def test_gradients_by_a_codec_end_with_the_weights_of_a_loop_that_gives_ba
 @pytest.mark.parametrize(
     ("size", "up", "down", "optimizer"),
     [
-        (1, "raw", "uniform8", "adamw"),
+        pytest.param(1, "raw", "uniform8", "adamw", marks=pytest.mark.slow),
         (2, "uniform8", "uniform8", "nesterov"),
-        (3, "raw", "fp16", "adamw"),
-        (2, "uniform4", "uniform16", "adamw"),
+        pytest.param(3, "raw", "fp16", "adamw", marks=pytest.mark.slow),
+        pytest.param(2, "uniform4", "uniform16", "adamw", marks=pytest.mark.slow),
     ],
 )
 async def test_weights_by_a_codec_end_as_those_of_a_loop_that_moves_them_by_what_arrives(size, up, down, optimizer):
@@ -93,6 +105,7 @@ async def test_weights_by_a_codec_end_as_those_of_a_loop_that_moves_them_by_what
         assert_same_bits(expected, state)
 
 
+@pytest.mark.slow
 async def test_weights_of_blocks_at_two_trainers_and_behind_different_cuts_are_one_model_by_a_codec():
     coded = [SHARD, "group.weights_codec=uniform8"]
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
@@ -134,7 +147,7 @@ async def test_one_member_equals_the_plain_loop():
     assert_same_bits(plain_state(edge_config(*flags("cnn", "adamw"), f"training.max_steps={STEPS}")), state)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("nesterov", marks=pytest.mark.slow)])
 async def test_blocks_at_two_trainers_end_with_the_weights_of_one_loop(optimizer):
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
         configs = [member_of_two(rank, near, far, optimizer=optimizer, size=2, more=[SHARD]) for rank in range(2)]
@@ -214,7 +227,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", thinned(zip(REFUSED), lambda values: values[0] in ("another model", "another K")))
 async def test_a_member_that_would_train_something_else_is_refused_and_the_group_goes_on(case):
     chosen, sentence = REFUSED[case]
     async with running_trainer(*group_of(2)) as server, first_member(server) as first:
@@ -277,7 +290,7 @@ async def test_a_group_that_has_ended_begins_anew_with_its_next_members():
     assert_same_bits(first[0], second[0])
 
 
-@pytest.mark.parametrize("staleness", [1, 3])
+@pytest.mark.parametrize("staleness", [1, pytest.param(3, marks=pytest.mark.slow)])
 async def test_members_that_may_be_ahead_end_with_one_and_the_same_model(staleness):
     async with running_trainer(*group_of(3)) as server:
         configs = [member(rank, server, more=[f"deployment.staleness={staleness}"]) for rank in range(3)]

@@ -83,6 +83,7 @@ DIVIDED = {
 }
 
 
+@pytest.mark.slow
 async def test_parts_of_batches_codecs_and_stale_gradients_have_lengths_too(tmp_path):
     """The last batch has a single sample, so that one worker has a part without any."""
     async with running_trainers() as servers:

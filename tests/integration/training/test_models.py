@@ -62,7 +62,7 @@ async def test_a_run_names_at_its_start_the_buffers_that_its_file_will_lack():
     assert named == [["1.mean", "1.seen", "2.mean", "2.seen"]]
 
 
-@pytest.mark.parametrize("activation", ["nn.GELU()", "nn.Identity()"])
+@pytest.mark.parametrize("activation", ["nn.GELU()", pytest.param("nn.Identity()", marks=pytest.mark.slow)])
 async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, monkeypatch, activation):
     """Both sides import a module of the same name, each from a folder of its own."""
     name = f"models_of_{activation[3:-2].lower()}"

@@ -30,6 +30,7 @@ async def test_two_workers_written_by_their_blocks_train_bit_for_bit_as_one_proc
     assert_same_bits(expected, result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_blocks(tmp_path):
     kept = f"checkpoints.location={tmp_path / 'edge'}"
     shutdown = Shutdown()

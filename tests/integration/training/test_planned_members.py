@@ -73,6 +73,7 @@ async def test_the_device_alone_may_be_excluded(profile):
     assert len(held) < BLOCKS
 
 
+@pytest.mark.slow
 async def test_members_that_begin_with_other_cuts_end_with_the_weights_of_one_loop(profile):
     times = [(1.0, 0.01), (0.01, 1.0)]
     async with running_trainer(*group_of(2)) as server:

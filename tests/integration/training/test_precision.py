@@ -21,7 +21,7 @@ STEPS = "training.max_steps=12"
 
 
 @pytest.mark.parametrize("policy", ["replay", "stash"])
-@pytest.mark.parametrize("model", ["cnn", "mlp", "tied"])
+@pytest.mark.parametrize("model", [pytest.param("cnn", marks=pytest.mark.slow), "mlp", "tied"])
 async def test_a_cut_changes_no_bit(model, policy):
     chosen = [*flags(model, "adamw"), SHORT, STEPS, f'deployment.backward="{policy}"']
     async with running_trainer() as server:
@@ -30,7 +30,7 @@ async def test_a_cut_changes_no_bit(model, policy):
             assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
-@pytest.mark.parametrize("kind", ["chain of three", "labels stay"])
+@pytest.mark.parametrize("kind", ["chain of three", pytest.param("labels stay", marks=pytest.mark.slow)])
 async def test_nor_does_another_placement(kind, tmp_path):
     chosen = [*flags("cnn", "adam"), SHORT, STEPS]
     async with running_trainers() as servers:
@@ -57,9 +57,9 @@ def test_another_precision_is_refused_by_name():
 
 MIXED = [
     ("two workers", '{edge="fp32", near="bf16"}'),
-    ("labels stay", '{edge="bf16", near="fp16"}'),
-    ("chain of three", '{near="bf16", far="fp16"}'),
-    ("samples divided", '{edge="bf16", near="bf16"}'),
+    pytest.param("labels stay", '{edge="bf16", near="fp16"}', marks=pytest.mark.slow),
+    pytest.param("chain of three", '{near="bf16", far="fp16"}', marks=pytest.mark.slow),
+    pytest.param("samples divided", '{edge="bf16", near="bf16"}', marks=pytest.mark.slow),
 ]
 
 
@@ -74,6 +74,7 @@ async def test_a_precision_for_each_worker_is_recorded_and_repeated_to_the_same_
     assert replay(read_record(record_path(out, result.summary.session)), out / "model.safetensors") == 12
 
 
+@pytest.mark.slow
 async def test_what_crosses_has_the_width_of_its_maker():
     chosen = [*flags("cnn", "sgd"), STEPS, "deployment.cut=2", "deployment.codec=raw", "deployment.downlink_codec=raw"]
     async with running_trainer() as server:

@@ -52,6 +52,7 @@ async def far(stack, server):
     return await stack.enter_async_context(Relay(host, int(port), one_way_delay_seconds=0.01, **rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "more"),
     [

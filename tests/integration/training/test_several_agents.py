@@ -109,6 +109,7 @@ async def test_each_is_as_exact_as_alone(alone, begin_together):
     assert errors == {}
 
 
+@pytest.mark.slow
 async def test_one_whose_model_fails_is_alone_with_it(alone):
     async with running_trainer() as server:
         watched = Watched(server)

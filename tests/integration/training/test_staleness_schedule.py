@@ -152,6 +152,7 @@ class StalenessPerEpoch:
         return self.counts[epoch][bound] - before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread", "unhurried")
 async def test_the_staleness_of_every_epoch_keeps_to_the_schedule(monkeypatch):
     seen = StalenessPerEpoch()

@@ -54,11 +54,11 @@ async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(po
     ("cut", "frozen"),
     [
         (2, ["stem"]),
-        (2, ["layers.0"]),
+        pytest.param(2, ["layers.0"], marks=pytest.mark.slow),
         (2, ["layers.0.first", "classifier"]),
-        (3, ["classifier"]),
-        (4, ["stem", "layers.1"]),
-        (4, ["stem", "layers"]),
+        pytest.param(3, ["classifier"], marks=pytest.mark.slow),
+        pytest.param(4, ["stem", "layers.1"], marks=pytest.mark.slow),
+        pytest.param(4, ["stem", "layers"], marks=pytest.mark.slow),
     ],
 )
 async def test_an_edge_of_which_a_part_is_frozen_gets_every_gradient(cut, frozen):

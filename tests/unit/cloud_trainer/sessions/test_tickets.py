@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -60,6 +61,7 @@ def test_of_two_calls_that_show_a_ticket_at_once_one_opens_the_link(link):
     assert tickets.take(second, link) is None
 
 
+@pytest.mark.slow
 @given(LINKS, st.text(max_size=60))
 def test_nothing_but_a_ticket_is_one(link, text):
     tickets, ticket = issued(link)

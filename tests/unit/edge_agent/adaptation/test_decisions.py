@@ -195,6 +195,7 @@ async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
     assert run.deployer.wanted < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [None, 8])
 async def test_pinning_all_blocks_to_the_edge_needs_no_permission(bits):
     run = Run()

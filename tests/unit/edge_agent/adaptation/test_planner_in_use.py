@@ -31,6 +31,7 @@ async def test_pins_go_before_what_is_held():
     assert run.deployer.deployment == replace(held, codec="fp32")
 
 
+@pytest.mark.slow
 async def test_the_fixed_planner_holds_the_layout_that_runs_and_not_the_one_that_was_proposed():
     run = Run()
     await run.watch(3, 40.0)

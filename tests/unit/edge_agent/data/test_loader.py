@@ -304,6 +304,7 @@ def test_a_dataset_that_cannot_be_sent_to_a_worker_is_named():
         list(evaluation_batches(Unpicklable(), 5, workers=1))
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_is_an_error_and_no_wait():
     with pytest.raises(DataError, match="a worker process of Dying ended"):
         list(evaluation_batches(Dying(), 5, workers=1))

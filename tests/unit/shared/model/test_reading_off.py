@@ -224,6 +224,7 @@ def test_measuring_leaves_the_module_as_it_was():
     assert all(part.training for part in module.modules())
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_blocks_that_hide_nothing_is_judged_in_time_that_grows_with_its_length():
     runs = []
 

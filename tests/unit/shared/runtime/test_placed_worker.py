@@ -108,6 +108,7 @@ def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name,
     run_virtually(main)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.sampled_from(["replay", "stash"]), LOSSES, SEEDS)
 def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(data, name, backward, losses, seed):

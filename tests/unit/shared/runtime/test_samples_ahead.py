@@ -191,6 +191,7 @@ def test_a_worker_whose_results_nobody_has_taken_waits(monkeypatch, placement, m
     assert_same_bits(expected, trained())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(
     valid_placements(MODEL_FACTS["dropping"], st.just(SAMPLES)),

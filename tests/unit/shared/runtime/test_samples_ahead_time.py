@@ -113,8 +113,8 @@ class Case:
         return PlacementRun(done, done, step.ahead, step.early).seconds_per_step()
 
 
-@pytest.mark.parametrize("ahead", [1, AHEAD])
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("ahead", [AHEAD, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("placement", "link"),
     [(TIERS, FAR), (BEHIND, FAR), (BEHIND, NARROW), (INVERTED, FAR)],

@@ -160,6 +160,7 @@ def slow_but(tried, *every):
     return [pytest.param(*each, marks=[] if each in tried else pytest.mark.slow) for each in itertools.product(*every)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "staleness"), slow_but([(2, 0), (2, 2), (3, 1)], (2, 3, 4), (0, 1, 2, 5)))
 def test_chains_take_as_long_as_simulated_and_near_the_bound(workers, staleness):
     for mix in mixes(workers):
@@ -168,6 +169,7 @@ def test_chains_take_as_long_as_simulated_and_near_the_bound(workers, staleness)
         assert run_as_simulated(timed).seconds_per_step() <= step_cost(timed.step).bound() * most, mix.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", slow_but([(1,)], (0, 1, 2, 5)))
 def test_updates_and_distance_cost_what_is_simulated(staleness):
     for mix in mixes(3):
@@ -182,6 +184,7 @@ def test_labels_that_stay_take_as_long_as_simulated(staleness, edge, trainer, ca
     run_as_simulated(labels_stay(staleness, edge, trainer, carry))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["two workers", "a chain", "labels stay"])
 @pytest.mark.parametrize("together", [{"clip": "model"}, {"scaled": True}], ids=["one norm", "one scale"])
 def test_an_update_of_all_blocks_together_takes_no_trip_more_than_one_of_each(kind, together):

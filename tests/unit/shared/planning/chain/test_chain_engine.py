@@ -81,6 +81,7 @@ def test_a_link_that_drops_to_a_tenth_is_followed_within_a_good_part_of_the_wind
     assert training.true_seconds(training.engine.layout) <= training.best_seconds() / 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_link_that_oscillates_costs_little(period):
     sizes = (None, *(800_000.0 / cut for cut in range(1, 12)), None)
@@ -165,6 +166,7 @@ def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
     assert training.true_seconds(training.engine.layout) <= min(off, 1.02) * training.best_seconds()
 
 
+@pytest.mark.slow
 def test_a_factor_is_checked_again_only_when_it_is_off():
     training = ChainTraining(CHAIN)
     training.run(30)

@@ -125,6 +125,7 @@ def test_a_forbidden_k_is_left_at_once_and_the_cut_stays():
     assert watched(engine, 1, 8 * MBIT, 8 * MBIT).layout == pair(3, 3, 8)
 
 
+@pytest.mark.slow
 def test_a_link_that_changes_for_good_is_followed():
     link = symmetric((60.0, 40.0), (3000.0, 1.0))
     start = best_for(LIGHT, 40.0)
@@ -186,6 +187,7 @@ def test_an_edge_that_became_slower_gives_blocks_away():
     assert decision.layout.tiles[0].stop < 3
 
 
+@pytest.mark.slow
 def test_all_blocks_are_taken_where_that_is_allowed_and_the_link_is_bad_and_only_there():
     for allowed in (True, False):
         space = SearchSpace(allow_edge_only=allowed)

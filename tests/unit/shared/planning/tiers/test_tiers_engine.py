@@ -29,6 +29,7 @@ def changed(rates: float = 1.0, device: float = 1.0) -> Conditions:
     return now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [(32,), (8, 32)])
 @pytest.mark.parametrize(("staleness", "near"), [(0, 0.01), (2, 0.05)])
 def test_loads_are_exact_under_the_conditions_and_nearly_so_near_them(bits, staleness, near):
@@ -44,6 +45,7 @@ def test_loads_are_exact_under_the_conditions_and_nearly_so_near_them(bits, stal
         assert off.max() <= most, "messages may overtake each other"
 
 
+@pytest.mark.slow
 def test_neighbours_are_divisions_that_may_be_chosen():
     question = Question(replace(DEMO, max_staleness=2), SearchSpace((8, 32)))
     start = best(question).layout
