@@ -11,7 +11,7 @@
 # make clean  removes what these made                   make pictures  draws docs/assets
 # make test-deploy  tries what deploy/ ships with the real servers (Prometheus, systemd, containers), and the quickstart from
 #                   an empty folder; minutes, partly as root
-# make test-slow    runs the tests that make test leaves out because they take long, and more examples; CI runs both
+# make test-slow    runs the tests that make test leaves out because they take long; CI runs both
 # make test-full    runs the combinations and seeds that both leave out, and all examples of all properties
 PYTHON ?= python3
 BIN := .venv/bin
