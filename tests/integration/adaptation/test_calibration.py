@@ -60,6 +60,7 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert (plan.cuts, plan.bits) == ((2,), (bits,))
 
 
+@pytest.mark.full
 async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_the_devices(tmp_path):
     path, said = tmp_path / "profile.json", []
     settings = CalibrationSettings(50.0, 1, 1, 1, cuts=(2,), bits=(8,), on=CalibrateOn.TRAINER)

@@ -138,7 +138,7 @@ async def test_a_run_that_names_no_placement_begins_with_the_plan(tmp_path):
     assert cuts_of(begun[0]) == (1, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "TOLERANCE", -1.0)  # no prediction is ever right
     monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)

@@ -6,7 +6,7 @@ from benchmarks.footprint import HERE, commands_table
 from benchmarks.support.command_runs import COMMANDS, Run, all_answered
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_command_is_timed_and_none_has_a_defect():
     found = all_answered({"ours": HERE}, 1)
     assert len(found) == sum(map(len, COMMANDS.values()))

@@ -34,7 +34,7 @@ def test_a_row_counts_the_samples_that_the_agents_train_on():
     assert config("127.0.0.1:1").data.batch_size == BATCH
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_agents_train_at_the_same_time():
     load = measured(HERE, 2, 0.5)
     assert len(load.steps) == 2

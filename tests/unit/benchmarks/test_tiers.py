@@ -7,7 +7,7 @@ from benchmarks.tiers.simulate import SPEEDS, WORKERS, gain_of, plans, rows_of
 from shared.planner_names import BEST, TIER_PLANNER_NAMES
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lenet", "alexnet"])
 def test_the_best_gains_what_the_paper_gains_and_is_never_worse_than_a_planner(name):
     rows = list(rows_of(name))

@@ -29,7 +29,7 @@ def test_the_cuts_of_every_network_leave_every_worker_something_to_learn(name):
             assert any(block.trainable for block in chain.blocks[first:stop])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_finished_trainings_are_not_repeated(archive, tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "1", "--seeds", "3"]
@@ -61,7 +61,7 @@ def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive,
     assert "Goal: chain-mbq2 at most 1 point below chain:" in text
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_members_of_a_group_share_a_batch_with_residuals_and_without(archive, tmp_path):
     path = tmp_path / "results.jsonl"
     call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "2", "--seeds", "3"]

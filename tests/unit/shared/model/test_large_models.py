@@ -35,6 +35,7 @@ print(json.dumps({"copies": (most_bytes() - before) / weights, "blocks": len(cha
 """
 
 
+@pytest.mark.full
 def test_gpt_2_of_twelve_layers_is_divided_after_every_layer_in_three_times_its_weights():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -155,13 +155,13 @@ def run_as_simulated(timed: Timed) -> PlacementRun:
     return run
 
 
-def slow_but(tried, *every):
-    """Return every combination, of which `make test` tries these."""
-    return [pytest.param(*each, marks=[] if each in tried else pytest.mark.slow) for each in itertools.product(*every)]
+def full_but(tried, *every):
+    """Return every combination. Those that are not tried always are left to `make test-full`."""
+    return [pytest.param(*each, marks=[] if each in tried else pytest.mark.full) for each in itertools.product(*every)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "staleness"), slow_but([(2, 0), (2, 2), (3, 1)], (2, 3, 4), (0, 1, 2, 5)))
+@pytest.mark.parametrize(("workers", "staleness"), full_but([(2, 0), (2, 2), (3, 1)], (2, 3, 4), (0, 1, 2, 5)))
 def test_chains_take_as_long_as_simulated_and_near_the_bound(workers, staleness):
     for mix in mixes(workers):
         timed = chain(staleness, mix)
@@ -170,13 +170,13 @@ def test_chains_take_as_long_as_simulated_and_near_the_bound(workers, staleness)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", slow_but([(1,)], (0, 1, 2, 5)))
+@pytest.mark.parametrize("staleness", full_but([(1,)], (0, 1, 2, 5)))
 def test_updates_and_distance_cost_what_is_simulated(staleness):
     for mix in mixes(3):
         run_as_simulated(chain(staleness, mix, round_trip=0.0207, update=0.0061))
 
 
-@pytest.mark.parametrize("staleness", slow_but([(0,), (2,)], (0, 1, 2, 5)))
+@pytest.mark.parametrize("staleness", full_but([(0,), (2,)], (0, 1, 2, 5)))
 @pytest.mark.parametrize(
     ("edge", "trainer", "carry"), [(0.06, 0.02, 0.0203), (0.02, 0.06, 0.0203), (0.02, 0.02, 0.0603)]
 )

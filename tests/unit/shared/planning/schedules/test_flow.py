@@ -178,7 +178,7 @@ def test_a_period_is_near_the_best_order_of_its_slices():
     assert found.max() < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_period_is_near_the_best_order_in_a_thousand_cases():
     found = gaps(seed=9, cases=1000)
     assert np.median(found) < 1e-9
