@@ -78,6 +78,7 @@ def test_a_placement_is_measured_beside_what_is_predicted(tmp_path):
     assert found["eq12_seconds"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(slowing_missing() is not None, reason=f"a slow device {slowing_missing()}")
 def test_workers_on_shares_of_a_core_are_measured_planned_for_and_trained(tmp_path):
     kept = tmp_path / "kept.jsonl"

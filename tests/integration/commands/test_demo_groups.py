@@ -10,6 +10,7 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.full
 def test_a_group_of_three_ends_with_one_model_though_a_member_is_killed(tmp_path):
     demo = [sys.executable, str(ROOT / "deploy/demo/demo_groups.py")]
     done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=580, check=False)
