@@ -66,7 +66,7 @@ async def test_a_plan_of_it_trains(tmp_path):
         assert (await run_training(config)).summary.steps == 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_what_a_sample_costs_is_the_slope_of_its_block(tmp_path):
     model = ['model.factory="tests.support.models.paced:paced_by_sample"', "model.kwargs={seconds=0.001}"]
     data = ['data.train={factory="tests.support.samples:FlatDigits"}', f"data.batch_size={BATCH}"]
@@ -80,7 +80,7 @@ async def test_what_a_sample_costs_is_the_slope_of_its_block(tmp_path):
         assert paced.forward.at(BATCH) > paced.backward.at(BATCH), "the forward alone takes its time"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_one_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch):
     path, asked, measure_stage = tmp_path / "tiers.json", [], TrainerClient.measure_stage
 

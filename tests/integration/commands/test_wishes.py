@@ -70,7 +70,7 @@ def step_of(service):
     return service.GetStatus(pb.EdgeControlServiceGetStatusRequest()).status.step
 
 
-@pytest.mark.parametrize("times", [15, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [15, pytest.param(100, marks=pytest.mark.full)])
 def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_going(tmp_path, times):
     dice = random.Random(1)
     with steered(tmp_path, NO_HURRY) as (agent, _said, service, _flags):
@@ -87,7 +87,7 @@ def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_goi
         assert agent.wait(60) == ExitCode.TERMINATED
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.full)])
 def test_wishes_that_never_cease_leave_every_placement_a_step_at_least(tmp_path, times):
     no_other_boundary = [*NO_HURRY, "checkpoints.every_seconds=3600"]
     with steered(tmp_path, no_other_boundary) as (agent, said, service, _flags):
@@ -157,7 +157,7 @@ class Hammer:
         step_of(self._service)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_operators_ask_for_the_run_ends_with_the_bits_of_one_process(tmp_path, seed):
     with steered(tmp_path, NO_HURRY) as (agent, said, service, flags):

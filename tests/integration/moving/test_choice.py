@@ -126,7 +126,7 @@ def test_a_trainer_that_becomes_slow_is_left_for_another_and_no_bit_changes(tmp_
         two.check_exact()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -170,7 +170,7 @@ def test_a_trainer_that_stops_is_left_for_the_fastest_not_for_the_first_of_the_l
         three.check_exact()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_edgemove_moves_the_cut_and_leaves_a_trainer_that_becomes_slow(tmp_path):
     policy = 'choice.policy="edgemove"', "choice.cycle_steps=25", "checkpoints.every_steps=10"
     with pair(tmp_path) as two, ExitStack() as stack:
@@ -190,7 +190,7 @@ def test_edgemove_moves_the_cut_and_leaves_a_trainer_that_becomes_slow(tmp_path)
         two.check_exact()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_device_trains_alone_no_longer_than_it_is_pinned_to_where_it_may_not(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -211,7 +211,7 @@ def test_the_device_trains_alone_no_longer_than_it_is_pinned_to_where_it_may_not
         said.first_event("placement changed")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -233,7 +233,7 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
         two.check_exact()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_policy_fixed_goes_by_command_alone_and_the_engine_goes_along(tmp_path):
     with (
         pair(tmp_path) as two,
@@ -267,7 +267,7 @@ def test_a_candidate_that_does_not_allow_the_model_is_left_out_by_name(tmp_path)
         assert (left_out["trainer"], "models.allowed" in left_out["reason"]) == ("there", True)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_candidate_that_refuses_a_handover_is_left_out_by_name(tmp_path):
     with (
         pair(tmp_path, (), ()) as two,  # neither may dial the other

@@ -140,7 +140,7 @@ def test_a_candidate_takes_over_from_the_store_of_all_trainers(tmp_path, expecte
         assert [*(tmp_path / "store" / "here").iterdir()], "nobody removes what another trainer has written"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_after_a_handover_another_candidate_keeps_the_replicas(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", "else") as trainers:
         _, said = agent = trainers.agent()
@@ -152,7 +152,7 @@ def test_after_a_handover_another_candidate_keeps_the_replicas(tmp_path, expecte
         trainers.assert_as_undisturbed(agent, expected, "here", "there", "here")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_next_candidate_keeps_the_replicas_if_the_first_one_dies(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", "else") as trainers:
         _, said = agent = trainers.agent()
@@ -177,7 +177,7 @@ def test_what_the_device_keeps_goes_to_a_candidate_if_the_keeper_is_gone_too(tmp
         trainers.assert_as_undisturbed(agent, expected, "here", "else")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_that_die_one_after_the_other_are_replaced(tmp_path, expected):
     with Candidates(tmp_path, "here", "there", "else") as trainers:
         _, said = agent = trainers.agent()
@@ -190,7 +190,7 @@ def test_two_that_die_one_after_the_other_are_replaced(tmp_path, expected):
         trainers.assert_as_undisturbed(agent, expected, "here", "there", "else")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_candidate_that_may_not_fetch_keeps_no_replicas_and_the_device_does(tmp_path, expected):
     with Candidates(tmp_path, "here") as trainers, trainer_process("compute.threads=1") as (_, strict):
         strict = f'{{name="strict", address="{strict}"}}'

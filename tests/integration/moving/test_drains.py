@@ -71,7 +71,7 @@ def test_agents_of_a_trainer_that_stops_train_elsewhere_and_repeat_no_step(agent
             assert_same_bits(expected, load_file(folder / "model.safetensors"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_another_candidate_in_reach_the_run_waits_until_the_trainer_is_back(tmp_path, expected):
     with held_port() as port, held_port() as nobody:
         listen = f"server.listen=127.0.0.1:{port}", f"checkpoints.location={tmp_path / 'trainer'}"

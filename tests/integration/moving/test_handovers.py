@@ -77,7 +77,7 @@ def test_late_gradients_of_three_handovers_are_those_of_the_replay(tmp_path):
         assert replay(read_record(path), chain.output / "model.safetensors") == STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_trainers_are_listed_with_what_they_are_to_the_session(tmp_path):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)
@@ -106,7 +106,7 @@ def test_a_pinned_trainer_has_the_blocks_and_keeps_them_until_it_is_released(tmp
         assert_same_bits(expected, load_file(chain.output / "model.safetensors"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_name_that_is_unknown_or_cannot_take_over_changes_nothing(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)
@@ -127,7 +127,7 @@ def test_a_name_that_is_unknown_or_cannot_take_over_changes_nothing(tmp_path, ex
         assert_same_bits(expected, load_file(chain.output / "model.safetensors"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_member_without_blocks_that_dies_holds_up_nothing(tmp_path, expected):
     with Chain(tmp_path, None, PLACED, replicas=0, beside=BESIDE) as chain:
         _, said = agent = chain.agent(*LONG)

@@ -71,7 +71,9 @@ class Story:
             asyncio.get_running_loop().call_soon(act)
 
 
-@pytest.mark.parametrize("staleness", [0, 2, 5])
+@pytest.mark.parametrize(
+    "staleness", [pytest.param(0, marks=pytest.mark.full), 2, pytest.param(5, marks=pytest.mark.full)]
+)
 async def test_handovers_a_relay_a_drain_and_a_replacement_in_one_run_change_no_bit(staleness, tmp_path, monkeypatch):
     ways, proxies = Ways(monkeypatch), {}
     with ExitStack() as stack:

@@ -140,7 +140,7 @@ async def test_a_trainer_out_of_reach_is_dialled_through_another_one_which_takes
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_a_pinned_trainer_stays_and_is_reached_by_itself_when_it_is_back(ways, tmp_path, expected):
     seen, pinned = Seen(), []
 
@@ -203,7 +203,7 @@ async def test_tls_and_token_are_those_of_the_trainer_at_the_end_of_the_way(ways
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_without_a_trainer_that_may_dial_it_the_run_waits_until_it_is_in_reach_again(ways, tmp_path, expected):
     seen, waiting = Seen(), []
     with trainer_process(PEERS_ALLOWED) as (_, here), trainer_process() as (_, there):

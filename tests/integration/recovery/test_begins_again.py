@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 KIND = "three tiers"
 POINTS = [
     ("shared.execution.blocks:PlacedBlocks.forward", 7),
-    pytest.param("cloud_trainer.rpc.session_calls:SessionCalls.checkpoint_worker", 2, marks=pytest.mark.slow),
+    pytest.param("cloud_trainer.rpc.session_calls:SessionCalls.checkpoint_worker", 2, marks=pytest.mark.full),
     pytest.param("shared.execution.step_scheduler:StepScheduler.deliver", 12, marks=pytest.mark.slow),
     pytest.param("shared.execution.blocks:PlacedBlocks.backward", 8, marks=pytest.mark.full),
     pytest.param("shared.execution.blocks:PlacedBlocks.take_weights", 9, marks=pytest.mark.full),
-    pytest.param("shared.transport.stream.duplex:Duplex.write", 30, marks=pytest.mark.slow),
+    pytest.param("shared.transport.stream.duplex:Duplex.write", 30, marks=pytest.mark.full),
 ]
 """Points at which the far trainer is killed, each with the number of the call. At a checkpoint, all steps are done."""
 
@@ -133,7 +133,7 @@ def test_a_stand_in_that_dies_too_costs_nobody_a_step(event, tmp_path, expected)
         assert_nobody_went_back(tiers, process, said, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainer_that_may_not_have_the_samples_does_not_stand_in(tmp_path, expected):
     with Spared(tmp_path, KILL, permitted=False) as tiers:
         process, said = tiers.agent()

@@ -207,7 +207,7 @@ def test_killed_before_anything_was_kept(pair, expected):
     finished(pair, agent, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_damaged_newest_checkpoint_on_either_side(pair, expected):
     trainer = pair.trainer()
     agent = pair.agent()

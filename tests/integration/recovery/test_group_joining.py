@@ -148,7 +148,7 @@ def test_a_newcomer_joins_while_another_member_leaves(trainers, tmp_path):
         running.assert_whole(members[:1], lambda step, _: ranks[step])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("point", "nth", "counts"),
     [
@@ -181,9 +181,9 @@ def test_a_newcomer_that_is_killed_holds_nobody_up_before_it_has_joined(trainers
 @pytest.mark.parametrize(
     "after",
     [
-        pytest.param("a member joins", marks=pytest.mark.slow),
+        pytest.param("a member joins", marks=pytest.mark.full),
         "a member begins",
-        pytest.param("checkpoint of a group", marks=pytest.mark.slow),
+        pytest.param("checkpoint of a group", marks=pytest.mark.full),
     ],
 )
 def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_same_members(killed, after, tmp_path):
@@ -204,7 +204,7 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("point", ["begin", pytest.param("join", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("point", ["begin", "join"])
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
 def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, point, tmp_path):
     trainers = ("near", "far")
@@ -296,7 +296,7 @@ def test_a_newcomer_that_cannot_join_is_refused_in_a_sentence(flag, sentence, tm
         assert sentence in str(last)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_room_nobody_joins(tmp_path):
     with Joined(tmp_path) as running:
         running.group = group_of(SIZE)

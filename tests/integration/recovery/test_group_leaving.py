@@ -32,7 +32,7 @@ def without_the_last(running, said, log):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [1, 3])
+@pytest.mark.parametrize("staleness", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_a_member_leaves_a_group_whose_members_may_be_ahead(staleness, tmp_path):
     log = tmp_path / "log"
     with Running(tmp_path, step_logs={"near": log}, more=flags(f"deployment.staleness={staleness}")) as running:
@@ -41,7 +41,7 @@ def test_a_member_leaves_a_group_whose_members_may_be_ahead(staleness, tmp_path)
         assert 4 < stop < STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_those_who_stay_train_on_with_a_cut_as_one_loop_does(tmp_path):
     log = tmp_path / "log"
     with Running(tmp_path, step_logs={"near": log}, more=flags(*WITH_A_CUT)) as running:
@@ -108,7 +108,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
         running.assert_whole(members[:1], lambda step, one: ranks[step, *one])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
 def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(killed, tmp_path):
     """The deciding trainer, near, hears it first; what it has heard holds for all."""

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     ("killed", "by"),
     [
         (0, signal.SIGKILL),
-        pytest.param(1, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGKILL, marks=pytest.mark.full),
         pytest.param(1, signal.SIGTERM, marks=pytest.mark.full),
     ],
 )
@@ -105,7 +105,7 @@ def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.full)])
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:
         said = [running.trainer(name)[1] for name in running.ports]
@@ -146,7 +146,7 @@ def test_a_trainer_that_is_killed_before_it_has_forgotten_a_group_begins_the_nex
         running.assert_whole(members)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_late_member_gets_its_results_from_a_trainer_that_was_killed_and_ends_the_group(tmp_path):
     with Running(tmp_path) as running:
         trainer, _ = running.trainer()
@@ -209,7 +209,7 @@ def test_a_trainer_that_is_killed_loses_nothing_that_members_lack_of_weights(tra
         running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_member_that_is_killed_between_two_steps_has_nothing_left_of_its_codec(tmp_path):
     first, gate = 10, tmp_path / "gate"
     reads = 32 * (1 + first)  # one batch of 32 tells what samples are like

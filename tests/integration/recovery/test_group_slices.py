@@ -56,7 +56,7 @@ def test_a_trainer_that_is_killed_between_two_slices_of_a_block_brings_the_group
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["raw", "uniform3"])
+@pytest.mark.parametrize("codec", [pytest.param("raw", marks=pytest.mark.full), "uniform3"])
 def test_a_member_that_is_killed_between_two_slices_of_a_block_does_what_it_has_not_done(codec, tmp_path):
     with sliced(tmp_path, more=[f"group.weights_codec={codec}"]) as running:
         running.trainer()
@@ -78,7 +78,7 @@ def test_one_of_two_trainers_that_is_killed_between_two_slices_loses_nothing_tha
         running.assert_whole(members, codecs=PlainCodecs(down="uniform3"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_member_leaves_all_slices_of_a_block_at_the_same_step(tmp_path):
     with sliced(tmp_path, ("near", "far"), slowly=True) as running:
         said = [running.trainer(name)[1] for name in running.ports]

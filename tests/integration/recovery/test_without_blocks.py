@@ -77,7 +77,9 @@ def test_a_spare_that_is_killed_and_is_back_costs_no_step(tmp_path, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placed", [ALONE, SPARE], ids=["the device alone", "a spare"])
+@pytest.mark.parametrize(
+    "placed", [pytest.param(ALONE, id="the device alone", marks=pytest.mark.full), pytest.param(SPARE, id="a spare")]
+)
 @pytest.mark.parametrize("back", [True, False], ids=["and is back", "and stays away"])
 @pytest.mark.parametrize("replace_after_seconds", [None, 1], ids=["waited for", "replaced"])
 def test_a_trainer_without_blocks_that_is_killed_costs_no_step(placed, back, replace_after_seconds, tmp_path, expected):
@@ -121,7 +123,7 @@ def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk
         assert finished(chain, agent, expected) == ["edge", "edge", "near", "far"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_blocks_for_a_spare_that_is_away_stay_where_they_are(tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()

@@ -50,7 +50,7 @@ def test_a_run_that_goes_on_at_any_step_gets_the_same_batches():
     assert torch.equal(whole[4].inputs, rest[0].inputs)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

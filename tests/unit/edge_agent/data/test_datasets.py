@@ -79,7 +79,7 @@ def test_limit_takes_the_first_and_both_sides_of_its_bound(cifar_archive: str):
         cifar10(cifar_archive, limit=0)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_augmentation_is_the_same_here_in_workers_and_after_a_restart(cifar_archive: str):
     dataset = cifar10(cifar_archive, "train", augment=True, limit=20)
     here = list(BatchLoader(dataset, 6, seed=1, drop_last=False, workers=0).iterate(0, 8))

@@ -118,7 +118,7 @@ def test_epochs_and_seeds_differ_in_order_and_in_randomness():
         assert len(values) == 4 * 10
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_worker_processes_read_the_same_samples():
     here = list(BatchLoader(Noisy(), 3, 5, False, workers=0).iterate(2, 9))
     there = list(BatchLoader(Noisy(), 3, 5, False, workers=2).iterate(2, 9))
@@ -128,7 +128,7 @@ def test_worker_processes_read_the_same_samples():
         assert torch.equal(ours.labels, theirs.labels)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_the_generators_of_the_process_are_left_alone_between_and_after_batches(workers: int):
     def draws() -> tuple[float, float, float]:
         return random.random(), np.random.rand(), torch.rand(()).item()
@@ -292,7 +292,7 @@ def test_an_array_that_torch_cannot_hold_is_named():
         list(evaluation_batches(Answering((np.array(["a"]), 1)), 5))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_sample_that_cannot_be_read_in_a_worker_is_named_the_same():
     with pytest.raises(DataError) as caught:
         list(evaluation_batches(Answering(ZeroDivisionError("there")), 5, workers=1))
@@ -381,7 +381,7 @@ def test_a_dataset_that_cannot_fill_a_step_is_refused():
         list(evaluation_batches((x for x in [1]), 1))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_inputs_by_name_and_by_place_are_stacked_each(workers):
     for dataset, parts in ((Masked(8, 5), {"input_ids", "attention_mask"}), (Purchases(8, 5), {0, 1})):
         with closing(BatchLoader(dataset, 4, 0, drop_last=True, workers=workers)) as loader:

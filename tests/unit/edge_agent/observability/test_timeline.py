@@ -73,7 +73,7 @@ def write(spans, path):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_long_run_keeps_its_newest_spans(tmp_path):
     timeline = Timeline()
     timeline.show(LANES.values())

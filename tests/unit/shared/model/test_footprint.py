@@ -231,7 +231,7 @@ def loads_weights():
     return net
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_factory_that_loads_weights_fills_no_log_with_warnings():
     estimate = (
         "import torch\n"

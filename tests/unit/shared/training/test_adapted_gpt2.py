@@ -19,6 +19,7 @@ RECIPE = Recipe(
 )
 
 
+@pytest.mark.full
 def test_blocks_of_124_million_weights_weigh_what_their_adapters_and_moments_do():
     module = libraries.adapted_gpt2(12, 768, 50257, 12, rank=8)
     choose_output(module, "logits")

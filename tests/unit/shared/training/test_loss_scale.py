@@ -24,7 +24,7 @@ class Plain:
         self.scaler.update()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @given(st.lists(st.one_of(st.just(0), st.integers(1, 2 * GROWTH_UPDATES + 1)), min_size=1, max_size=6))
 def test_with_one_update_under_way_it_is_torchs(runs):
     """runs: numbers of finite updates, each followed by an overflow."""

@@ -82,7 +82,7 @@ def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says
     assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_feels_its_slower_half():
     fast, slow = (compare(setting(rate, rate))[0] for rate in (Trace.constant(8e6), Trace.constant(0.25e6)))
     halves = Trace([0.0, 300.0, 600.0], [8e6, 0.25e6])

@@ -69,7 +69,7 @@ def test_on_a_steady_link_it_ends_within_5_percent_of_the_best_deployment(profil
     assert loads_of(profile, [last]).seconds(at)[0] <= 1.06 * best
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_edge_whose_replay_takes_longer_than_the_way_waits_instead_and_replays_again_when_the_link_is_slow():
     start = pair(1, 3, 32)
     kept, run = both(REPLAYED, symmetric((1.0, 1000.0)), start, 1800.0)

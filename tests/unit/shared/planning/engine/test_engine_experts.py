@@ -33,7 +33,7 @@ def on_a_wave(engine, seconds, answers=True, until=math.inf):
         yield second, decision
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_experts_request_is_done_only_if_the_account_can_pay_the_move():
     heavy = dataclasses.replace(QUICK, blocks=tuple(ProfiledBlock(f"b{i}", 1e6) for i in range(4)))
     moves = []

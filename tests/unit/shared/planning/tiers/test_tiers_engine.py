@@ -103,7 +103,7 @@ def test_a_worker_that_becomes_slow_gets_fewer_samples():
     assert len(training.decisions) == settled
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_link_that_becomes_slow_is_answered_by_another_division():
     training = TiersTraining()
     training.run(20)
