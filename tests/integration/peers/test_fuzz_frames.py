@@ -16,12 +16,11 @@ from tests.support.running import edge_config, running_trainer, train_with
 from tests.support.wire import REFUSALS, RawPeer, opening, positioned
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
-
-MESSAGES, WARM_UP = 10_000, 500
+WARM_UP = 500
 SEED = 20260111
 MIB = 1 << 20
 GROWTH_BYTES = 64 * MIB
-"""Ten thousand refusals, and the logs and metrics of them, may cost so much memory in this process of both sides."""
+"""Thousands of refusals, and the logs and metrics of them, may cost so much memory in this process of both sides."""
 Code = grpc.StatusCode
 TRAINING = [
     'model.factory="shared.model.zoo:mlp"',
@@ -74,14 +73,15 @@ async def outcome(peer, case):
     return end
 
 
-async def test_ten_thousand_damaged_messages():
+@pytest.mark.parametrize("messages", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
+async def test_thousands_of_damaged_messages(messages):
     expected = plain_state(edge_config(*TRAINING))
     ends, memory = Counter(), None
     flags = [f"server.max_tensor_bytes={4 * MIB}", 'checkpoints.location="none"']
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
         standing, fresh = await peer.open_and_join(), await peer.open()
         cases = Damage(SEED, standing, fresh).cases()
-        for number, case in enumerate(islice(cases, MESSAGES)):
+        for number, case in enumerate(islice(cases, messages)):
             if number == WARM_UP:
                 memory = Memory()
             end = await outcome(peer, case)
@@ -103,4 +103,4 @@ async def test_ten_thousand_damaged_messages():
         method: sum(count for (of, code), count in ends.items() if of == method and code in REFUSALS)
         for method, _ in ends
     }
-    assert all(refused[method] > 500 for method in ("OpenSession", "Link", "UploadBlock")), refused
+    assert all(refused[method] > messages / 20 for method in ("OpenSession", "Link", "UploadBlock")), refused
