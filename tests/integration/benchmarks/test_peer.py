@@ -15,6 +15,7 @@ def test_the_peer_is_tried_with_few_microbatches_and_with_many():
     assert MICROBATCHES == (1, 2, 4, 8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("network", "cuts", "microbatches"),
     [*(("small_cnn", (1,), count) for count in MICROBATCHES), *(("mobilenet", (6, 11), count) for count in (2, 4))],

@@ -149,6 +149,7 @@ def test_the_transfer_does_worse_without_what_was_trained_before(train):
     assert summary["accuracy"] < promised_accuracy("Transfer learning")
 
 
+@pytest.mark.full
 def test_the_text_is_not_cut_behind_its_embedding(folder):
     page = blocks_of(EXAMPLES["Text"])
     for block in page:
@@ -166,6 +167,7 @@ def promised_accuracy(example):
     return int(percent) / 100
 
 
+@pytest.mark.full
 def test_every_kind_of_placement_is_shown_as_its_page_says_and_costs_what_the_page_says(folder, monkeypatch):
     reader = Reader(folder, environment={"PYTHONPATH": str(folder), "EDGE_AGENT_COMPUTE__THREADS": "1"})
     page = blocks("placement.md")

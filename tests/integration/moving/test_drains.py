@@ -34,7 +34,7 @@ def expected(one_thread):  # noqa: ARG001 - what it does is what is needed of it
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("agents", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("agents", [1, pytest.param(8, marks=pytest.mark.full)])
 def test_agents_of_a_trainer_that_stops_train_elsewhere_and_repeat_no_step(agents, tmp_path, expected):
     room = f"server.max_sessions={agents}"
     stop = f"server.stop_seconds={WITHIN_SECONDS}"

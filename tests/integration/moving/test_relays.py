@@ -126,7 +126,7 @@ def assert_as_undisturbed(tmp_path, result, seen, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lose", [cut, pytest.param(silence, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lose", [cut, pytest.param(silence, marks=pytest.mark.full)])
 async def test_a_trainer_out_of_reach_is_dialled_through_another_one_which_takes_over(lose, ways, tmp_path, expected):
     seen = Seen()
     with trainer_process(PEERS_ALLOWED) as (_, here), trainer_process(PEERS_ALLOWED) as (_, there):

@@ -79,7 +79,7 @@ def test_each_handshake_that_fails_is_an_event_with_the_address_and_the_reason(t
         assert count() == 4
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_connects_to_a_port_without_tls_and_makes_no_call_is_an_event_too():
     with trainer() as (address, said, count):
         came = {
@@ -93,7 +93,7 @@ def test_what_connects_to_a_port_without_tls_and_makes_no_call_is_an_event_too()
         assert count() == 3
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_who_makes_a_call_is_no_such_event_even_if_it_is_refused(tmp_path):
     door = Doorkeeper(tmp_path)
     with trainer(*door.flags) as (address, said, count):

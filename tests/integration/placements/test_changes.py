@@ -72,7 +72,7 @@ class Changing(Listening):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "optimizer"), [("cnn", "adamw"), pytest.param("tied", "nesterov", marks=pytest.mark.slow)]
+    ("model", "optimizer"), [("cnn", "adamw"), pytest.param("tied", "nesterov", marks=pytest.mark.full)]
 )
 async def test_any_kind_may_follow_any_other(model, optimizer, edge_metrics, tmp_path):
     kinds = [*RANGES.values(), ALONE, *reversed(RANGES.values())]

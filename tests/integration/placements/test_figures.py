@@ -42,7 +42,7 @@ def value(metrics, name, **labels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.full)])
 async def test_every_worker_counts_the_bytes_that_the_command_foretells(precision, edge_metrics, tmp_path):
     for kind in KINDS:
         async with running_trainers() as servers:

@@ -123,7 +123,7 @@ def chained(near, far, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stop_seconds", [pytest.param(60, id="told", marks=pytest.mark.slow), pytest.param(0.01, id="sudden")]
+    "stop_seconds", [pytest.param(60, id="told", marks=pytest.mark.full), pytest.param(0.01, id="sudden")]
 )
 async def test_an_agent_goes_on_bit_for_bit_when_a_trainer_behind_another_one_is_restarted(tmp_path, stop_seconds):
     reached = asyncio.Event()

@@ -86,8 +86,8 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
     [
         pytest.param((), id="by block"),
         pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.full),
-        pytest.param(HALF, id="in float16", marks=pytest.mark.slow),
-        pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.slow),
+        pytest.param(HALF, id="in float16", marks=pytest.mark.full),
+        pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.full),
     ],
 )
 async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_path):
@@ -103,7 +103,7 @@ async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_pa
     assert f"{MANY_STEPS} steps, and the same weights" in command(app, "replay", str(out))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp_path):
     out, steps = tmp_path / "out", 400
     kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=20", "compute.threads=1"]

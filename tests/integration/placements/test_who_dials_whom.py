@@ -61,7 +61,7 @@ def test_a_placement_with_a_link_that_is_not_allowed_is_refused_in_words_and_the
         assert "went back to a checkpoint" not in events
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_replacement_takes_who_may_be_dialled(tmp_path, expected):
     with Chain(tmp_path, 1, PLACED) as chain:
         start_near(chain, "far")
@@ -107,7 +107,7 @@ async def test_a_link_that_cannot_come_up_ends_the_run_before_its_first_step_and
         await run_training(edge_config(*flags))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_is(two_trainers, monkeypatch):
     flags, firewall, far = two_trainers
     monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)

@@ -77,7 +77,7 @@ def test_a_trainer_that_is_told_to_stop_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.occupy", marks=pytest.mark.slow),
+        pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.occupy", marks=pytest.mark.full),
         pytest.param("cloud_trainer.groups.trained_group:TrainedGroup.begin", marks=pytest.mark.full),
         "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
     ],

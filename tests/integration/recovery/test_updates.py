@@ -30,10 +30,10 @@ BLOCKS = "shared.execution.blocks:PlacedBlocks"
     ("told", "point"),
     [
         pytest.param(SEVERAL, ("update", 10), id="between two batches of an update"),
-        pytest.param(SEVERAL, ("update", 3), id="in the first update", marks=pytest.mark.slow),
-        pytest.param(WHOLE, ("update", 14), id="before it has scaled its gradients", marks=pytest.mark.slow),
+        pytest.param(SEVERAL, ("update", 3), id="in the first update", marks=pytest.mark.full),
+        pytest.param(WHOLE, ("update", 14), id="before it has scaled its gradients", marks=pytest.mark.full),
         pytest.param(HALF, ("measure", 14), id="before it has told of an overflow"),
-        pytest.param(WHOLE, ("measure", 14), id="before it has told its norms", marks=pytest.mark.slow),
+        pytest.param(WHOLE, ("measure", 14), id="before it has told its norms", marks=pytest.mark.full),
     ],
 )
 def test_a_trainer_that_dies_changes_no_bit(told, point, tmp_path):

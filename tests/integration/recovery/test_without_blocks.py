@@ -110,7 +110,7 @@ def test_a_session_that_a_trainer_without_blocks_has_freed_costs_no_step_and_is_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("disk", [pytest.param("is there", marks=pytest.mark.slow), "is lost"])
+@pytest.mark.parametrize("disk", [pytest.param("is there", marks=pytest.mark.full), "is lost"])
 def test_a_spare_that_was_killed_and_is_back_takes_blocks_when_it_is_wanted(disk, tmp_path, expected):
     with Chain(tmp_path, None, SPARE, replicas=0) as chain:
         _, said = agent = chain.agent()

@@ -26,7 +26,7 @@ print(*(name for name in {dear} if name in sys.modules), file=sys.stderr)
     [
         "sgd",
         *(
-            pytest.param(name, marks=pytest.mark.slow)
+            pytest.param(name, marks=pytest.mark.full)
             for name in ("adam", "adamw", "rmsprop", "adagrad", "adafactor", "lion")
         ),
     ],
@@ -65,7 +65,7 @@ def test_the_first_session_of_a_trainer_imports_nothing_but_its_model():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", [pytest.param("cloud_trainer.main", marks=pytest.mark.slow), "cloud_trainer.server", "edge_agent.run"]
+    "module", [pytest.param("cloud_trainer.main", marks=pytest.mark.full), "cloud_trainer.server", "edge_agent.run"]
 )
 def test_nobody_without_certificates_imports_what_reads_them(module):
     script = f"import sys, {module}; assert 'cryptography' not in sys.modules"

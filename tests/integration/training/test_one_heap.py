@@ -72,8 +72,8 @@ def heaps():
     "process",
     [
         pytest.param(AGENT, id="agent"),
-        pytest.param(FUNCTION, id="function", marks=pytest.mark.slow),
-        pytest.param(MEASURING, id="measuring", marks=pytest.mark.slow),
+        pytest.param(FUNCTION, id="function", marks=pytest.mark.full),
+        pytest.param(MEASURING, id="measuring", marks=pytest.mark.full),
         pytest.param(TRAINER, id="trainer"),
     ],
 )

@@ -27,7 +27,7 @@ def ran_with(trainer, most_bytes, *flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most_bytes", [pytest.param(0, marks=pytest.mark.slow), 1000])
+@pytest.mark.parametrize("most_bytes", [pytest.param(0, marks=pytest.mark.full), 1000])
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_full_disk_is_named_with_its_exit_code_and_leaves_the_older_model_whole(trainer, tmp_path, most_bytes):
     model = tmp_path / "model.safetensors"

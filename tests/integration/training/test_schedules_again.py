@@ -57,8 +57,8 @@ async def far(stack, server):
     ("names", "more"),
     [
         (["near"], []),
-        pytest.param(["near"], ["deployment.cut=2", 'deployment.codec="raw"'], marks=pytest.mark.slow),
-        pytest.param(["near", "other"], [], marks=pytest.mark.slow),
+        pytest.param(["near"], ["deployment.cut=2", 'deployment.codec="raw"'], marks=pytest.mark.full),
+        pytest.param(["near", "other"], [], marks=pytest.mark.full),
     ],
 )
 async def test_a_member_makes_its_schedule_again_and_no_bit_changes(names, more):

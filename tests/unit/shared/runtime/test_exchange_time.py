@@ -51,7 +51,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     "exchange",
     [
         pytest.param(FORWARD + BACKWARD, id="each way"),
-        pytest.param((FORWARD + BACKWARD) / 2, id="both ways", marks=pytest.mark.slow),
+        pytest.param((FORWARD + BACKWARD) / 2, id="both ways", marks=pytest.mark.full),
     ],
 )
 def test_an_exchange_as_long_as_computing_goes_on_beside_it(exchange):

@@ -82,7 +82,7 @@ def test_a_link_that_drops_to_a_tenth_is_followed_within_a_good_part_of_the_wind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("period", [10, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("period", [10, pytest.param(60, marks=pytest.mark.full)])
 def test_a_link_that_oscillates_costs_little(period):
     sizes = (None, *(800_000.0 / cut for cut in range(1, 12)), None)
     chain = replace(CHAIN, feature_bytes=sizes, gradient_bytes=sizes)
