@@ -17,7 +17,7 @@ from benchmarks.net.shaping import OUTAGE_BITS_PER_SECOND, LinkEnd, check_trace,
 from benchmarks.net.tools import missing_for, wait_for
 from tests.support.running import StandardError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG_SECONDS = 3.0

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_the_cut_moves_as_link_and_device_change_and_the_run_is_compared_with_every_other_one(tmp_path):
