@@ -192,6 +192,7 @@ def beyond(measured):
     return max(longest / LONGEST_CHECK_SECONDS, times / MOST_TIMES)
 
 
+@pytest.mark.full
 async def test_no_placement_holds_up_a_health_check_or_another_session_s_steps():
     failures, worst_check, worst_times = [], (0.0, ""), (0.0, "")
     # Begun by Python: what a process that is forked has imported already is part of what is measured.
