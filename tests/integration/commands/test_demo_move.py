@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_the_run_goes_along_the_path_from_trainer_to_trainer_as_the_simulator_does(tmp_path):
