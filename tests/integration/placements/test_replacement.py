@@ -199,8 +199,8 @@ def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
     [
         ("is there", True),
         ("is lost", False),
-        pytest.param("is there", False, marks=pytest.mark.full),
-        pytest.param("is lost", True, marks=pytest.mark.full),
+        ("is there", False),
+        ("is lost", True),
     ],
 )
 async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them_there(disk, later, tmp_path, expected):

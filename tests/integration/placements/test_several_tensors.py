@@ -7,7 +7,6 @@ import pytest
 from edge_agent import run_training
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.experiment.workload import Workload
-from tests.support.crossed import thinned
 from tests.support.placement_kinds import BATCH_SIZE, addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
@@ -75,7 +74,10 @@ CODED = ["deployment.codec=uniform4", "deployment.downlink_codec=uniform8"]
 
 @pytest.mark.parametrize(
     ("kind", "codecs"),
-    thinned([*((kind, []) for kind in KINDS), ("a mask for two trainers", CODED)], lambda values: values[0] in QUICK),
+    [
+        pytest.param(kind, codecs, marks=() if kind in QUICK else pytest.mark.slow)
+        for kind, codecs in [*((kind, []) for kind in KINDS), ("a mask for two trainers", CODED)]
+    ],
 )
 async def test_training_equals_one_process_and_a_step_carries_the_bytes_of_the_report(kind, codecs):
     """Codecs that lose something change the weights, and leave masks as they are."""

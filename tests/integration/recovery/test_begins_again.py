@@ -120,9 +120,7 @@ def test_another_trainer_stands_in_for_one_without_a_state_that_stays_away(point
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "event", [pytest.param("a trainer stands in for another one", marks=pytest.mark.slow), "placement changed"]
-)
+@pytest.mark.parametrize("event", ["a trainer stands in for another one", "placement changed"])
 def test_a_stand_in_that_dies_too_costs_nobody_a_step(event, tmp_path, expected):
     """It is killed while it has the name of the one that it stands in for, and once it has the blocks by its own."""
     with Spared(tmp_path, KILL) as tiers:

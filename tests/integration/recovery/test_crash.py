@@ -183,7 +183,7 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("cut", [4, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.parametrize("cut", [4, 2])
 def test_both_killed(pair, expected, cut):
     trainer = pair.trainer()
     agent = pair.agent(f"deployment.cut={cut}")

@@ -205,7 +205,7 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
 
 @pytest.mark.full
 @pytest.mark.parametrize("point", ["begin", "join"])
-@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.full), "far"])
+@pytest.mark.parametrize("killed", ["near", "far"])
 def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, point, tmp_path):
     trainers = ("near", "far")
     (other,) = set(trainers) - {killed}

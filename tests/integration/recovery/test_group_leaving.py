@@ -109,7 +109,7 @@ def test_a_trainer_that_is_killed_after_a_leave_goes_on_without_the_member(tmp_p
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("killed", [pytest.param("near", marks=pytest.mark.slow), "far"])
+@pytest.mark.parametrize("killed", ["near", "far"])
 def test_a_trainer_that_is_killed_while_a_member_leaves_ends_as_the_logs_say(killed, tmp_path):
     """The deciding trainer, near, hears it first; what it has heard holds for all."""
     trainers = ("near", "far")

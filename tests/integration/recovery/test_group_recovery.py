@@ -104,7 +104,7 @@ def test_one_of_two_trainers_that_is_killed_brings_both_back_to_a_checkpoint_of_
         running.assert_whole(members)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.full
 def test_a_member_of_two_trainers_that_is_killed_does_what_it_has_not_done(rank, tmp_path):
     with Running(tmp_path, ("near", "far")) as running:

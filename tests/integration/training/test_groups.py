@@ -13,7 +13,6 @@ from edge_agent.training.choosers import Chooser
 from shared import slicing
 from shared.errors import ConfigError, ExitCode, RefusedError
 from shared.execution.model_facts import facts_of
-from tests.support.crossed import thinned
 from tests.support.experiments import flags
 from tests.support.group_flags import (
     ACCEPTING,
@@ -227,7 +226,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", thinned(zip(REFUSED), lambda values: values[0] in ("another model", "another K")))
+@pytest.mark.parametrize("case", REFUSED)
 async def test_a_member_that_would_train_something_else_is_refused_and_the_group_goes_on(case):
     chosen, sentence = REFUSED[case]
     async with running_trainer(*group_of(2)) as server, first_member(server) as first:

@@ -118,7 +118,7 @@ def test_epochs_and_seeds_differ_in_order_and_in_randomness():
         assert len(values) == 4 * 10
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_worker_processes_read_the_same_samples():
     here = list(BatchLoader(Noisy(), 3, 5, False, workers=0).iterate(2, 9))
     there = list(BatchLoader(Noisy(), 3, 5, False, workers=2).iterate(2, 9))

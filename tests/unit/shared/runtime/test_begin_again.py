@@ -69,10 +69,9 @@ AHEAD = st.sampled_from([0, 2])
 """Steps whose samples leave before they begin."""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("stride", "ahead"),
-    [(29, 2), *(pytest.param(1, ahead, marks=pytest.mark.slow) for ahead in (0, 2))],
+    [(29, 2), *(pytest.param(1, ahead, marks=pytest.mark.full) for ahead in (0, 2))],
 )
 def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of_one_process(stride, ahead):
     point = lives = 1
