@@ -14,11 +14,10 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -95,20 +94,32 @@ class Outcome:
         return _FAILURES.findall(self.output) or [f"{self.suite} ended with status {self.status}"]
 
 
-def run(suite: Path, told: Sequence[str]) -> Outcome:
-    """Run one suite to its end. told: arguments of pytest."""
-    began = time.monotonic()
-    with tempfile.NamedTemporaryFile("r") as printed:
-        process = _PROCESSES.Process(target=_run_here, args=(suite, told, printed.name))
-        process.start()
-        process.join()
-        outcome = Outcome(suite, printed.read(), process.exitcode or 0, time.monotonic() - began)
-    if outcome.status != pytest.ExitCode.NO_TESTS_COLLECTED:
-        print(f"== {suite}: {outcome.seconds:.0f} s\n{outcome.output}", flush=True)
-    return outcome
+class _Running:
+    """A suite in a process of its own, whose output goes to a file."""
+
+    def __init__(self, suite: Path, told: Sequence[str], printed: Path) -> None:
+        """told: arguments of pytest. printed: the file."""
+        printed.touch()
+        self._suite, self._printed, self._began = suite, printed, time.monotonic()
+        self._process = _PROCESSES.Process(target=_run_here, args=(suite, told, printed))
+        self._process.start()
+
+    @property
+    def sentinel(self) -> int:
+        """Descriptor that is ready when the process has ended."""
+        return self._process.sentinel
+
+    def outcome(self) -> Outcome:
+        """Wait for the end, and print what the suite printed where it had tests to run."""
+        self._process.join()
+        seconds = time.monotonic() - self._began
+        outcome = Outcome(self._suite, self._printed.read_text(), self._process.exitcode or 0, seconds)
+        if outcome.status != pytest.ExitCode.NO_TESTS_COLLECTED:
+            print(f"== {outcome.suite}: {seconds:.0f} s\n{outcome.output}", flush=True)
+        return outcome
 
 
-def _run_here(suite: Path, told: Sequence[str], output: str) -> None:
+def _run_here(suite: Path, told: Sequence[str], output: Path) -> None:
     """Be the process of a suite, which prints into a file."""
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
@@ -133,10 +144,27 @@ def _parts(folder: Path) -> list[Path]:
 
 def run_all(suites: Sequence[Path], told: Sequence[str], at_once: int) -> list[Outcome]:
     """Run suites side by side, and then those that have to be alone. told: arguments of pytest."""
-    running = partial(run, told=told)
-    with ThreadPoolExecutor(at_once) as pool:
-        outcomes = list(pool.map(running, [suite for suite in suites if suite not in ALONE]))
-    return outcomes + [running(suite) for suite in suites if suite in ALONE]
+    side_by_side = [suite for suite in suites if suite not in ALONE]
+    alone = [suite for suite in suites if suite in ALONE]
+    return [*run_side_by_side(side_by_side, told, at_once), *run_side_by_side(alone, told, 1)]
+
+
+def run_side_by_side(suites: Sequence[Path], told: Sequence[str], at_once: int) -> Iterator[Outcome]:
+    """Run suites, at_once at a time, and give each outcome as a suite ends. told: arguments of pytest.
+
+    One thread starts and awaits all processes: where several did, two could read the exit status of one process
+    (`multiprocessing` looks at all processes whenever it starts another), and the later found none.
+    """
+    waiting, running = deque(enumerate(suites)), list[_Running]()
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                number, suite = waiting.popleft()
+                running.append(_Running(suite, told, Path(folder, str(number))))
+            ready = wait([suite.sentinel for suite in running])
+            for ended in [suite for suite in running if suite.sentinel in ready]:
+                running.remove(ended)
+                yield ended.outcome()
 
 
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
