@@ -4,10 +4,11 @@ Agent and two trainers in network namespaces, the trainers 20 ms from the device
 The run is handed over there and back, by the call that `edge-agent handover` makes. A pause is the time between the two
 steps around it less that of a usual step. With K = 0 nothing is in flight then, so there is nothing to drain. The goal is
 1.10 times the bytes over the rate that plain TCP carries, 4 round trips, and 0.2 s. While the new trainer is prepared, from
-the call to the pause, steps are to keep 0.95 of their pace. The same is measured where nothing happens, and where a process
-that has nothing to do with the run builds the model: all share the cores of one machine.
+the call to the pause, steps are to keep 0.95 of their pace. The same is measured where nothing happens. Blocks sleep for as
+long as they would compute, so that the processes, which share the cores of one machine, are as if each had its own.
 """
 
+import json
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,6 @@ from rich.table import Table
 
 from benchmarks.net import Measure, Mesh, Namespace, meshed_namespaces
 from benchmarks.support.arguments import benchmark_parser
-from benchmarks.support.bystander import Bystander
 from benchmarks.support.live import LiveRun, Moment
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
@@ -40,12 +40,15 @@ from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 
 TRAINERS = ("here", "there")
 ROUND_TRIP_SECONDS = 0.02
-LAYERS = {32: 6, 128: 18}
-"""Layers of the network whose blocks at the trainer have so many MB."""
+MEGABYTES = (32, 128)
+"""Sizes of what the trainer has: weights, and as much of momentum."""
 RATES = (1e8, 1e9)
-WIDTH = 1000
+BLOCKS = 4
+"""Number of blocks at the trainer."""
+FORWARD_SECONDS, BACKWARD_SECONDS = 0.006, 0.012
+"""Times of a block."""
 PROCESS_FLAGS = ("compute.threads=1", "compute.device=cpu")
-WARM_STEPS = 60
+WARM_STEPS = 40
 """Steps between two handovers: their pace is that of steps without any."""
 CONTROL_STEPS = 15
 """Steps in which nothing happens, about as many as a preparation takes."""
@@ -72,8 +75,6 @@ class Row:
     """Part of the pace that steps keep while the new trainer is prepared."""
     undisturbed: Spread
     """The same while nothing happens."""
-    beside: Spread
-    """The same while another process builds the model."""
 
     @property
     def is_kept(self) -> bool:
@@ -81,11 +82,14 @@ class Row:
         return self.pauses.median <= self.goal_seconds
 
 
-def model_flags(layers: int) -> list[str]:
-    """A network of so many layers, all but the first of them at the trainer."""
+def model_flags(megabytes: int) -> list[str]:
+    """A network of which all blocks but the first are at the trainer, with so many MB of weights and momentum."""
+    amounts = [[FORWARD_SECONDS, BACKWARD_SECONDS]] * (1 + BLOCKS)
+    sizes = [4096] + [round(megabytes * 1e6 / 2 / BLOCKS)] * BLOCKS
     return [
-        'model.factory="shared.model.zoo:mlp"',
-        f"model.kwargs={{hidden={WIDTH}, depth={layers}}}",
+        'model.factory="benchmarks.networks:weighted_blocks"',
+        f"model.kwargs={{amounts={amounts}, sizes={sizes}}}",
+        'data.train={factory="benchmarks.networks:RandomImages", kwargs={samples=320000, size=1}}',
         'training.optimizer={name="sgd", learning_rate=0.01, momentum=0.9}',
         "training.epochs=1000000",
         "training.evaluate_every_epochs=0",
@@ -94,9 +98,9 @@ def model_flags(layers: int) -> list[str]:
     ]
 
 
-def moved_bytes(layers: int) -> int:
+def moved_bytes(megabytes: int) -> int:
     """Count the bytes of what the trainer has: weights and momentum."""
-    chain = Workload(load_config(EdgeConfig, None, model_flags(layers), environ={})).chain
+    chain = Workload(load_config(EdgeConfig, None, model_flags(megabytes), environ={})).chain
     weights = (each for block in chain.blocks[1:] for each in block.module.parameters())
     return sum(2 * each.numel() * each.element_size() for each in weights)
 
@@ -109,12 +113,11 @@ class Handovers(NamedTuple):
     paces: list[float]
     """Parts of the pace that steps kept before each, from the call on."""
     undisturbed: list[float]
-    beside: list[float]
 
 
-def handovers(run: LiveRun, control: str, bystander: Bystander, count: int) -> Handovers:
+def handovers(run: LiveRun, control: str, count: int) -> Handovers:
     """Hand over there and back."""
-    found = Handovers([], [], [], [])
+    found = Handovers([], [], [])
     with grpc.insecure_channel(control) as channel:
         service: Any = EdgeControlServiceStub(channel)  # type: ignore[no-untyped-call]
         for number in range(count):
@@ -124,18 +127,10 @@ def handovers(run: LiveRun, control: str, bystander: Bystander, count: int) -> H
             pause, pace = measured(run.steps(WARM_STEPS // 2), asked)
             begun = run.steps(WARM_STEPS)[-1].seconds
             undisturbed = kept_pace(run.steps(CONTROL_STEPS), begun, time.monotonic())
-            begun = run.steps(WARM_STEPS)[-1].seconds
-            bystander.build()
-            built = time.monotonic()
-            beside = kept_pace(run.steps(1), begun, built)
-            for figures, figure in zip(found, (pause, pace, undisturbed, beside), strict=True):
+            for figures, figure in zip(found, (pause, pace, undisturbed), strict=True):
                 figures.append(figure)
-            print(
-                f"handover {number + 1}: pause {pause:.3f} s, pace before {pace:.2f}, of nothing {undisturbed:.2f}, beside "
-                f"{built - begun:.2f} s of building {beside:.2f}",
-                file=sys.stderr,
-                flush=True,
-            )
+            told = f"pause {pause:.3f} s, pace before {pace:.2f}, of nothing {undisturbed:.2f}"
+            print(f"handover {number + 1}: {told}", file=sys.stderr, flush=True)
     return found
 
 
@@ -173,7 +168,7 @@ def measure(mesh: Mesh, plain: Measure, megabytes: int, repeats: int, rate: floa
             name: stack.enter_context(
                 trainer_process(
                     *PROCESS_FLAGS,
-                    *("control.listen=none", "checkpoints.location=none"),
+                    *("control.listen=none", "checkpoints.location=none", "server.accept_inputs=true"),
                     f'peers.allowed=["{mesh.machines[other].address}:*"]',
                     wrapper=mesh.machines[name].command([]),
                     listen=f"{mesh.machines[name].address}:0",
@@ -184,22 +179,21 @@ def measure(mesh: Mesh, plain: Measure, megabytes: int, repeats: int, rate: floa
         carried = plain.uplink(TCP_SECONDS)
         named = ", ".join(f'{{name="{name}", address="{address}"}}' for name, address in addresses.items())
         control = f"unix:{Path(folder, 'agent.sock')}"
-        flags = [*PROCESS_FLAGS, *model_flags(LAYERS[megabytes]), f"trainers=[{named}]", f"control.listen={control}"]
-        bystander = Bystander(flags)
-        stack.callback(bystander.stop)
-        run = LiveRun([*flags, "checkpoints.location=none"], mesh.machines[AGENT].command([]))
+        flags = [*PROCESS_FLAGS, *model_flags(megabytes), f"trainers=[{named}]", f"control.listen={control}"]
+        permitted = f"privacy.inputs_to={json.dumps(TRAINERS)}"  # blocks that sleep hand on what they get
+        run = LiveRun([*flags, permitted, "checkpoints.location=none"], mesh.machines[AGENT].command([]))
         try:
-            found = handovers(run, control, bystander, repeats)
+            found = handovers(run, control, repeats)
         finally:
             run.stop()
-    size = moved_bytes(LAYERS[megabytes])
+    size = moved_bytes(megabytes)
     goal = ALLOWED_FACTOR * 8 * size / carried + ALLOWED_TRIPS * ROUND_TRIP_SECONDS + ALLOWED_SECONDS
     return Row(size / 1e6, carried, goal, *map(Spread.of, found))
 
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows as a table for people."""
-    drawn = Table("MB", "TCP, Mbit/s", "pause, s", "goal, s", "pause", "pace before", "pace", "of nothing", "beside")
+    drawn = Table("MB", "TCP, Mbit/s", "pause, s", "goal, s", "pause", "pace before", "pace", "of nothing")
     for row in rows:
         drawn.add_row(
             f"{row.megabytes:.0f}",
@@ -210,7 +204,6 @@ def table(rows: Sequence[Row]) -> Table:
             row.pace.show(1, 2),
             "kept" if row.pace.median >= KEPT_PACE else "MISSED",
             row.undisturbed.show(1, 2),
-            row.beside.show(1, 2),
         )
     return drawn
 
@@ -225,7 +218,7 @@ def main() -> None:
     try:
         with meshed_namespaces("move", (AGENT, *TRAINERS), delays) as mesh:
             plain = Measure(_Between(*(mesh.machines[name] for name in TRAINERS)))
-            for megabytes in LAYERS:
+            for megabytes in MEGABYTES:
                 for rate in RATES:
                     rows.append(measure(mesh, plain, megabytes, arguments.repeats, rate))
                     print(rows[-1], file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
-"""A device on a path among three trainers, for real: `python -m benchmarks.path [--json PATH] [--repeats N]`.
+"""A device on a path among three trainers, for real: `python -m benchmarks.path [--json PATH] [--repeats N] [--slower X]`.
 
 The agent and the trainers of `make demo-move` in network namespaces. The links have 100 Mbit/s, and round trips that follow the
-distance; blocks sleep for as long as they would compute. The goal is as many steps as the simulator has, within 15 %.
+distance; blocks sleep for as long as they would compute, eight times as long as in the demo. Then the processes, which share the
+cores of one machine, are nearly as if each had its own. The goal is as many steps as the simulator has, within 15 %.
 
 Then the device stands still, and runs alternate that probe their candidates and that do not. Those that do probe ten times as
 often as usual, so the goal of 2 % of the steps is one of 20 % here.
@@ -45,6 +46,8 @@ from shared.planning.moving.paths import Path as WorldPath
 WITHIN, MOST_SHARE = 0.15, 0.02
 PROBED_SECONDS, SETTLED_SECONDS = 60.0, 5.0
 """Time of a run that is compared, and before it that of its beginning."""
+SLOWER = 8.0
+"""Ratio of the times of blocks to those of the demo: a step takes about a fifth of a second."""
 PROBED = (*CHOICE, "choice.probe_bytes_per_minute=100000000")
 UNPROBED = (*CHOICE, 'choice.policy="fixed"')
 
@@ -82,14 +85,14 @@ class Probed:
 class World:
     """The machines, and the device's place."""
 
-    def __init__(self, mesh: Mesh, scratch: Path, sites: Sequence[Site], path: WorldPath) -> None:
-        """scratch: a folder for files that end with it."""
+    def __init__(self, mesh: Mesh, scratch: Path, sites: Sequence[Site], path: WorldPath, slower: float) -> None:
+        """scratch: a folder for files that end with it. slower: the ratio of the times of blocks to those of the demo."""
         self.sites, self.path = sites, path
         self.profile = scratch / "profile.json"
         self._mesh, self._scratch = mesh, scratch
-        self._set_pace(AGENT, DEVICE_PACE)
+        self._set_pace(AGENT, slower * DEVICE_PACE)
         for site in sites:
-            self._set_pace(site.name, TRAINER_PACE * site.cloud_factor)
+            self._set_pace(site.name, slower * TRAINER_PACE * site.cloud_factor)
             mesh.shape(BITS_PER_SECOND, (AGENT, site.name))
 
     def _set_pace(self, device: str, pace: float) -> None:
@@ -171,6 +174,9 @@ def main() -> None:
     """Travel, compare, print, and write the figures if asked to."""
     parser = benchmark_parser("path", __doc__)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind")
+    parser.add_argument(
+        "--slower", type=float, default=SLOWER, help="times of blocks over the demo's (default: %(default)g)"
+    )
     arguments = parser.parse_args()
     sites, path = load_sites(HERE / "sites.csv"), load_path(HERE / "path.csv")
     path = replace(path, seconds=path.seconds / FASTER)
@@ -182,7 +188,7 @@ def main() -> None:
             tempfile.TemporaryDirectory() as folder,
             meshed_namespaces("path", (AGENT, *names), trips) as mesh,
         ):
-            world = World(mesh, Path(folder), sites, path)
+            world = World(mesh, Path(folder), sites, path, arguments.slower)
             with world.trainers() as addresses:
                 world.measure_profile(addresses[names[0]])
                 for _ in range(arguments.repeats):
