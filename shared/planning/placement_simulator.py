@@ -1,8 +1,7 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
-A worker does one task at a time and does not interrupt it. A direction of a link carries one message at a time, of those that
-wait the most urgent one, at a constant rate or that of a trace; directions that share a segment carry one among them. On every
-worker each task does its steps in their order.
+A worker does one task at a time and does not interrupt it. On every worker each task does its steps in their order. What links
+carry meanwhile is in `network`.
 """
 
 import heapq
@@ -10,10 +9,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from shared.errors import PlanError
+from shared.planning.network import Network
 from shared.planning.tasks import Delivery, Direction, StepTasks, Task
 from shared.planning.traces import Trace
 
@@ -226,49 +225,6 @@ class _Worker:
         return not behind or (before <= len(self.ended) and all(self.done[task] > before for task in behind))
 
 
-_Waiting = tuple[tuple[int, int, int], int, Delivery]
-"""A message that waits to be carried: how urgent it is, and a number of its order."""
-
-
-class _Network:
-    """The messages that wait, and the segments that carry one now. A segment of its own is each direction of a link."""
-
-    def __init__(self, shared: tuple[frozenset[Direction], ...]) -> None:
-        self._segments = defaultdict[Direction, frozenset[frozenset[Direction]]](frozenset)
-        for segment in shared:
-            for direction in segment:
-                self._segments[direction] |= {segment}
-        self._waiting = defaultdict[Direction, list[_Waiting]](list)
-        """The messages that each direction has not begun to carry, the most urgent first."""
-        self._busy = set[Direction | frozenset[Direction]]()
-
-    def add(self, waiting: _Waiting) -> None:
-        """Let a message wait for its direction."""
-        heapq.heappush(self._waiting[waiting[-1].direction], waiting)
-
-    def next_beside(self, direction: Direction) -> Delivery | None:
-        """Take the most urgent message that a direction, or one that shares a segment with it, can carry now."""
-        segments = self._segments.get(direction)
-        if segments is None:
-            if direction in self._busy or not self._waiting[direction]:
-                return None
-            self._busy.add(direction)
-            return heapq.heappop(self._waiting[direction])[-1]
-        free = [one for one in {direction, *chain(*segments)} if self._waiting[one] and self._is_free(one)]
-        if not free:
-            return None
-        chosen = min(free, key=lambda one: self._waiting[one][0][:-1])
-        self._busy.update((chosen, *self._segments[chosen]))
-        return heapq.heappop(self._waiting[chosen])[-1]
-
-    def release(self, direction: Direction) -> None:
-        """Let a direction carry another message."""
-        self._busy -= {direction, *self._segments.get(direction, ())}
-
-    def _is_free(self, direction: Direction) -> bool:
-        return self._busy.isdisjoint((direction, *self._segments[direction]))
-
-
 class _Run:
     """The clock, and its events."""
 
@@ -283,8 +239,7 @@ class _Run:
         }
         self._to_ask = dict.fromkeys(self._workers.values(), True)
         """True if anything has happened to a worker since it was asked for its next task."""
-        self._traces = traces
-        self._network = _Network(step.shared)
+        self._network = Network(step, traces)
         self._now = begin
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         """Events in the order of their times; those of one time in the order of their creation."""
@@ -346,15 +301,14 @@ class _Run:
             self._at(self._now + delivery.travel_seconds, self._arrive, delivery)
 
     def _carry_next(self, direction: Direction) -> None:
-        while (delivery := self._network.next_beside(direction)) is not None:
-            trace = self._traces.get(delivery.direction)
-            end = self._now + delivery.carry_seconds if trace is None else trace.finish(self._now, delivery.bits)
-            self._at(end, self._carried, delivery.direction)
-            self._at(end + delivery.travel_seconds, self._arrive, delivery)
+        for moment, one, number in self._network.carry_next(direction, self._now):
+            self._at(moment, self._carried, one, number)
 
-    def _carried(self, direction: Direction) -> None:
-        self._network.release(direction)
-        self._carry_next(direction)
+    def _carried(self, direction: Direction, number: int) -> None:
+        delivery = self._network.end(direction, number)
+        if delivery is not None:
+            self._at(self._now + delivery.travel_seconds, self._arrive, delivery)
+            self._carry_next(direction)
 
     def _arrive(self, delivery: Delivery) -> None:
         worker = self._workers[delivery.direction[1]]

@@ -97,6 +97,15 @@ class Round(NamedTuple):
     """Part of the way that `ahead` + 1 steps take at least: 1, or less where the first task is so much earlier."""
 
 
+class Segment(NamedTuple):
+    """One way through a segment of a network on which several links lie."""
+
+    rates: Mapping[Direction, float]
+    """Bits per second of each direction there that carries something alone."""
+    bits_per_second: float
+    """Rate of all together. No direction alone has shown more."""
+
+
 @dataclass(frozen=True)
 class StepTasks:
     """One step of all workers."""
@@ -108,8 +117,7 @@ class StepTasks:
     ahead: int
     """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`).
     Where samples enter, this bounds the steps in flight, and where blocks are run, the age of their weights."""
-    shared: tuple[frozenset[Direction], ...] = ()
-    """Directions that lie on one segment of a network, one way. Together they carry one message at a time."""
+    shared: tuple[Segment, ...] = ()
 
     @property
     def early(self) -> int:
@@ -155,13 +163,18 @@ def step_tasks(
         {worker: tuple(tasks) for worker, tasks in workers.items()},
         frozenset(source.worker for source in placement.sources),
         plan.ahead,
-        tuple(way for links in shared for way in _both_ways(links)),
+        tuple(way for links in shared for way in _both_ways(tuple(links), rates)),
     )
 
 
-def _both_ways(links: Iterable[Direction]) -> tuple[frozenset[Direction], frozenset[Direction]]:
-    up = frozenset(links)
-    return up, frozenset((far, near) for near, far in up)
+def _both_ways(links: Sequence[Direction], rates: Mapping[Link, Rates]) -> Iterator[Segment]:
+    """Yield a segment up and down. Links without rates carry nothing."""
+    known = _directions(rates)
+    for up in (True, False):
+        ways = [(near, far) if up else (far, near) for near, far in links]
+        of_segment = {way: known[way][0] for way in ways if way in known}
+        if of_segment:
+            yield Segment(of_segment, max(of_segment.values()))
 
 
 def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:

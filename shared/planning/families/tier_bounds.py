@@ -6,7 +6,7 @@ for itself: through the others and back, and through the exchange of the first s
 
 from collections.abc import Iterator
 from functools import reduce
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -65,11 +65,6 @@ class Bounds:
         self.segments = [
             [(places[near], places[far]) for near, far in hops] for hops in profile.shared_segments if len(hops) > 1
         ]
-        self.share_a_segment = np.zeros((3, 3), dtype=np.bool_)
-        """True for two workers to which the device sends over one segment."""
-        for hops in self.segments:
-            for (_, one), (_, other) in product([hop for hop in hops if hop[0] == 0], repeat=2):
-                self.share_a_segment[one, other] = one != other
 
     def seconds(self, of: Divisions) -> Floats:
         """Return the bound of each, shape (n,)."""
@@ -243,8 +238,9 @@ class _Rows:
             carried[0, worker, self._all] += 8 * size / self._by.rates[0, worker]
         yield from (carried[near, far] for near in range(3) for far in range(3) if near != far)
         for links in self._by.segments:
-            yield reduce(np.add, [carried[near, far] for near, far in links])
-            yield reduce(np.add, [carried[far, near] for near, far in links])
+            for ways in (links, [(far, near) for near, far in links]):
+                rates = [float(self._by.rates[way]) for way in ways]
+                yield sum(carried[way] * rate for way, rate in zip(ways, rates, strict=True)) / max(rates)
 
     def _heads(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the workers that compute losses, with the number of their samples."""
@@ -254,21 +250,6 @@ class _Rows:
         yield of.short, np.where(s_ends, of.short_samples, none)
         yield of.original, np.where(s_ends, self._bo, np.where(l_ends, self._bo + of.short_samples, self._batch))
 
-    def _arrivals(self) -> dict[str, Floats]:
-        """Return the seconds until each role has the rows of block p.
-
-        The device sends to s, then to o, then to l, and what goes over one segment goes one after the other.
-        """
-        workers = {"s": self._of.short, "o": self._of.original, "l": self._of.long}
-        begun: dict[str, Floats] = {}
-        for role, worker in workers.items():
-            begun[role] = np.zeros(self._of.rows)
-            for before in [*begun][:-1]:
-                carried = begun[before] + self._inputs[before].carry
-                together = self._by.share_a_segment[workers[before], worker] & (carried > begun[before])
-                begun[role] = np.where(together, np.maximum(begun[role], carried), begun[role])
-        return {role: begun[role] + each.total for role, each in self._inputs.items()}
-
     def _paths(self, fed: Floats) -> Iterator[Floats]:
         """Yield the seconds from a worker's beginning of something to its next beginning of the same.
 
@@ -277,7 +258,7 @@ class _Rows:
         of, by, forward, backward = self._of, self._by, self._forward, self._backward
         out = {role: each.total for role, each in self._outputs.items()}
         answer = {role: each.total for role, each in self._answers.items()}
-        there = self._arrivals()
+        there = {role: each.total for role, each in self._inputs.items()}
         back = {role: each.total for role, each in self._returns.items()}
         l_ends, s_ends = of.long_blocks == self._ends, of.short_blocks == self._ends
         has_s, has_l, has_o = of.short_samples > 0, of.long_samples > 0, self.first_rows > 0

@@ -23,6 +23,7 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
+from shared.planning.network import Network
 from shared.planning.placement_simulator import steady_step_seconds
 from shared.planning.runs.pair_run import SimulatedPipeline
 from tests.support.placements import WORKERS, models, placements
@@ -157,8 +158,8 @@ def test_a_step_with_a_full_pipeline_is_that_of_a_long_run(data):
     assert steady == pytest.approx(run.seconds_per_step(), rel=0.02)
 
 
-def two_features_at_once(shared):
-    """A device whose features go to two trainers, each of which has half of the samples: a second on either link."""
+def two_features_at_once(shared, rates=None):
+    """A device whose features go to two trainers, each of which has half of the samples: a second on either link. rates: up."""
     tiles = (Tile("edge", 0, 1, Rows(0, 2)), Tile("near", 1, 2, Rows(0, 1)), Tile("gpu", 1, 2, Rows(1, 2)))
     placement = Placement(
         version=0,
@@ -171,17 +172,44 @@ def two_features_at_once(shared):
     )
     block = BlockSeconds(Linear(0.0, 0.25), Linear(0.0, 0.25), 0.0)
     costs = BlockCosts(dict.fromkeys(placement.workers, (block,) * 2), (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
-    links = {Link("edge", name): Rates(8.0, 8e9) for name in ("near", "gpu")} | {Link("near", "gpu"): Rates(8e9, 8e9)}
+    rates = rates or {"near": 8.0, "gpu": 8.0}
+    links = {Link("edge", name): Rates(rate, 8e9) for name, rate in rates.items()}
+    links[Link("near", "gpu")] = Rates(8e9, 8e9)
     return step_tasks(placement, BOTH_LEARN, costs, links, shared=shared)
 
 
-def test_links_on_one_segment_carry_one_message_at_a_time_each_way():
+def arrivals(step):
+    """Return the seconds that each of the two features is on its link, where both begin at once."""
+    network, found = Network(step, {}), {}
+    features = [one for task in step.workers["edge"] for one in task.deliveries if one.bits == 8.0]
+    ends = []
+    for number, one in enumerate(features):
+        network.add((one.urgency(0), number, one))
+        ends += network.carry_next(one.direction, 0.0)
+    while ends:
+        moment, direction, number = ends.pop(ends.index(min(ends)))
+        if network.end(direction, number) is not None:
+            found[direction[1]] = moment
+            ends += network.carry_next(direction, moment)
+    return found
+
+
+def test_links_on_one_segment_have_equal_parts_of_it_each_way():
     apart, together = (
         simulate_placement(two_features_at_once(shared), 3) for shared in ((), [[("edge", "near"), ("edge", "gpu")]])
     )
     # Half a second of the device, a second on the link, half a second of either trainer, and half a second again.
     assert apart.settled[0] == pytest.approx(2.5)
-    assert together.settled[0] == pytest.approx(3.5), "the second feature waits for the first"
+    assert together.settled[0] == pytest.approx(3.5), "both features take two seconds"
+
+
+def test_what_a_slow_link_leaves_of_a_segment_is_for_the_others():
+    shared = [[("edge", "near"), ("edge", "gpu")]]
+    near, gpu = (arrivals(two_features_at_once(shared, {"near": 8.0, "gpu": gpu})) for gpu in (2.0, 16.0))
+    # Of 8 bit/s the one can carry 2, which leaves 6 for the other.
+    assert near == {"near": pytest.approx(8 / 6), "gpu": pytest.approx(4.0)}
+    # Each has 8 of 16.
+    assert gpu == {"near": pytest.approx(1.0), "gpu": pytest.approx(1.0)}
 
 
 def test_a_segment_carries_both_ways_at_once():
