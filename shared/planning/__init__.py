@@ -54,7 +54,8 @@ from shared.planning.runs.pair_run import simulate
 from shared.planning.runs.run import PROBE_SECONDS, Run, Switch
 from shared.planning.search import Found, best, best_order, most_exact
 from shared.planning.space import SearchSpace
-from shared.planning.tasks import StepTasks, step_tasks
+from shared.planning.step_tasks import step_tasks
+from shared.planning.tasks import StepTasks
 from shared.planning.trace_files import load_trace
 from shared.planning.traces import LinkTrace, Trace
 

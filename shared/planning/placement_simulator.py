@@ -1,7 +1,6 @@
 """A run of any placement in virtual time: every worker does its tasks of each step, as the runtime does.
 
-A worker does one task at a time and does not interrupt it. On every worker each task does its steps in their order. What links
-carry meanwhile is in `network`.
+What a worker does next is in `simulated_worker`, what links carry meanwhile in `network`.
 """
 
 import heapq
@@ -13,7 +12,8 @@ from typing import Any
 
 from shared.errors import PlanError
 from shared.planning.network import Network
-from shared.planning.tasks import Delivery, Direction, StepTasks, Task
+from shared.planning.simulated_worker import MOST_PERIODS, SimulatedWorker
+from shared.planning.tasks import Delivery, Direction, StepTasks
 from shared.planning.traces import Trace
 
 
@@ -76,8 +76,6 @@ def simulate_placement(
 
 MOST_WINDOWS = 24
 """Times K + 1 steps after which a run is long enough, if it does not repeat."""
-MOST_PERIODS = 4
-"""Times K + 1 steps after which a run may repeat."""
 ROUNDING = 1e-9
 """Part of a step by which the times of two steps that are alike may differ."""
 
@@ -133,98 +131,6 @@ def _busiest_seconds(step: StepTasks) -> float:
     return max([*busy, *carried.values()])
 
 
-class _Worker:
-    """The progress of one worker, and its next task."""
-
-    def __init__(self, tasks: tuple[Task, ...], steps: float, until: float, window: int, early: int) -> None:
-        """until: the time from which it begins no more steps. window: K + 1, as `Task.behind` counts it. early: steps that
-        samples leave ahead."""
-        self.tasks = tasks
-        self.done = [0] * len(tasks)
-        """Number of steps in which each task is done. The step of that number is its next."""
-        self.begun = defaultdict[int, list[float]](lambda: [0.0] * len(tasks))
-        """Times at which each task of a step was begun, by step: of those under way, and of some before."""
-        self._left: dict[int, int] = defaultdict(lambda: len(tasks))
-        """Number of tasks that are not done, by step under way."""
-        self.arrived = [[0] * task.awaited for task in tasks]
-        """Number of steps in which each message has arrived, by task and place."""
-        self.ended: list[float] = []
-        """Times at which all tasks of each step were done."""
-        self.busy = False
-        self.last_task: int | None = None
-        """Last task that took time."""
-        self._steps, self._until = steps, until
-        self._window = window
-        self._kept = (MOST_PERIODS + 2) * (window + early)
-        """Number of steps whose times are kept: some workers are ahead of others."""
-        waiting = defaultdict[int, set[int]](set)
-        for index, task in enumerate(tasks):
-            for before in (index, *task.after, *task.behind):
-                waiting[before].add(index)
-        self._waiting = [tuple(waiting[index]) for index in range(len(tasks))]
-        """By task, those that may be ready once it is done."""
-        self._bounded = tuple(index for index, task in enumerate(tasks) if task.behind)
-        """Tasks that wait for whole steps before."""
-        self._ready = set[int]()
-        for index in range(len(tasks)):
-            self.look_at(index)
-
-    def next_task(self, now: float) -> int | None:
-        """Return the task to begin now. One that takes no time, because it only notes a message, does not wait for the
-        worker; one that begins a step does."""
-        if not self._ready:
-            return None
-        tasks = self.tasks
-        ready = sorted(index for index in self._ready if index or self._begins_step(now))
-        for index in ready:
-            if not tasks[index].takes_time and not (self.busy and tasks[index].begins):
-                return index
-        if self.busy or not ready:
-            return None
-        return max(ready, key=self._rank)
-
-    def _rank(self, index: int) -> tuple[int, bool, bool, int]:
-        task = self.tasks[index]
-        return task.urgency, not task.awaited, index != self.last_task, self.done[index]
-
-    def _begins_step(self, now: float) -> bool:
-        step = self.done[0]
-        return step < self._steps and (now < self._until or not step)
-
-    def end(self, index: int, now: float) -> None:
-        """Count a task as done of its next step."""
-        step = self.done[index]
-        self.done[index] += 1
-        self._left[step] -= 1
-        for other in self._waiting[index]:
-            self.look_at(other)
-        if not self._left[step]:
-            del self._left[step]
-            self.begun.pop(step - self._kept, None)
-            self.ended.append(now)
-            for other in self._bounded:
-                self.look_at(other)
-
-    def look_at(self, index: int) -> None:
-        """Note whether a task is ready, after something that it waits for has come."""
-        (self._ready.add if self._is_ready(index) else self._ready.discard)(index)
-
-    def _is_ready(self, index: int) -> bool:
-        step, task, done = self.done[index], self.tasks[index], self.done
-        for before in task.after:
-            if done[before] <= step:
-                return False
-        for come in self.arrived[index]:
-            if come <= step:
-                return False
-        return self._is_new_enough(step - task.early, task.behind)
-
-    def _is_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
-        """Tell whether the tasks are done that one waits for of an earlier step, and all of the step before that."""
-        before = step - self._window
-        return not behind or (before <= len(self.ended) and all(self.done[task] > before for task in behind))
-
-
 class _Run:
     """The clock, and its events."""
 
@@ -234,7 +140,7 @@ class _Run:
         window = step.ahead + 1
         self._step = step
         self._workers = {
-            name: _Worker(tasks, steps, until if name in step.sources else math.inf, window, step.early)
+            name: SimulatedWorker(tasks, steps, until if name in step.sources else math.inf, window, step.early)
             for name, tasks in step.workers.items()
         }
         self._to_ask = dict.fromkeys(self._workers.values(), True)
@@ -280,7 +186,7 @@ class _Run:
                     self._begin(worker, index)
                 self._to_ask[worker] = False
 
-    def _begin(self, worker: _Worker, index: int) -> None:
+    def _begin(self, worker: SimulatedWorker, index: int) -> None:
         task, step = worker.tasks[index], worker.done[index]
         worker.begun[step][index] = self._now
         for each in task.deliveries:
@@ -316,11 +222,11 @@ class _Run:
         worker.look_at(delivery.task)
         self._to_ask[worker] = True
 
-    def _end(self, worker: _Worker, index: int) -> None:
+    def _end(self, worker: SimulatedWorker, index: int) -> None:
         worker.end(index, self._now)
         self._to_ask[worker] = True
 
-    def _free(self, worker: _Worker) -> None:
+    def _free(self, worker: SimulatedWorker) -> None:
         worker.busy = False
         self._to_ask[worker] = True
 

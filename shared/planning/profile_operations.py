@@ -27,7 +27,8 @@ from shared.planning.measurements import FLOAT32_BITS
 from shared.planning.operation_costs import Message
 from shared.planning.profile import Profile
 from shared.planning.rates import Rates
-from shared.planning.tasks import StepTasks, step_tasks
+from shared.planning.step_tasks import step_tasks
+from shared.planning.tasks import StepTasks
 
 FORWARD_SHARE = 1 / 3
 """Share of the forward pass in a stage's seconds, if only their sum was measured."""

@@ -16,7 +16,8 @@ from shared.planning.placement_simulator import steady_step_seconds
 from shared.planning.profile import Profile
 from shared.planning.profile_operations import coded, facts_of
 from shared.planning.rates import Rates
-from shared.planning.tasks import StepTasks, step_tasks
+from shared.planning.step_tasks import step_tasks
+from shared.planning.tasks import StepTasks
 
 
 class Simulated:

@@ -99,7 +99,7 @@ class Profile:
     by_samples: BlockCosts | None = None
     """Costs of every block for any number of samples; None if only whole batches were measured."""
     shared_segments: tuple[tuple[Hop, ...], ...] = ()
-    """Links that lie on one segment of a network, which carries one message at a time each way."""
+    """Links that lie on one segment of a network: what is sent at once has equal parts of it, each way."""
     samples_ahead: int = 0
     """Steps whose samples and labels may leave before K lets them begin (`data.ahead`). Not in the file."""
     extra: Mapping[str, Any] = field(default_factory=dict)
