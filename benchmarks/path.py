@@ -1,8 +1,8 @@
 """A device on a path among three trainers, for real: `python -m benchmarks.path [--json PATH] [--repeats N] [--slower X]`.
 
 The agent and the trainers of `make demo-move` in network namespaces. The links have 100 Mbit/s, and round trips that follow the
-distance; blocks sleep for as long as they would compute, eight times as long as in the demo. Then the processes, which share the
-cores of one machine, are nearly as if each had its own. The goal is as many steps as the simulator has, within 15 %.
+distance; blocks sleep for as long as they would compute, eight times as long as in the demo. Then the processes, which share
+the cores of one machine, are nearly as if each had its own. The goal is as many steps as the simulator has, within 15 %.
 
 Then the device stands still, and runs alternate that probe their candidates and that do not. Those that do probe ten times as
 often as usual, so the goal of 2 % of the steps is one of 20 % here.
@@ -47,7 +47,7 @@ WITHIN, MOST_SHARE = 0.15, 0.02
 PROBED_SECONDS, SETTLED_SECONDS = 60.0, 5.0
 """Time of a run that is compared, and before it that of its beginning."""
 SLOWER = 8.0
-"""Ratio of the times of blocks to those of the demo: a step takes about a fifth of a second."""
+"""Ratio of the times of blocks to those of the demo: a step takes about a sixth of a second."""
 PROBED = (*CHOICE, "choice.probe_bytes_per_minute=100000000")
 UNPROBED = (*CHOICE, 'choice.policy="fixed"')
 
