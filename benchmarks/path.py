@@ -1,8 +1,8 @@
 """A device on a path among three trainers, for real: `python -m benchmarks.path [--json PATH] [--repeats N] [--slower X]`.
 
 The agent and the trainers of `make demo-move` in network namespaces. The links have 100 Mbit/s, and round trips that follow the
-distance; blocks sleep for as long as they would compute, eight times as long as in the demo. Then the processes, which share
-the cores of one machine, are nearly as if each had its own. The goal is as many steps as the simulator has, within 15 %.
+distance; blocks sleep for as long as they would compute, eight times as long as in the demo. The steps of quicker blocks
+are foretold less well. The goal is as many steps as the simulator has, within 15 %.
 
 Then the device stands still, and runs alternate that probe their candidates and that do not. Those that do probe ten times as
 often as usual, so the goal of 2 % of the steps is one of 20 % here.
