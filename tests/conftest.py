@@ -27,6 +27,19 @@ def pytest_configure() -> None:
     forked.prepare(ROOT)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-slow` all cases but the first of each test that is marked `first_case`."""
+    seen = set[object]()
+    for item in items:
+        if item.get_closest_marker("first_case") is None or any(map(item.get_closest_marker, ("slow", "full"))):
+            continue
+        test = getattr(item, "function", None)
+        if test in seen:
+            item.add_marker("slow")
+        seen.add(test)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data and traces that lies beside a developer's checkout; a user's clone has none."""

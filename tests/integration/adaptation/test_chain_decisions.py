@@ -92,6 +92,7 @@ class Recutting(Listening):
             cut_at(self.deployer, *self.left.pop(0))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", ["cnn", "tied"])
 async def test_the_weights_are_those_of_one_process_whatever_the_cuts(model):
     chosen = [*flags(model, "adamw"), "training.max_steps=40", "training.epochs=5"]
@@ -122,6 +123,7 @@ async def trained_until(is_there, more, *flags_of_run):
     return reached.is_set()
 
 
+@pytest.mark.slow
 async def test_the_engine_cuts_the_chain_where_it_is_quickest(tmp_path):
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
     assert await trained_until(
@@ -231,6 +233,7 @@ def nowhere(cuts):
     ]
 
 
+@pytest.mark.slow
 async def test_a_worker_at_hand_without_blocks_gets_some_where_that_is_quickest(tmp_path):
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
 

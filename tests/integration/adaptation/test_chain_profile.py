@@ -55,6 +55,7 @@ def noting(lines):
     return emit_to({Estimated: lambda event: lines.append(event.line)})
 
 
+@pytest.mark.slow
 async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
     path, told = tmp_path / "chain.json", []
     async with running_trainers() as servers:
@@ -163,6 +164,7 @@ def table_of(**changes):
     return LatencyTable(**fields, device="pi", reference=tuple(range(10)), samples=samples, flops=None)
 
 
+@pytest.mark.slow
 async def test_what_a_table_has_is_not_measured(tmp_path, monkeypatch):
     told = []
     async with measuring(monkeypatch) as (servers, asked):
@@ -280,6 +282,7 @@ async def test_behind_an_embedding_the_device_keeps_what_it_must(tmp_path):
     assert told[0].startswith("edge: 3 measurements of 1 runs of blocks"), "blocks [0, 2) of four"
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_may_not_dial_the_next_one_is_named(tmp_path):
     async with running_trainer() as near, running_trainer(PEERS_ALLOWED) as far:
         config = config_at({"near": near, "far": far})

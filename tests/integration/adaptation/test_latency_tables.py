@@ -17,6 +17,7 @@ def config(*more):
     return edge_config(*flags("cnn", "adam"), *more)
 
 
+@pytest.mark.slow
 async def test_every_run_of_blocks_is_measured_here_and_at_a_trainer():
     async with running_trainer() as server:
         trainers = f'trainers=[{{name="near", address="{server.address}"}}, {{name="far", address="127.0.0.1:1"}}]'

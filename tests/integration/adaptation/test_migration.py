@@ -55,6 +55,7 @@ def test_any_sequence_of_migrations_changes_no_bit(model, optimizer, seed, data)
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("optimizer", MOST_OPTIMIZERS_SLOW)
 async def test_both_directions_in_one_run(optimizer):
     chosen = [*flags("cnn", optimizer), "deployment.cut=1"]
@@ -79,6 +80,7 @@ async def test_migrations_under_staleness_lose_and_repeat_no_step():
     assert torch.isfinite(torch.tensor(result.summary.train_loss))
 
 
+@pytest.mark.slow
 async def test_a_cut_out_of_range_is_refused_and_training_goes_on():
     refusals = []
 
@@ -119,6 +121,7 @@ async def test_buffers_that_no_state_dict_holds_move_with_their_block(limit):
         assert result.module[block].seen == 30, "the count went with the block, wherever it was"
 
 
+@pytest.mark.slow
 async def test_a_commit_whose_answer_is_lost_is_not_lost(monkeypatch):
     """The trainer has moved the cut, the edge does not hear of it: it asks again, and goes on with the new one."""
     commit = TrainerClient.commit_placement
@@ -163,6 +166,7 @@ async def test_an_edge_without_memory_for_what_arrives_keeps_its_cut(monkeypatch
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("moves", [{7: 1}, {7: 3}], ids=["to the cloud", "to the edge"])
 async def test_a_transfer_that_fails_leaves_both_sides_as_they_were(monkeypatch, moves):
     name = "upload_block" if moves[7] < 2 else "download_block"

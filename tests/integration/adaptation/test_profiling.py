@@ -30,6 +30,7 @@ async def profiled(path, *more):
     return profile, seen
 
 
+@pytest.mark.slow
 async def test_everything_that_can_be_measured_is(tmp_path):
     path = tmp_path / "profile.json"
     profile, seen = await profiled(path)
@@ -113,6 +114,7 @@ async def test_the_overhead_is_measured_where_something_learns(tmp_path):
     assert profile.workers[0].message != MessageSeconds()
 
 
+@pytest.mark.slow
 async def test_where_nothing_learns_on_the_edge_no_overhead_is_measured(tmp_path):
     *edge, _head = Experiment(edge_config(*flags("cnn", "sgd"))).chain.blocks
     frozen = json.dumps([name for block in edge for name in block.named_parameters()])

@@ -30,6 +30,7 @@ def nowhere(*names):
     return [*flags("cnn", "sgd"), f"trainers=[{listed}]"]
 
 
+@pytest.mark.slow
 async def test_every_block_is_measured_by_samples_on_every_worker_and_every_link(tmp_path):
     path, told = tmp_path / "tiers.json", []
     async with running_trainers() as servers:

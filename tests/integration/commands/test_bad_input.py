@@ -135,6 +135,7 @@ def test_labels_of_several_tensors_that_the_loss_cannot_take(tensors, says):
     agent_fails(ExitCode.MODEL, says, flags=[marked("train", tensors)])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_test_set_whose_labels_are_of_another_number_of_tensors(trainer):
     agent_fails(
@@ -162,6 +163,7 @@ def test_a_port_for_metrics_that_is_in_use():
         agent_fails(ExitCode.LISTEN, f"metrics.listen: cannot listen on {address}", flags=[f"metrics.listen={address}"])
 
 
+@pytest.mark.first_case
 @pytest.mark.usefixtures("serves_the_next")
 @pytest.mark.parametrize("when", ["forward", "backward", "evaluation"])
 @pytest.mark.parametrize("block", [0, 2], ids=["edge", "cloud"])
@@ -243,6 +245,7 @@ def test_a_trainer_that_is_not_there():
         )
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("words", [None, b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "http"])
 def test_something_that_listens_and_is_no_grpc(words):
     with listener() if words is None else greeting(words) as address:
@@ -311,6 +314,7 @@ TWO_CLASSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_labels_out_of_range(trainer):
     agent_fails(
@@ -324,6 +328,7 @@ def test_labels_out_of_range(trainer):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_labels_out_of_range_in_an_evaluation_only(trainer):
     agent_fails(

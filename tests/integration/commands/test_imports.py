@@ -66,6 +66,7 @@ def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str
     return set(names)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
@@ -79,6 +80,7 @@ def test_a_command_that_runs_no_model_imports_nothing_dear(tmp_path, function, a
     assert imported(function, arguments, tmp_path) == set()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
 def test_a_call_of_the_control_service_imports_grpc_alone(tmp_path, function):
     nobody = f"status --control=unix:{tmp_path}/none.sock"

@@ -43,6 +43,7 @@ def test_the_scripts_that_are_installed_are_these():
     assert scripts == {name: f"isthmus:{function}" for name, function in SCRIPTS.items()}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("is_package", [True, False])
 def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_package):
@@ -56,6 +57,7 @@ def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_packa
         assert done.returncode == 0, "a folder of files alone hides no package"
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("name", "command", "module"),
     [
@@ -74,6 +76,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_sentence(tmp_path, name, comma
     assert_one_sentence(name, ended(process), ExitCode.INTERRUPTED, "interrupted")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_version_is_told(tmp_path, name):
     done = ended(started(SCRIPTS[name], "--version", folder=tmp_path))

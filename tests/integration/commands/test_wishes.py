@@ -87,6 +87,7 @@ def test_a_wish_that_is_taken_back_before_it_comes_into_force_leaves_the_run_goi
         assert agent.wait(60) == ExitCode.TERMINATED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [20, pytest.param(200, marks=pytest.mark.full)])
 def test_wishes_that_never_cease_leave_every_placement_a_step_at_least(tmp_path, times):
     no_other_boundary = [*NO_HURRY, "checkpoints.every_seconds=3600"]

@@ -257,6 +257,7 @@ def test_the_policy_fixed_goes_by_command_alone_and_the_engine_goes_along(tmp_pa
         assert {block["worker"] for block in blocks} == {"edge", "there"}
 
 
+@pytest.mark.slow
 def test_a_candidate_that_does_not_allow_the_model_is_left_out_by_name(tmp_path):
     endless = "training.max_steps=100000", "training.epochs=10000"
     with (

@@ -226,6 +226,7 @@ async def test_a_message_larger_than_the_trainer_takes(trainer):
             assert "larger than max" in end.details
 
 
+@pytest.mark.first_case
 @PURPOSES
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.usefixtures("serves_the_next")

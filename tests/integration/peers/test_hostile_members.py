@@ -97,6 +97,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", [CODED, pytest.param(EXACT, marks=pytest.mark.slow)])
 async def test_a_gradient_that_may_not_be_ends_its_member_alone(flag):
     cases = {case: given for case, (of, *given) in GRADIENTS.items() if of is flag}

@@ -185,6 +185,7 @@ async def test_a_thousand_streams_of_another_subject_do_not_stop_a_training(expe
             stream.cancel()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("method", ["Link", "UploadBlock", "OpenSession"])
 async def test_a_message_that_comes_byte_by_byte(expected, admitted, method):
     async with running_trainer() as server, HttpPeer(server.address) as slow:
@@ -248,6 +249,7 @@ async def test_who_never_reads(expected, admitted):
             await peer.close_session(session)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("role", [Role.ROLE_FEATURE, Role.ROLE_LABEL, Role.ROLE_BLOCK, Role.ROLE_FROZEN])
 @pytest.mark.parametrize("what", ["training", "evaluation", "UploadBlock"])
 async def test_a_terabyte_is_refused_at_its_first_byte(expected, what, role):

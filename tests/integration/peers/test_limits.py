@@ -143,6 +143,7 @@ async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
         await peer.close_session(session)
 
 
+@pytest.mark.slow
 async def test_what_was_refused_at_opening_is_refused_as_a_change_too():
     async def opened(peer, **changes):
         return (await peer.unary("OpenSession", open_request(**changes).SerializeToString())).code

@@ -50,6 +50,7 @@ def only_limited(monkeypatch):
     return choose
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("method", "kind", "seconds"),
     [
@@ -79,6 +80,7 @@ async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path,
             await running
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", [0, 3])
 async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, staleness):
     only_limited("Link")
@@ -100,6 +102,7 @@ async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
         assert (await train_with(server, *flags)).summary.steps == 3
 
 
+@pytest.mark.slow
 async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
     chunks, limit_seconds = 25, 2.0
 
@@ -117,6 +120,7 @@ async def test_a_transfer_that_goes_on_may_take_longer_than_an_answer():
             assert await client.download_block("any", 1, 100, weights_only=True) == b"x" * chunks
 
 
+@pytest.mark.slow
 async def test_what_the_edge_needs_for_an_evaluation_is_not_the_trainers_silence():
     async def join(_request, context):
         await context.write(pb.JoinEvaluationResponse().SerializeToString())

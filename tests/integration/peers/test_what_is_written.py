@@ -37,6 +37,7 @@ def test_the_watch_sees_what_a_process_changes(sandbox, monkeypatch):
         sandbox.assert_only([home / "c"])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["{}/precious", "../../precious", "f" * 32])
 async def test_what_a_trainer_calls_a_session_names_nothing_of_the_device(sandbox, monkeypatch, name):
     name = name.format(sandbox.folder)
@@ -55,6 +56,7 @@ async def test_what_a_trainer_calls_a_session_names_nothing_of_the_device(sandbo
     assert (sandbox.folder / "output").exists() == (agent.returncode == 0)
 
 
+@pytest.mark.slow
 async def test_what_an_agent_names_is_no_path_of_the_trainer(sandbox, monkeypatch):
     kept = sandbox.folder / "kept"
     with sandbox.watching(monkeypatch), trainer_process(f"checkpoints.location={kept}", "compute.threads=1") as (_, at):

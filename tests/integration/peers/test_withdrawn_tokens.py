@@ -184,6 +184,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("breaks", BROKEN.values(), ids=BROKEN)
 async def test_a_file_that_cannot_be_read_admits_nobody_new_and_keeps_who_is_there(book, breaks):
     async with running_trainer(book.flag) as server, channel_to(server.address) as channel:
@@ -240,6 +241,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 async def test_a_bad_token_file_on_the_edge_ends_no_run_that_goes_on(book, tmp_path, edge_metrics, damage):
     token = tmp_path / "token"

@@ -48,6 +48,7 @@ def refused(code, *says, placed):
     assert_one_sentence("edge-agent", done, code, *says)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("placed", "says"),
     [
@@ -63,6 +64,7 @@ def test_a_configuration_that_cannot_be_is_refused_before_anybody_is_asked(place
     refused(ExitCode.CONFIG, says, placed=placed)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("document", "says"),
     [
@@ -83,6 +85,7 @@ def test_a_file_that_cannot_be_is_refused_before_anybody_is_asked(document, says
     refused(ExitCode.CONFIG, says, placed=placed)
 
 
+@pytest.mark.slow
 def test_what_a_trainer_does_not_permit_ends_with_its_own_sentence_and_no_session(tmp_path):
     with ExitStack() as trainers:
         addresses, controls = {}, {}

@@ -166,6 +166,7 @@ async def test_only_the_agent_that_joined_last_moves_blocks():
         await trained_on(agent, AFTER)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("blocks", "error", "says"),
     [

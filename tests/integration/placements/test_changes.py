@@ -217,6 +217,7 @@ THERE_AND_BACK = [
 """Block 2 goes to another trainer and comes back."""
 
 
+@pytest.mark.slow
 async def test_blocks_that_move_between_trainers_never_pass_the_device(tmp_path, monkeypatch):
     passed = []
     download, upload = TrainerWorker.download, TrainerWorker.take

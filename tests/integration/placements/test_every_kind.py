@@ -121,6 +121,7 @@ def placements_of_an_agent(draw):
     return placement
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(6))
 @given(placement=placements_of_an_agent())
 def test_any_placement_equals_one_process_that_runs_the_same_tiles(placement):

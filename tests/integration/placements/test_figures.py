@@ -95,6 +95,7 @@ def check_what_is_shared(metrics, report):
     assert bool(value(metrics, "isthmus_inputs_sent_total")) == shows
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "up", "down"),
     [
@@ -150,6 +151,7 @@ def shown_links(server):
     return {sample.labels["link"]: sample.value for sample in every}
 
 
+@pytest.mark.slow
 async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch, tmp_path):
     ended, lateness = defaultdict(lambda: -1), {True: [], False: []}
 

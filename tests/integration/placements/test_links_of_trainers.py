@@ -85,6 +85,7 @@ async def dialled(agent, ticket, **changes):
     return following
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("placement", PLACEMENTS.values(), ids=PLACEMENTS)
 async def test_a_chain_of_two_trainers_is_one_process_bit_for_bit(placement):
     async with standing(placement) as (agent, _):

@@ -32,6 +32,7 @@ async def measured(agent, ticket, address=None, term=None):
     return await agent.trainers["near"].measure_link(request)
 
 
+@pytest.mark.slow
 async def test_a_trainer_finds_what_its_link_to_another_one_carries_and_training_goes_on():
     async with standing(chain()) as (agent, servers):
         ticket = await agent.offer("far", "near", [2])

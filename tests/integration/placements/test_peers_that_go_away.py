@@ -41,6 +41,7 @@ def plain_tiles(agent):
     return dict(agent.initial.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_comes_back_without_the_session_is_joined_and_restored(tmp_path):
     async with AsyncExitStack() as stack:
         port = stack.enter_context(held_port())

@@ -71,6 +71,7 @@ async def stopped_under(kind, config):
         await run_training(config, StoppingUnder(kind, shutdown), shutdown=shutdown)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("experiment", "begun", "kind", "error", "sentence"),
     [

@@ -52,6 +52,7 @@ def kept_by(folder, worker):
     return {int(path.stem.rpartition("-")[2]) for path in (folder / worker).rglob("*.block-*.safetensors")}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("placed", "of_edge", "of_near", "of_far"),
     [

@@ -54,6 +54,7 @@ def record_of(folder):
     return path
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("kind", "model", "backward", "codecs"), CASES)
 async def test_the_record_of_a_run_leads_to_the_same_bits(kind, model, backward, codecs, tmp_path):
     out = tmp_path / "out"
@@ -124,6 +125,7 @@ def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp
     assert f"{steps} steps, and the same weights" in command(app, "replay", str(out))
 
 
+@pytest.mark.slow
 async def test_what_is_not_the_same_is_named(tmp_path):
     out = tmp_path / "out"
     async with running_trainers() as servers:

@@ -60,6 +60,7 @@ def replayed(config, turns):
     return state_of(chains, placement)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("kind", "model", "backward", "codecs"), CASES)
 async def test_the_order_of_a_run_replayed_in_one_process_gives_the_same_bits(
     kind, model, backward, codecs, turns, tmp_path

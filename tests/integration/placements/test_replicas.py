@@ -137,6 +137,7 @@ async def test_a_ticket_for_a_checkpoint_outlives_a_change_of_placement_and_no_o
             await got(agent, ticket, 1, NAME)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("blocks", "checkpoint", "error", "says"),
     [
@@ -152,6 +153,7 @@ async def test_what_is_in_no_checkpoint_is_not_offered(blocks, checkpoint, error
             await agent.offer("near", "far", blocks, checkpoint)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("block", "checkpoint", "weights_only", "error", "says"),
     [

@@ -72,6 +72,7 @@ def flags_of(kind, addresses):
 CODED = ["deployment.codec=uniform4", "deployment.downlink_codec=uniform8"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "codecs"),
     [

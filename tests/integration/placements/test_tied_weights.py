@@ -27,6 +27,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", [TEXT, LANGUAGE], ids=["classes", "language"])
 @pytest.mark.parametrize("kind", ["labels stay", "chain, and labels stay"])
 async def test_a_tied_model_with_labels_that_stay_trains_as_in_one_process(tmp_path, kind, model):

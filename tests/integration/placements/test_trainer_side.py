@@ -92,6 +92,7 @@ async def test_training_is_one_process_bit_for_bit(placement):
         await agent.close()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("placement", [CUT, middle_at("gpu"), SHARED], ids=["cut", "labels stay", "shared"])
 async def test_links_that_are_lost_again_and_again_change_nothing(placement):
     async with standing(placement, "link.chunk_bytes=4096") as (agent, _):
@@ -178,6 +179,7 @@ async def test_another_agent_that_joins_goes_on_from_memory_and_ends_the_links_o
         assert_same_bits(trained(agent, CUT), await agent.state())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("placement", [CUT, middle_at("gpu"), SHARED], ids=["cut", "labels stay", "shared"])
 async def test_an_evaluation_says_what_one_process_says_and_changes_nothing(placement):
     async with standing(placement) as (agent, _):

@@ -83,6 +83,7 @@ def first_step_of(experiment):
     return [feature[0].detach().numpy().tobytes() for feature in features], gradients
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", CROSSES)
 async def test_each_listener_hears_what_the_placement_says_and_nothing_else(kind, tmp_path):
     heard, experiment = await listen(kind, tmp_path)

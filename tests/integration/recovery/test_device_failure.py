@@ -46,6 +46,7 @@ def device_fails(monkeypatch):
     monkeypatch.setattr(failures, "device_failure", lambda _device: "CUDA error: device-side assert triggered")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("device_fails")
 async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and_tells_who_made_it_fail():
     async with (

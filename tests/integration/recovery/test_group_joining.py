@@ -274,6 +274,7 @@ def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
         running.assert_whole([*members, newcomer], lambda step, _: ranks[step])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [

@@ -55,6 +55,7 @@ def sample(server, name):
     return server.metrics.registry.get_sample_value(name)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(["cnn", "mlp"]),
@@ -71,6 +72,7 @@ def test_a_link_that_is_lost_changes_no_bit(model, cut, faults):
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("cut", [1, 3])
 async def test_a_link_that_is_lost_under_staleness_loses_and_repeats_no_step(cut, edge_metrics):
     chosen = [
@@ -104,6 +106,7 @@ async def test_a_change_of_codec_and_a_migration_survive_a_lost_link():
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("failure", "cut"),
     [(RefusedError("no room"), 1), (ProtocolError("a message is damaged"), 3)],
@@ -126,6 +129,7 @@ async def test_a_migration_that_fails_once_costs_no_step_and_its_links_stay(monk
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_half_open_link_is_noticed_by_missing_progress():
     chosen = [*flags("cnn", "sgd"), "deployment.cut=2"]
     async with running_trainer() as server:

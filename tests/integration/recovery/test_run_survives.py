@@ -17,6 +17,7 @@ from tests.support.running import Listening, edge_config, running_trainer
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.slow
 async def test_a_link_that_drops_after_the_last_step_harms_no_finished_run():
     chosen = [*MLP, "training.max_steps=5"]
     loop, delivered = asyncio.get_running_loop(), []
@@ -85,6 +86,7 @@ async def train_until(enough, tmp_path, on_progress=lambda _progress: None):
             await run_training(edge_config(*chosen, *places), Listening(watch), shutdown=stop)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("side", ["edge-agent", "cloud-trainer"])
 async def test_a_checkpoint_that_takes_longer_than_their_interval_is_not_the_last(tmp_path, saves, side):
     before, saved = saves

@@ -55,6 +55,7 @@ def next_failure(said, *, of_the_trainer=True):
     return told["reason"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("flag", "code", "says"), FAILURES.values(), ids=FAILURES)
 def test_a_failure_of_the_first_step_is_told_and_ends_the_run(heard, flag, code, says):
     address, said = heard

@@ -26,6 +26,7 @@ def is_consistent(summary):
     return summary.samples_per_second == pytest.approx(summary.steps * BATCH / summary.seconds, rel=0.02)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("stops", [(10,), (5, 12, 20)])
 async def test_a_run_that_was_stopped_sums_up_as_one_that_was_not(tmp_path, stops):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:

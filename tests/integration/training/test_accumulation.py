@@ -21,6 +21,7 @@ STEPS = ["data.batch_size=64", "training.max_steps=28", "training.epochs=3", "da
 QUICK = ("chain of three",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", thinned(zip([*RANGES, *SHARED]), lambda values: values[0] in QUICK))
 async def test_every_kind_of_placement_equals_one_process(kind, tmp_path):
     summary = await trained_as_one_process(kind, "cnn", tmp_path, [*STEPS, ACCUMULATED])

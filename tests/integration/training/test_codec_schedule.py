@@ -135,6 +135,7 @@ def simulated(flags, stretches, cuts=(2,)):
     return dict(chain.module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 async def test_every_step_has_the_codecs_of_its_schedule():
     flags = [

@@ -43,6 +43,7 @@ def strict_json(path):
 CLIPPED = 'training.optimizer={name="sgd", learning_rate=0.05, clip_norm=100.0, clip="model"}'
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("flags", [(), ("deployment.staleness=3", 'deployment.codec="uniform8"'), (CLIPPED,)])
 @pytest.mark.usefixtures("serves_the_next")
 def test_a_loss_that_is_no_number_ends_the_run_with_one_sentence_and_the_last_good_weights(trainer, tmp_path, flags):

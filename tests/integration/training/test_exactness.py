@@ -68,6 +68,7 @@ def test_two_processes_equal_one(model, tmp_path):
     assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_training_equals_one_process(data):
@@ -91,6 +92,7 @@ def test_any_training_equals_one_process(data):
     assert_same_bits(plain_state(edge_config(*chosen)), asyncio.run(split()).module.state_dict())
 
 
+@pytest.mark.slow
 def test_a_lossy_codec_is_not_exact_or_the_comparison_compares_nothing():
     import asyncio
 

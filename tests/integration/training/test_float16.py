@@ -109,6 +109,7 @@ async def test_a_run_that_goes_on_has_the_scale_of_its_checkpoint(tmp_path, edge
     assert (shown("isthmus_skipped_updates"), shown("isthmus_loss_scale")) == (2, FIRST / 4)
 
 
+@pytest.mark.slow
 async def test_raw_features_and_error_gradients_have_half_the_bytes():
     chosen = [*flags("cnn", "sgd"), STEPS, "deployment.cut=2", "deployment.codec=raw", "deployment.downlink_codec=raw"]
     async with running_trainer() as server:

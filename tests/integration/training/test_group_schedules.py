@@ -58,6 +58,7 @@ def scheduled(strategy, layers):
     return [f'group.schedule="{strategy}"', *([f"group.layers={layers}"] if strategy in ("ibatch", "dynacomm") else [])]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
 async def test_messages_are_those_of_the_schedule_and_no_bit_changes(strategy, layers, messages):
     async with running_trainer(*group_of(1)) as server:

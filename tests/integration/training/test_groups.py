@@ -43,6 +43,7 @@ async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(o
         assert_same_bits(expected, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "codecs"),
     [
@@ -67,6 +68,7 @@ async def test_members_that_exchange_slices_end_with_the_weights_of_one_loop(mor
     assert max(block.slices for block in facts_of(chain, Experiment(configs[0]).recipe, merged=True).blocks) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "optimizer"),
     [
@@ -85,6 +87,7 @@ async def test_gradients_by_a_codec_end_with_the_weights_of_a_loop_that_gives_ba
         assert_same_bits(expected, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "up", "down", "optimizer"),
     [
@@ -118,6 +121,7 @@ async def test_weights_of_blocks_at_two_trainers_and_behind_different_cuts_are_o
         assert_same_bits(expected, state)
 
 
+@pytest.mark.slow
 async def test_weights_in_fewer_bits_are_fewer_bytes_on_the_link():
     received = []
     for codec in ("raw", "uniform8"):
@@ -127,6 +131,7 @@ async def test_weights_in_fewer_bits_are_fewer_bytes_on_the_link():
     assert received[1] < 0.3 * received[0]
 
 
+@pytest.mark.slow
 async def test_the_weights_that_members_have_are_counted_once_and_in_two_checkpoints(monkeypatch):
     counted = []
     monkeypatch.setattr(Limits, "check_memory", lambda _, count: counted.append(count))
@@ -140,12 +145,14 @@ async def test_the_weights_that_members_have_are_counted_once_and_in_two_checkpo
     assert most[1] - most[0] == 3 * parameters
 
 
+@pytest.mark.slow
 async def test_one_member_equals_the_plain_loop():
     async with running_trainer(*group_of(1)) as server:
         (state,) = await trained([member(0, server, model="cnn")])
     assert_same_bits(plain_state(edge_config(*flags("cnn", "adamw"), f"training.max_steps={STEPS}")), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("nesterov", marks=pytest.mark.slow)])
 async def test_blocks_at_two_trainers_end_with_the_weights_of_one_loop(optimizer):
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
@@ -159,6 +166,7 @@ async def test_blocks_at_two_trainers_end_with_the_weights_of_one_loop(optimizer
         assert_same_bits(expected, state)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", [0, 2])
 async def test_members_with_a_cut_end_with_the_weights_of_one_loop(staleness):
     more = [SHARD, "deployment.cut=2", f"deployment.staleness={staleness}", 'deployment.codec="raw"']
@@ -170,6 +178,7 @@ async def test_members_with_a_cut_end_with_the_weights_of_one_loop(staleness):
         assert_same_bits(group_state(configs), states[0])
 
 
+@pytest.mark.slow
 async def test_members_of_two_trainers_divide_the_blocks_alike():
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
         first = asyncio.create_task(run_training(member_of_two(0, near, far)))
@@ -226,6 +235,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("case", REFUSED)
 async def test_a_member_that_would_train_something_else_is_refused_and_the_group_goes_on(case):
     chosen, sentence = REFUSED[case]
@@ -238,6 +248,7 @@ async def test_a_member_that_would_train_something_else_is_refused_and_the_group
     assert_same_bits(group_state([first, second]), state)
 
 
+@pytest.mark.slow
 async def test_ranks_that_are_taken_or_out_of_range_are_refused():
     async with running_trainer(*group_of(2)) as server, first_member(server):
         with pytest.raises(RefusedError, match="rank 0 of group 'line' is taken by a member that is linked now"):
@@ -247,6 +258,7 @@ async def test_ranks_that_are_taken_or_out_of_range_are_refused():
         await trained([member(1, server)])
 
 
+@pytest.mark.slow
 async def test_other_frozen_parameters_are_refused(tmp_path):
     frozen = 'model.frozen=["0"]'
     async with running_trainer(*group_of(1)) as server:
@@ -283,12 +295,14 @@ async def test_the_steps_and_weights_of_the_first_member_hold():
     assert_same_bits(group_state([first, member(1, server)]), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_group_that_has_ended_begins_anew_with_its_next_members():
     async with running_trainer(*group_of(1)) as server:
         first, second = [await trained([member(0, server)]) for _ in range(2)]
     assert_same_bits(first[0], second[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [1, pytest.param(3, marks=pytest.mark.slow)])
 async def test_members_that_may_be_ahead_end_with_one_and_the_same_model(staleness):
     async with running_trainer(*group_of(3)) as server:
@@ -298,6 +312,7 @@ async def test_members_that_may_be_ahead_end_with_one_and_the_same_model(stalene
         assert_same_bits(states[0], state)
 
 
+@pytest.mark.slow
 async def test_gradients_without_numbers_are_refused_and_the_group_waits_for_others():
     ruined = 'data.train={factory="tests.support.samples:NotANumber"}'
     async with running_trainer(*group_of(2)) as server, first_member(server) as first:
@@ -308,6 +323,7 @@ async def test_gradients_without_numbers_are_refused_and_the_group_waits_for_oth
     assert_same_bits(group_state([first, second]), state)
 
 
+@pytest.mark.slow
 async def test_a_member_keeps_its_placement():
     refused = []
 

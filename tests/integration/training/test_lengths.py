@@ -51,6 +51,7 @@ def flags_of(ranges, addresses):
     return [trainers_flag(addresses, [*ranges]), *placed]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", KINDS)
 async def test_training_equals_one_process_and_each_batch_crosses_with_its_own_length(kind):
     model, ranges, permitted = KINDS[kind]

@@ -30,6 +30,7 @@ async def test_every_kind_of_placement_equals_one_process(kind, batches, tmp_pat
     await trained_as_one_process(kind, "cnn", tmp_path, [CLIPPED, *STEPS, *more])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", ["mlp", "tied", pytest.param("lstm", marks=pytest.mark.slow), "fickle"])
 async def test_so_does_every_model(model, tmp_path):
     """Weights that two blocks use, and parameters that no gradient reaches in some steps."""
@@ -42,6 +43,7 @@ async def test_the_device_alone_clips_as_one_process():
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_with_staleness_runs_end_and_stop_with_every_update_applied(tmp_path):
     chosen = [*MODELS["mlp"], CLIPPED, "training.max_steps=40", "deployment.staleness=3", "training.epochs=4"]
     async with running_trainers() as servers:

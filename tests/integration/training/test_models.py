@@ -62,6 +62,7 @@ async def test_a_run_names_at_its_start_the_buffers_that_its_file_will_lack():
     assert named == [["1.mean", "1.seen", "2.mean", "2.seen"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["nn.GELU()", pytest.param("nn.Identity()", marks=pytest.mark.slow)])
 async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, monkeypatch, activation):
     """Both sides import a module of the same name, each from a folder of its own."""
@@ -85,6 +86,7 @@ async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, m
         assert "session opened" not in said
 
 
+@pytest.mark.slow
 async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_it():
     cut = ["deployment.cut=1"]
     with pytest.raises(ModelError, match=r"cut 1 would send raw samples: behind block 'embedding' 100% of a sample"):
@@ -99,6 +101,7 @@ async def test_a_cut_behind_a_lookup_is_refused_on_both_sides_until_both_permit_
         assert (await train_with(server, *SEQUENCES, *cut, PERMITTED)).summary.edge_blocks == 1
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", ["flattened", "normalised"])
 async def test_a_cut_behind_which_samples_can_be_read_off_is_refused_on_both_sides_until_both_permit_it(model):
     chosen = [f'model.factory="tests.support.models.reading:{model}"', FLAT_DIGITS, "training.max_steps=3"]

@@ -38,6 +38,7 @@ def plainly_trained(workload, factory, entry):
     return module.state_dict()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("factory", "entry"), [("named", "logits"), ("in_blocks", "logits"), ("paired", 0)])
 async def test_every_cut_equals_a_plain_loop_over_that_entry(factory, entry):
     output = f'model.output="{entry}"'
@@ -51,6 +52,7 @@ async def test_every_cut_equals_a_plain_loop_over_that_entry(factory, entry):
             assert_same_bits(dict(expected), dict(result.module.state_dict()))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("factory", "output", "sentence"),
     [

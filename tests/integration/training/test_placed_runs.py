@@ -21,6 +21,7 @@ def placed(address, edge, gpu):
     return [f'trainers=[{{name="gpu", address="{address}"}}]', f"placement.edge={edge}", f"placement.gpu={gpu}"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("model", ["cnn", "tied"])
 async def test_two_workers_written_by_their_blocks_train_bit_for_bit_as_one_process(model):
     expected = plain_state(edge_config(*flags(model, "adam")))
@@ -56,6 +57,7 @@ async def test_a_stopped_run_goes_on_under_what_its_record_says_of_workers_and_b
     assert_same_bits(plain_state(edge_config(*flags("cnn", "adam"))), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -52,6 +52,7 @@ async def begun(config):
     return held[0], told, result
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("here", "there", "expected"), [(1.0, 0.01, (0,)), (0.01, 1.0, (0, 1, 2, 3))])
 async def test_a_member_begins_with_the_best_cut_or_with_none(profile, here, there, expected):
     more = [profile(here, there), 'deployment.codec="raw"']
@@ -86,6 +87,7 @@ async def test_members_that_begin_with_other_cuts_end_with_the_weights_of_one_lo
         assert_same_bits(group_state(configs), state)
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_is_away_at_the_beginning_is_waited_for(profile):
     knocked = asyncio.Event()
 

@@ -20,6 +20,7 @@ SHORT = 'training.precision="bf16"'
 STEPS = "training.max_steps=12"
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("policy", ["replay", "stash"])
 @pytest.mark.parametrize("model", [pytest.param("cnn", marks=pytest.mark.slow), "mlp", "tied"])
 async def test_a_cut_changes_no_bit(model, policy):
@@ -30,6 +31,7 @@ async def test_a_cut_changes_no_bit(model, policy):
             assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["chain of three", pytest.param("labels stay", marks=pytest.mark.slow)])
 async def test_nor_does_another_placement(kind, tmp_path):
     chosen = [*flags("cnn", "adam"), SHORT, STEPS]
@@ -41,6 +43,7 @@ async def test_nor_does_another_placement(kind, tmp_path):
         assert_same_bits(differs, result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_raw_features_and_error_gradients_have_half_the_bytes():
     chosen = [*flags("cnn", "sgd"), STEPS, "deployment.cut=2", "deployment.codec=raw", "deployment.downlink_codec=raw"]
     async with running_trainer() as server:
@@ -63,6 +66,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), MIXED)
 async def test_a_precision_for_each_worker_is_recorded_and_repeated_to_the_same_bits(kind, precision, tmp_path):
     out = tmp_path / "out"
@@ -86,6 +90,7 @@ async def test_what_crosses_has_the_width_of_its_maker():
     assert found['{trainer="bf16"}'] == found["fp32"] != found["bf16"]
 
 
+@pytest.mark.slow
 async def test_the_command_foretells_the_bytes(tmp_path):
     chosen = [*flags("cnn", "sgd"), STEPS, "data.batch_size=64", 'training.precision={edge="bf16", near="fp32"}']
     async with running_trainers() as servers:

@@ -46,6 +46,7 @@ def test_a_disk_without_room_for_the_time_line_is_named_too(trainer, tmp_path):
     assert_one_sentence("edge-agent", done, ExitCode.STORAGE, f"{trace} cannot be written: ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("serves_the_next")
 def test_an_earlier_result_is_kept_aside_and_the_log_says_where(trainer, tmp_path):
     flags = [*TRAINING, f"output.directory={tmp_path / 'run'}", "log.format=json"]

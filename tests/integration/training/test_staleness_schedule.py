@@ -63,6 +63,7 @@ def test_the_trainers_own_limit_must_be_one():
     assert trainer_config("server.max_staleness=0").server.max_staleness == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", ["3", "[[0, 3], [1, 0]]"])
 async def test_an_edge_that_begins_with_more_than_the_trainer_allows_is_told_so(staleness):
     async with running_trainer("server.max_staleness=2") as server:
@@ -72,6 +73,7 @@ async def test_an_edge_that_begins_with_more_than_the_trainer_allows_is_told_so(
         assert result.summary.steps == 2, "after the refusal the trainer serves on"
 
 
+@pytest.mark.slow
 async def test_an_edge_whose_schedule_comes_to_more_than_the_trainer_allows_is_told_so_before_it_trains():
     async with running_trainer("server.max_staleness=2") as server:
         with pytest.raises(

@@ -10,6 +10,7 @@ EPOCHS, STEPS_PER_EPOCH = 4, 5
 TEST_SET = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}'
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("every_epochs", "stretches"), [(0, 1), (1, EPOCHS), (2, EPOCHS // 2)])
 async def test_the_pipeline_is_emptied_only_where_the_model_is_evaluated(every_epochs, stretches):
     seen = []

@@ -38,6 +38,7 @@ def sent_down(server: TrainerServer) -> float:
     return server.metrics.registry.get_sample_value("isthmus_payload_bytes_total", {"direction": "down"})
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("limit", [0, 5])
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(policy, limit):
@@ -50,6 +51,7 @@ async def test_a_frozen_edge_gets_no_gradient_and_learns_as_one_process_would(po
     assert_same_bits(plain_state(edge_config(*flags)), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("cut", "frozen"),
     [

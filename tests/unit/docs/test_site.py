@@ -49,6 +49,7 @@ def test_the_configuration_reference_has_every_key_of_both_sides(site):
                 assert f"<code>{key.name}</code>" in page, key.name
 
 
+@pytest.mark.slow
 def test_a_page_fetches_nothing_from_elsewhere(site):
     fetched = re.compile(
         r"<(?:script|img|iframe|source)[^>]*\ssrc=\"(?:https?:)?//|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*//"

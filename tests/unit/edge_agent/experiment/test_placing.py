@@ -31,6 +31,7 @@ def document(tmp_path, **keys):
     return f"placement.file={path}"
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
 def test_the_short_form_and_its_ranges_are_one_placement(cut):
     short = placed(f"deployment.cut={cut}", "trainer.name=gpu", "deployment.staleness=2")

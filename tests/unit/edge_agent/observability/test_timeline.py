@@ -293,6 +293,7 @@ def test_a_time_line_of_an_earlier_version_is_read_with_the_lanes_that_it_has(tm
     assert summary(choose_window(trace, 1)).startswith("steps 3 to 3: ")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_a_picture_is_drawn(ending, magic, tmp_path):
     path = tmp_path / "new" / f"picture.{ending}"

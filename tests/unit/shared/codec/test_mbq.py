@@ -195,6 +195,7 @@ def features_of_a_trained_network(factory, kwargs):
     return features
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("factory", "kwargs"),
     [

@@ -69,6 +69,7 @@ def test_another_exit_is_left_alone(code, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("failure", [ConfigError('key is "a"'), KeyboardInterrupt(), ZeroDivisionError("a defect")])
 def test_a_log_that_is_to_be_json_is_json_to_the_last_line(failure):
     program = f"""

@@ -52,6 +52,7 @@ def test_members_equal_micro_batches_by_rank(optimizer, size):
     assert_equal(chain.module.state_dict(), micro_batches(module, told, size))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("clip", ["block", "model"])
 @pytest.mark.parametrize("placement", [copies, with_a_cut])
 def test_the_group_clips_what_all_have_given(placement, clip):
@@ -176,6 +177,7 @@ def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after, tra
     assert_equal(chain.module.state_dict(), micro_batches(module, told, 2, steps=steps))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", ["dropping", "normed"])
 def test_blocks_spread_over_trainers_end_as_at_one(name, size):

@@ -38,6 +38,7 @@ from tests.support.grouped import (
 from tests.support.placed import CPU, built, chain_of, recipe
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("codec", "trainers"),
     crossed(["uniform8", "uniform2", "fp16", "mbq3", "uniform4-channel"], [("near",), ("near", "far")]),
@@ -106,6 +107,7 @@ def test_members_have_one_model_by_every_codec_and_at_every_placement(model, dow
         assert_equal(found, micro_batches(module, told, 2, codecs=PlainCodecs(down=down)))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", [1, 2])
 @pytest.mark.parametrize("trainers", [("near",), ("near", "far")])
 def test_members_that_may_be_ahead_have_one_model_by_a_codec(staleness, trainers):
@@ -135,6 +137,7 @@ def test_a_member_that_begins_again_gets_what_the_others_have(lost_after, traine
         assert_equal(weights_at(members.member(rank), module), expected)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", seeds(10))
 @pytest.mark.parametrize(("trainers", "clip"), [(("near",), "model"), (("near", "far"), "block")])
 def test_a_late_member_has_what_the_others_have_once_it_is_there_again(seed, trainers, clip):
@@ -173,6 +176,7 @@ def test_without_a_codec_a_group_lends_no_tensors_that_it_keeps():
     assert not [name for name in weights.copied() if "members" in name]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("stopped", "trained"), crossed(range(1, STEPS), [("dropping", "adam"), ("normed", "lion")]))
 def test_a_group_that_goes_on_from_a_copy_ends_as_if_nothing_had_happened(stopped, trained):
     name, optimizer = trained

@@ -58,6 +58,7 @@ def run(dice, members, running, joiner, leave=()):
             del running[rank]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("trainers", "seed", "clip", "leaves"),
     crossed([("near", "far"), ("near",), ("a", "b", "c")], range(6), ["block", "model"], [False, True]),

@@ -53,6 +53,7 @@ def _small_slices(monkeypatch):
     monkeypatch.setattr(slicing, "SLICE_BYTES", 256)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "rmsprop", "adafactor"])
 @pytest.mark.parametrize(("placement", "name"), [(copies, "dropping"), (with_a_cut, "dropping"), (copies, "normed")])
 def test_slices_equal_micro_batches_by_rank(optimizer, placement, name, monkeypatch):
@@ -70,6 +71,7 @@ def test_slices_equal_micro_batches_by_rank(optimizer, placement, name, monkeypa
         assert_equal(found, micro_batches(module, told, 2))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("seed", "up", "down"),
     # In the run of seed 9, what the codec has left of a gradient that came too late goes with one that counts.
@@ -90,6 +92,7 @@ def test_slices_that_go_on_without_late_ranks_equal_the_loop_that_reads_its_log(
         assert_equal(chain.module.state_dict(), expected)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("staleness", "trainers"), crossed([1, 2], [("near", "far"), ("near",)]))
 def test_slices_of_members_that_are_ahead_end_as_whole_blocks(staleness, trainers, monkeypatch):
     module, told = built("dropping"), recipe("adam")
@@ -106,6 +109,7 @@ def test_slices_of_members_that_are_ahead_end_as_whole_blocks(staleness, trainer
     assert_equal(*ends)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("down", ["raw", "uniform3"])
 @pytest.mark.parametrize("lost_after", [3, 11, 25, 31])
 def test_a_member_that_is_lost_in_the_middle_of_a_block_gets_what_the_others_have(down, lost_after):

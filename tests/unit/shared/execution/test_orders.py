@@ -24,6 +24,7 @@ UPDATES = st.sampled_from([{}, {"accumulate_batches": 2}, {"clip_norm": 0.5, "cl
 """Updates of every batch, of several, with one norm for all blocks, and with samples ahead."""
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(ANY, st.sampled_from(sorted(POLICIES)), UPDATES, st.randoms(use_true_random=False))
 def test_an_order_of_events_decides_every_bit(placement, policy, updates, dice):

@@ -78,6 +78,7 @@ def changes(draw):
     return name, draw(st.lists(one, min_size=2, max_size=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(
     changes(), st.sampled_from(["sgd", "adam", "adagrad"]), st.sampled_from([None, 0.5]), st.sampled_from([1, STEPS])

@@ -60,6 +60,7 @@ def trained(request, one_thread):  # noqa: ARG001 - what is compared is computed
     return Trained(TASKS[request.param])
 
 
+@pytest.mark.first_case
 def test_every_cut_labels_that_stay_and_chains_equal_the_plain_loop(trained):
     for placement in trained.placements():
         assert_same_bits(trained.plain(FEW), trained.placed(placement, FEW))

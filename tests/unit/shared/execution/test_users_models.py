@@ -44,6 +44,7 @@ def without_chance(module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     "name", [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
 )
@@ -54,6 +55,7 @@ def test_training_at_any_cut_equals_the_plain_loop(name):
         assert_same_bits(trained.plain(QUICK), trained.placed(placement, QUICK))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", VARYING)
 def test_batches_of_several_lengths_train_at_any_cut_as_in_the_plain_loop(name):
     task = VARYING[name]

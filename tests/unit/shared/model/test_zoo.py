@@ -62,6 +62,7 @@ def check_training(chain: Chain, inputs: Tensor) -> None:
     assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.first_case
 @pytest.mark.zoo
 @pytest.mark.parametrize(
     ("name", "expected"),

@@ -84,6 +84,7 @@ def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of
     assert point > 100, "packets of every step"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
 def test_at_any_placement_and_as_often_as_one_likes(data, name, losses, ahead):

@@ -25,6 +25,7 @@ BESIDE = 8
 """Messages that belong to no step: positions, the first measurement of the link, and those that wait at the end."""
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", [0, 1, 5])
 def test_a_step_is_one_message_each_way(staleness):
     written: Counter[str] = Counter()

@@ -104,6 +104,7 @@ def test_members_that_wait_for_each_other_equal_micro_batches(placement, up, dow
             assert_equal(found, expected)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", seeds(6))
 @pytest.mark.parametrize(("up", "down"), [("raw", "raw"), ("uniform8", "uniform3")])
 def test_slices_that_come_in_any_order_over_links_that_are_lost_equal_micro_batches(up, down, seed, monkeypatch):

@@ -82,6 +82,7 @@ def everything(session: PlacedSession):
     return [*held, *(state.clone() for state in generator_states())]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.integers(1, 12), LOSSES, SEEDS)
 def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name, count, losses, seed):
@@ -138,6 +139,7 @@ def coded_placements_of_three(draw, name: str) -> Placement:
     return draw(coded(draw(valid_placements(MODEL_FACTS[name], st.just(6)))))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), LOSSES, SEEDS)
 def test_without_staleness_they_are_one_process_with_the_same_tiles(data, name, losses, seed):
@@ -280,6 +282,7 @@ def test_a_step_that_fails_ends_all_links_of_its_worker_with_its_error(worker):
     run_virtually(main)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data(), LOSSES, SEEDS)
 def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, losses, seed):

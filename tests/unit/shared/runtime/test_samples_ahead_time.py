@@ -113,6 +113,7 @@ class Case:
         return PlacementRun(done, done, step.ahead, step.early).seconds_per_step()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("ahead", [AHEAD, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
@@ -127,6 +128,7 @@ def test_a_step_takes_as_long_as_is_simulated_and_less_than_with_nothing_ahead(p
     assert simulated < 0.9 * steady_step_seconds(replace(case, ahead=0).step)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("link", [NARROW, QUICK], ids=["narrow", "quick"])
 @pytest.mark.parametrize("staleness", [0, 1, 2])
 def test_a_step_whose_samples_wait_for_the_device_takes_as_long_as_is_simulated(staleness, link):

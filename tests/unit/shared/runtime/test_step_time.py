@@ -176,6 +176,7 @@ def test_updates_and_distance_cost_what_is_simulated(staleness):
         run_as_simulated(chain(staleness, mix, round_trip=0.0207, update=0.0061))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", full_but([(0,), (2,)], (0, 1, 2, 5)))
 @pytest.mark.parametrize(
     ("edge", "trainer", "carry"), [(0.06, 0.02, 0.0203), (0.02, 0.06, 0.0203), (0.02, 0.02, 0.0603)]

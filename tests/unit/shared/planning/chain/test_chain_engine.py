@@ -12,6 +12,7 @@ from tests.support.planning.chain_runs import BITS, ChainTraining, hops, uniform
 CHAIN = uniform_chain()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("stage", range(3))
 def test_a_device_that_slows_to_half_is_relieved_within_a_minute(stage):
     training = ChainTraining(CHAIN)

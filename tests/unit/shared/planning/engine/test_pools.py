@@ -172,6 +172,7 @@ def test_what_a_search_for_a_former_question_finds_is_dropped():
     assert decision.layout.cuts == (3, 9, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 40, 8))])
 def test_an_engine_that_searches_loses_little_to_one_that_weighs_all(seed, monkeypatch):
     case, space = random_case(seed), SearchSpace((2, 4, 8, 32))

@@ -110,6 +110,7 @@ def literal_backward(bc: list[float], gt: list[float], message: float) -> float:
     return min(best[count][1:])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("message", [0.0, 0.014])
 def test_it_equals_the_programs_of_the_paper_where_layers_are_many(message):
     draw = random.Random(3)

@@ -65,6 +65,7 @@ def test_no_bound_is_above_the_simulated_step_in_many_divisions(seed):
         assert costs.bounds[row] <= costs.seconds(row) * (1 + 1e-9), costs.every.division(row, NAMES)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", [2, 3])
 def test_the_best_is_the_best_of_all(seed):
     question = question_of(seed, blocks=3, batch_size=4)

@@ -126,6 +126,7 @@ def test_ten_acks_measure_each_direction(rate, round_trip, both_ways):
     run_virtually(main)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(SLOWER, ROUND_TRIPS, st.sampled_from([1 << 16, 1 << 20, DEEP]), st.sampled_from([100_000, 500_000]))
 @example(10**8.5, 0.125, 1 << 16, 100_000)  # far and fast: much is under way
@@ -174,6 +175,7 @@ def test_after_a_stall_the_link_is_full_and_as_fast_as_it_was(rate, round_trip, 
     run_virtually(main)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_a_deep_buffer_stays_short_and_a_control_call_quick(both_ways):
     async def main():
