@@ -5,7 +5,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,20 @@ WORKER = "ISTHMUS_BENCHMARK_WORKER"
 
 def sleep_at_pace(seconds: float) -> None:
     """Sleep for so long as this device is slow."""
+    time.sleep(_at_pace(seconds))
+
+
+@contextmanager
+def lasting(seconds: float) -> Iterator[None]:
+    """Let what is done inside take so long as this device is slow, by sleep after it. What takes longer by itself does so."""
+    begun = time.perf_counter()
+    yield
+    time.sleep(max(0.0, _at_pace(seconds) - (time.perf_counter() - begun)))
+
+
+def _at_pace(seconds: float) -> float:
     file = os.environ.get(PACE)
-    time.sleep(seconds if file is None else seconds * float(Path(file).read_text()))
+    return seconds if file is None else seconds * float(Path(file).read_text())
 
 
 class Work(nn.Module):

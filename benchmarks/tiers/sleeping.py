@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import Dataset
 
-from benchmarks.networks import WORKER, Priced, sleep_at_pace
+from benchmarks.networks import WORKER, lasting
 from shared.planning import Profile
 
 FLOAT_BYTES, CLASSES_AT_LEAST, DISTINCT = 4, 2, 64
@@ -33,7 +34,8 @@ class RandomVectors(Dataset[tuple[Tensor, int]]):
 
 
 class SleepingBlock(nn.Module):
-    """A block that hands on so many numbers of a sample, has so many weights, and sleeps by its samples while it trains."""
+    """A block that hands on so many numbers of a sample and has so many weights. While it trains, its forward and its backward
+    take so long by its samples, of which it sleeps what its arithmetic leaves."""
 
     def __init__(self, floats: int, weights: int, forward: Sequence[float], backward: Sequence[float]) -> None:
         super().__init__()
@@ -41,14 +43,31 @@ class SleepingBlock(nn.Module):
         self.weights = nn.Parameter(torch.zeros(weights))
 
     def forward(self, value: Tensor) -> Tensor:
-        """Return the numbers again and again, or the first of them, and sleep."""
-        there = value.shape[1]
-        resized = value.repeat(1, -(-self._floats // there))[:, : self._floats] + self.weights.mean()
-        if not self.training:
-            return resized
-        seconds = [constant + each * len(value) for constant, each in self._lines]
-        slept: Tensor = Priced.apply(resized, sleep_at_pace, *seconds)  # type: ignore[no-untyped-call]
-        return slept
+        """Return the numbers again and again, or the first of them, after the seconds."""
+        seconds = [constant + each * len(value) if self.training else 0.0 for constant, each in self._lines]
+        handed_on: Tensor = _Resized.apply(value, self.weights, self._floats, *seconds)  # type: ignore[no-untyped-call]
+        return handed_on
+
+
+class _Resized(torch.autograd.Function):
+    """A sample's numbers again and again, or the first of them, with the mean of the weights added."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, weights: Tensor, floats: int, forward_seconds: float, backward_seconds: float
+    ) -> Tensor:
+        with lasting(forward_seconds):
+            ctx.there, ctx.weights, ctx.backward_seconds = value.shape[1], len(weights), backward_seconds
+            return value.repeat(1, -(-floats // ctx.there))[:, :floats] + weights.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        with lasting(ctx.backward_seconds):
+            (gradient,) = gradients
+            padded = functional.pad(gradient, (0, -gradient.shape[1] % ctx.there))
+            of_value = padded.view(len(padded), -1, ctx.there).sum(1)
+            of_weights = (gradient.sum() / ctx.weights).expand(ctx.weights).clone()
+            return of_value, of_weights, None, None, None
 
 
 def sleeping_blocks(

@@ -1,13 +1,15 @@
 """Blocks that sleep as a profile says, the profiles that can be measured so, and what is made of measurements."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
-from benchmarks.networks import WORKER, RandomImages
+from benchmarks.networks import WORKER, RandomImages, lasting
 from benchmarks.support.report import Spread
 from benchmarks.tiers import sleeping
 from benchmarks.tiers.convolutions import convolutions
@@ -17,7 +19,7 @@ from benchmarks.tiers.measured import Measured, check_line, planner_of
 from benchmarks.tiers.settings import BATCH, NAMES, SETTINGS, Setting, profile_of
 from benchmarks.tiers.shares import COMPUTING, FLAGS
 from benchmarks.tiers.shares import SETTINGS as SHARED
-from benchmarks.tiers.sleeping import RandomVectors, flags_of, sleeping_blocks
+from benchmarks.tiers.sleeping import RandomVectors, SleepingBlock, flags_of, sleeping_blocks
 from benchmarks.tiers.tables import errors_table, gains_table, overlap_table
 from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, in_turn, kept_in, kept_with, placements_of
 from edge_agent.config import EdgeConfig
@@ -47,13 +49,43 @@ def test_a_block_sleeps_by_its_worker_and_its_samples(monkeypatch, worker, expec
         for name, each in (("edge", 2e-3), ("near", 1e-3))
     }
     monkeypatch.setenv(WORKER, worker)
-    slept = []
-    with patch.object(sleeping, "sleep_at_pace", slept.append):
+    lasted = []
+
+    def lasting(seconds):
+        lasted.append(seconds)
+        return nullcontext()
+
+    with patch.object(sleeping, "lasting", lasting):
         chain = sleeping_blocks([3], [5], lines)
         chain(torch.ones(4, 2)).sum().backward()
-        assert slept == pytest.approx(expected)
+        assert lasted == pytest.approx(expected)
         chain.eval()(torch.ones(4, 2))
-    assert len(slept) == 2, "judging takes no time"
+    assert lasted[2:] == [0.0], "judging takes no time"
+
+
+@pytest.mark.parametrize(("worked", "slept"), [(0.25, 0.75), (2.0, 0.0)])
+def test_what_lasts_sleeps_for_what_its_work_leaves(monkeypatch, worked, slept):
+    clock = iter((5.0, 5.0 + worked))
+    asleep = []
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.sleep", asleep.append)
+    with lasting(1.0):
+        pass
+    assert asleep == [slept]
+
+
+@pytest.mark.parametrize(("there", "floats"), [(4, 4), (4, 11), (11, 4), (3, 9)])
+def test_the_gradients_of_a_block_are_those_of_its_arithmetic(there, floats):
+    block = SleepingBlock(floats, 5, (0.0, 0.0), (0.0, 0.0)).double()
+    torch.nn.init.normal_(block.weights)
+    value = torch.randn(2, there, dtype=torch.float64, requires_grad=True)
+
+    def computed(value, weights):
+        return functional_call(block, {"weights": weights}, value)
+
+    assert torch.autograd.gradcheck(computed, (value, block.weights))
+    resized = value.repeat(1, 1 + floats // there)[:, :floats] + block.weights.mean()
+    assert torch.equal(block(value), resized)
 
 
 def test_the_model_has_the_features_and_the_weights_of_the_profile(monkeypatch):
