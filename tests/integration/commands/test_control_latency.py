@@ -34,6 +34,7 @@ FLAGS = [
 ]
 
 
+@pytest.mark.slow
 async def test_control_calls_answer_and_both_rates_are_known_while_the_link_is_full():
     rates: list[tuple[float | None, float | None]] = []
     stepped = asyncio.Event()

@@ -141,6 +141,7 @@ async def test_with_other_settings_the_manager_shows_the_command_that_gives_a_ru
         await asyncio.to_thread(restart)
 
 
+@pytest.mark.slow
 def test_a_trainer_is_ready_when_it_listens_and_ends_with_zero(manager):
     flags = ["--listen=127.0.0.1:0", "--set=compute.threads=1"]
     with started(manager, "cloud_trainer.main", "serve", *flags) as trainer:

@@ -170,6 +170,7 @@ async def test_a_pinned_trainer_stays_and_is_reached_by_itself_when_it_is_back(w
     assert_as_undisturbed(tmp_path, result, seen, expected)
 
 
+@pytest.mark.slow
 async def test_tls_and_token_are_those_of_the_trainer_at_the_end_of_the_way(ways, tmp_path, expected):
     seen = Seen()
     folders = [tmp_path / name for name in ("here", "there")]

@@ -67,6 +67,7 @@ async def test_after_a_failure_that_may_be_the_connections_the_next_call_has_ano
     assert len(set(peers)) == (3 if left else 1)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("first", "says"),
     [

@@ -100,6 +100,7 @@ async def two_trainers(tmp_path, monkeypatch):
         yield [*CHOSEN, trainers, *placed, f"checkpoints.location={tmp_path}"], firewall, far
 
 
+@pytest.mark.slow
 async def test_a_link_that_cannot_come_up_ends_the_run_before_its_first_step_and_says_whose_it_is(two_trainers):
     flags, firewall, far = two_trainers
     firewall.set()

@@ -11,6 +11,7 @@ from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
 from tests.support.forked import Forked
 from tests.support.group_flags import ACCEPTING, SHARD, group_of
+from tests.support.group_members import PlainCodecs
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config
 from tests.support.running_group import SIZE, SLOWLY, STEPS, Running, gated, ranks_in
@@ -66,15 +67,18 @@ class Joined(Running):
                 assert found.setdefault(step, ranks) == ranks, f"the trainers do not agree on step {step}"
         return found
 
-    def assert_joined(self, members):
-        """Wait for all, and hold the weights to the ranks by step; returns the newcomer's first step."""
+    def assert_joined(self, members, up="raw", down="raw"):
+        """Wait for all, and hold the weights to the ranks by step; returns the newcomer's first step.
+
+        up, down: codecs of gradients and of weights; the newcomer has nothing left of one before its first step.
+        """
         for process, said in members:
             assert process.wait(120) == 0, said
         ranks = self.ranks()
         first = min(step for step, took in ranks.items() if NEWCOMER in took)
         assert 0 < first < STEPS
         assert all((NEWCOMER in took) == (step >= first) for step, took in ranks.items())
-        self.assert_whole(members, lambda step, _: ranks[step])
+        self.assert_whole(members, lambda step, _: ranks[step], PlainCodecs(up, [(NEWCOMER, first)], down))
         return first
 
 
@@ -90,6 +94,34 @@ def test_a_newcomer_counts_from_the_step_on_at_which_it_joins(trainers, tmp_path
         for each in said:
             assert each.first_event("a member joins")["first_step"] == first
             each.first_event("a group has ended")
+
+
+@pytest.mark.slow
+@TWO
+def test_a_newcomer_begins_with_the_weights_that_members_have_by_a_codec(trainers, tmp_path):
+    coded = ["group.codec=uniform3", "group.weights_codec=uniform3"]
+    with Joined(tmp_path, trainers, more=coded) as running:
+        said = [running.trainer(name)[1] for name in trainers]
+        members = [running.member(rank) for rank in range(SIZE)]
+        said[0].first_event("checkpoint of a group", least_step=4)
+        members.append(running.member(NEWCOMER))
+        running.assert_joined(members, "uniform3", "uniform3")
+
+
+@pytest.mark.slow
+def test_a_newcomer_that_is_killed_begins_again_with_the_weights_that_members_have_by_a_codec(tmp_path):
+    trainers, coded = ("near", "far"), ["group.weights_codec=uniform3"]
+    with Joined(tmp_path, trainers, more=coded) as running:
+        said = [running.trainer(name)[1] for name in trainers]
+        members = [running.member(rank) for rank in range(SIZE)]
+        said[0].first_event("checkpoint of a group", least_step=4)
+        newcomer, _ = running.member(NEWCOMER)
+        first = said[1].first_event("a member joins")["first_step"]
+        said[1].first_event("checkpoint of a group", least_step=first + 2)
+        newcomer.send_signal(signal.SIGKILL)
+        newcomer.wait()
+        members.append(running.member(NEWCOMER))
+        running.assert_joined(members, down="uniform3")
 
 
 @pytest.mark.full
@@ -274,7 +306,7 @@ def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
         running.assert_whole([*members, newcomer], lambda step, _: ranks[step])
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "sentence"),
     [

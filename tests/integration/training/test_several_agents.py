@@ -139,6 +139,7 @@ async def harass(peer, ends, begun):
         begun.set()
 
 
+@pytest.mark.slow
 async def test_one_who_breaks_the_contract_all_the_time_disturbs_nobody(alone, begin_together):
     begun = asyncio.Event()
     begin_together(begun.wait)

@@ -76,6 +76,7 @@ def of_precision(module: nn.Module):
     return chain_of(module, "fp16")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("kind", "clipping", "block", "own"),
     crossed(

@@ -161,6 +161,7 @@ def test_no_order_of_arrival_changes_a_bit(seed, clip):
     assert_equal(run(lambda ranks: (dice.choice(ranks), dice.random() < 0.2)), in_turns)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("trainers", "lost_after"), crossed([("near", "far"), ("near",), ("a", "b", "c")], range(12)))
 def test_a_member_that_lost_all_begins_again_and_nothing_changes(lost_after, trainers):
     module, told, steps = built("dropping"), recipe("adam", 0.1), 3

@@ -68,6 +68,7 @@ def test_a_member_that_begins_again_has_nothing_left_of_its_codec():
 DOWN = ["uniform8", "fp16", "uniform2", "mbq3", "topk1"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("optimizer", "coded"),
     crossed(OPTIMIZERS, [(2, "uniform8", "fp16"), (1, "raw", "uniform8"), (3, "raw", "uniform2")]),
@@ -83,6 +84,7 @@ def test_members_lack_what_a_codec_loses_of_weights_until_the_next_step(optimize
     assert any(not torch.equal(expected[name], value) for name, value in chain.module.state_dict().items())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("model", "down"),
     crossed(
@@ -121,6 +123,7 @@ def test_members_that_may_be_ahead_have_one_model_by_a_codec(staleness, trainers
                 assert_equal(members.member(rank).weights("edge", block), weights)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("trainers", "lost_after"), crossed([("near", "far"), ("near",), ("a", "b", "c")], range(12)))
 def test_a_member_that_begins_again_gets_what_the_others_have(lost_after, trainers):
     module, told, steps = built("dropping"), recipe("adam", 0.1), 3

@@ -27,6 +27,7 @@ from tests.support.grouped import (
 from tests.support.placed import built, recipe
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", seeds(15))
 @pytest.mark.parametrize(("trainers", "clip"), [(("near",), "block"), (("near",), "model"), (("near", "far"), "block")])
 def test_a_run_that_leaves_out_late_ranks_equals_the_loop_that_reads_its_log(seed, trainers, clip):
@@ -127,6 +128,7 @@ def test_a_member_that_was_left_out_beyond_its_last_step_has_left_where_the_grou
     assert group.missing() == [0], "it is late with what it still owes, and nobody waits for it"
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("trainers", "seed", "clip"),
     crossed([("near",), ("near", "far"), ("a", "b", "c")], range(5), ["block", "model"]),

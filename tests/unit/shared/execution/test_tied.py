@@ -62,6 +62,7 @@ def test_a_tied_model_is_divided_between_the_blocks_that_use_the_weight():
     assert sorted([*keys, "head.weight"]) == sorted(chain.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adagrad"])
 @pytest.mark.parametrize("kind", RANGES)
 def test_a_tied_model_trains_as_in_one_process(kind, optimizer):
@@ -104,6 +105,7 @@ def late_by_hand(module: TiedText, told: Recipe, staleness: int) -> dict[str, Te
     return {name: value for name, value in module.state_dict().items() if name != "head.weight"}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", [1, 2])
 @pytest.mark.parametrize("backward", ["replay", "stash"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -79,6 +79,7 @@ def trained(placement, told, seed, steps=STEPS):
     return module, *run_virtually(main)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", seeds(15))
 @pytest.mark.parametrize(
     ("placement", "up", "down"),

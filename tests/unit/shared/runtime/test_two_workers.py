@@ -77,6 +77,7 @@ def of_tuples(step: int) -> tuple[Tensor, Tensor]:
         return torch.randn(SAMPLES, WIDTH), torch.randint(CLASSES, (SAMPLES,))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
     "scheme",

@@ -46,6 +46,7 @@ def check(document: dict, bits: tuple[int, ...], staleness: int | None) -> None:
     assert planned.seconds_per_step == pytest.approx(expected[0], rel=1e-11)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize("stages", range(1, 5))
 def test_it_equals_trying_everything_for_every_length(stages, staleness):

@@ -51,6 +51,7 @@ class Costs:
         return self._simulated.seconds(coded(profile, layout))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("seed", range(6))
 def test_no_bound_is_above_the_simulated_step(seed):
     costs = Costs(question_of(seed, staleness=seed % 3, ahead=2 * (seed % 2)))
