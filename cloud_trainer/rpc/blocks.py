@@ -17,7 +17,8 @@ from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, check_announcement
 from shared.tensor_wire import to_wire
-from shared.training import block_state
+from shared.training import block_state, state_file
+from shared.training.block_state import BlockTensors
 from shared.transport.rpc.status import Kind, StatusError
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks, frozen_key, key_of
 from shared.transport.stream.packets import Packet
@@ -88,14 +89,14 @@ def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> 
     """
     session.attachment.check_fence(fence)
     with _loading(index):
-        session.blocks.take(index, block_state.deserialize(bytes(data)), aside=session.attachment.begun)
+        session.blocks.take(index, _state_in(session, index, data), aside=session.attachment.begun)
 
 
 def load_frozen(session: Session, fence: Fence, index: int, data: memoryview) -> None:
     """Take the frozen parameters of a block that have come as bytes. Computes, and raises as `load_block` does."""
     session.attachment.check_fence(fence)
     with _loading(index):
-        block_state.put_frozen(session.blocks.held.chain.blocks[index], block_state.deserialize(bytes(data)))
+        block_state.put_frozen(session.blocks.held.chain.blocks[index], _state_in(session, index, data))
 
 
 @contextmanager
@@ -118,7 +119,12 @@ def check_replica_of(session: Session, name: CheckpointName, block: int) -> None
 
 def check_replica(session: Session, index: int, data: bytes) -> None:
     """Refuse bytes that are no whole state of a block, before they are written. Computes. Raises ProtocolError."""
-    session.blocks.held.check_block(index, block_state.deserialize(data))
+    session.blocks.held.check_block(index, _state_in(session, index, data))
+
+
+def _state_in(session: Session, index: int, data: bytes | memoryview) -> BlockTensors:
+    held = session.blocks.held
+    return block_state.from_file(held.chain.blocks[index], held.recipe.optimizer, data)
 
 
 def _check_bytes(tensor: TensorSpec) -> None:
@@ -135,7 +141,7 @@ async def send_block(
         tensors = session.blocks.held.block_tensors(block)
         if weights_only:
             tensors = block_state.without_optimizer(tensors)
-        return block_state.serialize(tensors)
+        return state_file.serialize(tensors)
 
     async for packet in _send(session, block, await lane.aside(serialized), chunk_bytes):
         yield packet

@@ -22,7 +22,7 @@ from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFol
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.runtime.checkpoint_states import load_states
-from shared.training import block_state
+from shared.training import state_file
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import to_bytes
 
@@ -298,7 +298,7 @@ class SessionStore:
 
     async def load_block(self, session_id: str, name: CheckpointName, block: int) -> bytes:
         """Read one block of a checkpoint in the form that travels. Raises StorageError if it is damaged or missing."""
-        return await self.disk.run(lambda: block_state.serialize(self._load(session_id, name, [block])[block]))
+        return await self.disk.run(lambda: state_file.serialize(self._load(session_id, name, [block])[block]))
 
     async def forget(self, session_id: str) -> None:
         """Remove all data of a session. A failure is a warning."""

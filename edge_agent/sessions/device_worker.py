@@ -18,7 +18,7 @@ from shared.placement import AGENT, PlacementPlan, held_blocks
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import Threads
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.held_state import changing_blocks, copy_state, put_back, to_bytes
 from shared.training.losses import LossHead, check_labels
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -134,7 +134,7 @@ class DeviceWorker:
 
     def _serialized(self, index: int, *, weights_only: bool) -> bytes:
         tensors = self._held.block_tensors(index)
-        return block_state.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
+        return state_file.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
 
     def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
         """List the calls as `WorkerCalls` says: one for each block."""
@@ -147,7 +147,8 @@ class DeviceWorker:
     async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
         """Store a state as `WorkerCalls` says. Raises ProtocolError for a state that does not fit the block."""
         threads, store = self._state.threads, self._store
-        tensors = await threads.compute.run(block_state.deserialize, state)
+        of = self._held.chain.blocks[block]
+        tensors = await threads.compute.run(block_state.from_file, of, self._held.recipe.optimizer, state)
         if checkpoint is None:
             self._arriving[block] = tensors
             return

@@ -74,7 +74,7 @@ class OpenSession:
         for block in (chain.blocks[index] for index in changing_blocks(chain)):
             if (owner := self.members.get(self.placement.owner(block.index))) is not None:
                 data = await self.retry.run(partial(owner.download, block.index, weights_only=True))
-                tensors = await self.threads.compute.run(block_state.deserialize, data)
+                tensors = await self.threads.compute.run(block_state.from_file, block, None, data)
                 await self.threads.compute.run(block_state.restore, block, None, None, tensors)
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from shared.codec import row_of_bytes
 from shared.errors import ConfigError, ProtocolError, UnreachableError
 from shared.placement import Placement, PlacementPlan, held_blocks
 from shared.tensor_wire import to_wire
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.transport.stream.framing import block_key, frozen_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -226,7 +226,7 @@ class TrainerWorker:
             if await compute.run(block_state.digest, block) != answer.block_digests[index]:
                 _log.info("the trainer starts from other weights; uploading ours", block=block.name, trainer=self.name)
                 await self._upload(
-                    index, await compute.run(block_state.serialize, block_state.collect(block, None)), placement
+                    index, await compute.run(state_file.serialize, block_state.collect(block, None)), placement
                 )
         await self._compare_frozen(answer.frozen_digests)
         await self.take_frozen(held_blocks(placement, self.name))
@@ -255,7 +255,7 @@ class TrainerWorker:
         for index in sorted(self._other_frozen.intersection(blocks)):
             block = chain.blocks[index]
             _log.info("the trainer has other frozen parameters; uploading ours", block=block.name, trainer=self.name)
-            data = await self._state.threads.compute.run(block_state.serialize, block_state.frozen(block))
+            data = await self._state.threads.compute.run(state_file.serialize, block_state.frozen(block))
             tensor = to_wire(row_of_bytes(data), frozen_key(index), placement.version)
             await self.client.upload_block(self.session_id, tensor, self._state.fence)
             self._other_frozen.discard(index)

@@ -19,7 +19,8 @@ from shared.errors import StorageError
 from shared.files.whole_file import write_together
 from shared.model.chain import Chain
 from shared.placement import Placement, held_blocks
-from shared.training.block_state import BlockTensors, savable
+from shared.training.block_state import BlockTensors
+from shared.training.state_file import savable
 
 _log = structlog.get_logger(__name__)
 

@@ -7,16 +7,15 @@ from collections.abc import Collection
 
 from shared.checkpoint import CheckpointName, CheckpointStore
 from shared.errors import StorageError
-from shared.training import block_state
+from shared.training import state_file
+from shared.training.block_state import BlockTensors
 from shared.training.held_state import states_in
 
 
-def load_states(
-    store: CheckpointStore, name: CheckpointName, blocks: Collection[int]
-) -> dict[int, block_state.BlockTensors]:
+def load_states(store: CheckpointStore, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
     """The states of these blocks, and it may be of others. Blocks. Raises StorageError where one is missing or damaged."""
     replicas = {
-        block: block_state.deserialize(store.load_replica(name, block).data)
+        block: _tensors_in(store.load_replica(name, block).data)
         for block in store.replicas().get(name, [])
         if block in blocks
     }
@@ -30,4 +29,9 @@ def load_states(
 
 def load_block(store: CheckpointStore, name: CheckpointName, block: int) -> bytes:
     """The state of one block as it travels. Blocks. Raises StorageError where it is missing or damaged."""
-    return block_state.serialize(load_states(store, name, [block])[block])
+    return state_file.serialize(load_states(store, name, [block])[block])
+
+
+def _tensors_in(data: bytes) -> BlockTensors:
+    """Read a replica, of which the checksum is right."""
+    return state_file.deserialize(data, len(data))

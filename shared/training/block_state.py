@@ -6,13 +6,8 @@ for every block (`held_state`). Frozen parameters are no part of it: workers com
 (`frozen_digest`). This module does not know where the state goes.
 """
 
-import functools
-import json
 from collections.abc import Mapping
-from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 import xxhash
 from torch import Tensor
@@ -20,14 +15,11 @@ from torch import Tensor
 from shared.errors import ProtocolError
 from shared.model.chain import Block
 from shared.registry import OptimizerConfig
+from shared.training import state_file
 from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
 from shared.training.slices import Slice
 
 BlockTensors = dict[str, Tensor]
-_ALIGNED_BYTES = 8
-"""The count of bytes in the head of a file is so long, and the head and its padding a multiple of it."""
-_ENTRY_BYTES = 512
-"""More than the name, shape and place of a tensor take in the head of a file."""
 
 
 def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
@@ -126,47 +118,13 @@ def put_frozen(block: Block, tensors: Mapping[str, Tensor]) -> None:
     _copy_to(targets, tensors)
 
 
-def serialize(tensors: BlockTensors) -> bytes:
-    """The tensors as a safetensors file. Written here, because safetensors copies all of them three times on the way."""
-    entries: dict[str, dict[str, Any]] = {}
-    parts: list[memoryview] = []
-    end = 0
-    for name, tensor in sorted(savable(tensors).items(), key=lambda item: -item[1].element_size()):
-        begin, end = end, end + tensor.nbytes
-        shape, dtype = list(tensor.shape), _dtype_name(tensor.dtype)
-        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-        parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    head = json.dumps(entries).encode()
-    head += b" " * (-len(head) % _ALIGNED_BYTES)
-    return b"".join((len(head).to_bytes(_ALIGNED_BYTES, "little"), head, *parts))
+def from_file(block: Block, config: OptimizerConfig | None, data: bytes | memoryview) -> BlockTensors:
+    """Read the state of a block, or its frozen parameters, from a file, over whose memory the tensors lie.
 
-
-@functools.cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    """A type as safetensors calls it."""
-    empty = safetensors.torch.save({"": torch.empty(0, dtype=dtype)})
-    name: str = json.loads(empty[_ALIGNED_BYTES:])[""]["dtype"]
-    return name
-
-
-def savable(tensors: Mapping[str, Tensor]) -> BlockTensors:
-    """The tensors as safetensors takes them: on the CPU, contiguous, and no two in one memory, as tied weights are."""
-    saved: BlockTensors = {}
-    taken: set[int] = set()
-    for name, tensor in tensors.items():
-        placed = tensor.detach().cpu().contiguous()
-        address = placed.untyped_storage().data_ptr()
-        saved[name] = placed.clone() if address in taken else placed
-        taken.add(address)
-    return saved
-
-
-def deserialize(data: bytes) -> BlockTensors:
-    """The tensors of a safetensors file. Raises ProtocolError for anything else."""
-    try:
-        return safetensors.torch.load(data)
-    except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        raise ProtocolError(f"the state of a block is no safetensors file: {cause}") from cause
+    config: as in `check`. Raises ProtocolError for anything else than a safetensors file, or for one with more in its head
+    than this block has; the tensors are as they come.
+    """
+    return state_file.deserialize(data, _head_bytes(block, config))
 
 
 def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
@@ -174,19 +132,21 @@ def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
 
     Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """
-    parameters = block.named_parameters().values()
-    more = sum(len(state_layout(parameter, config)) for parameter in parameters)
-    return _file_bytes(_targets(block), more) + optimizer_bytes(parameters, config)
+    tensors = sum(tensor.nbytes for tensor in _targets(block).values())
+    return tensors + optimizer_bytes(block.named_parameters().values(), config) + _head_bytes(block, config)
 
 
 def max_frozen_bytes(block: Block) -> int:
     """Return the largest size of the block's frozen parameters as a file."""
-    return _file_bytes(frozen(block))
+    return sum(tensor.nbytes for tensor in frozen(block).values()) + _head_bytes(block, None)
 
 
-def _file_bytes(tensors: BlockTensors, more_entries: int = 0) -> int:
-    """Return the size of tensors as a file, with room for their names and for so many more entries."""
-    return sum(tensor.nbytes for tensor in tensors.values()) + _ENTRY_BYTES * (len(tensors) + more_entries + 8)
+def _head_bytes(block: Block, config: OptimizerConfig | None) -> int:
+    """Return more than the head of a file takes that has a block's state, or its frozen parameters."""
+    entries = len(_targets(block)) + len(frozen(block)) + 8
+    if config is not None:
+        entries += sum(len(state_layout(parameter, config)) for parameter in block.named_parameters().values())
+    return state_file.ENTRY_BYTES * entries
 
 
 def digest(block: Block) -> int:

@@ -42,7 +42,7 @@ from shared.prediction import (
     predictor_to_bytes,
     table_to_json,
 )
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state, put_back, states_in, to_bytes
 from shared.training.recipe import Recipe
@@ -298,7 +298,7 @@ def kinds() -> Mapping[str, Kind]:
     chain = build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(BATCH, FEATURES))
     held = HeldBlocks(chain, recipe, torch.device("cpu"), range(1, 3))
     block = chain.blocks[1]
-    block_file = block_state.serialize(block_state.collect(block, None))
+    block_file = state_file.serialize(block_state.collect(block, None))
     stage_file = to_bytes(copy_state(held))
     facts = {"placement": {"schema": "isthmus.placement/v1"}}
 
@@ -316,7 +316,7 @@ def kinds() -> Mapping[str, Kind]:
         return put_back(held, range(1, 3), states_in(store.load(NAME).data))
 
     def read_block(_folder: Path, data: bytes) -> object:
-        return block_state.check(block, recipe.optimizer, block_state.deserialize(data))
+        return block_state.check(block, recipe.optimizer, block_state.from_file(block, recipe.optimizer, data))
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}

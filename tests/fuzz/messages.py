@@ -22,7 +22,7 @@ from shared.model.build import build_checked_chain
 from shared.placement import AGENT
 from shared.registry import codec_names
 from shared.tensor_wire import ABSENT, torch_dtype, transmitted_shape
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -317,7 +317,7 @@ def _upload() -> Sequence[Packet[Any]]:
 
 
 _BLOCK = 1
-_STATE = block_state.serialize(
+_STATE = state_file.serialize(
     block_state.collect(
         build_checked_chain("shared.model.zoo:mlp", {}, 0, torch.zeros(BATCH, FEATURES)).blocks[_BLOCK], None
     )

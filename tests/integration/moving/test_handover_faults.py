@@ -12,12 +12,14 @@ from shared.training.step_log import applied_steps, check_steps
 from tests.chaos import sides
 from tests.chaos.faults import Fault, Planned
 from tests.support.forked import Forked
-from tests.support.killed_chain import CHOSEN, STEPS, Chain
+from tests.support.killed_chain import CHOSEN, Chain
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-HANDED_OVER_AT = 40
+HANDED_OVER_AT, STEPS = 40, 480
+LONG = f"training.max_steps={STEPS}", "training.epochs=40"
+"""On a busy machine the run would otherwise be over before a handover is prepared."""
 WORKER, STORED = "edge_agent.sessions.trainer_worker:TrainerWorker", "edge_agent.sessions.stored_session:StoredSession"
 OFFERED, SESSION = "cloud_trainer.rpc.offered_blocks:OfferedBlocks", "cloud_trainer.sessions.session:Session"
 SERVICE = "cloud_trainer.rpc.service:TrainerService"
@@ -41,7 +43,7 @@ SLOW = {("edge", "commit"), ("edge", "checkpoint"), ("far", "commit"), ("near", 
 
 @pytest.fixture(scope="module")
 def expected(one_thread):  # noqa: ARG001 - what it does is what is needed of it
-    return plain_state(edge_config(*CHOSEN))
+    return plain_state(edge_config(*CHOSEN, *LONG))
 
 
 @pytest.mark.parametrize(
@@ -78,13 +80,13 @@ def test_a_side_that_is_killed_in_a_handover_costs_no_step(killed, point, tmp_pa
 def run(chain, changes, killed, fault):
     """Run to the end. What is killed is started again, without a fault."""
     planned = [fault] if killed == "edge" else []
-    agent = Forked(sides.agent, chain.flags(), changes, planned, chain.folder)
+    agent = Forked(sides.agent, [*chain.flags(), *LONG], changes, planned, chain.folder)
     try:
         if killed != "edge":
             chain.wait_until_dead(killed)
             chain.start(killed)
         elif agent.wait(120) != 0:
-            agent = Forked(sides.agent, chain.flags(), changes, [], chain.folder)
+            agent = Forked(sides.agent, [*chain.flags(), *LONG], changes, [], chain.folder)
         assert agent.wait(120) == 0, (chain.folder / "agent.log").read_text()[-3000:]
     finally:
         agent.kill()

@@ -14,7 +14,7 @@ from shared.config import LinkConfig
 from shared.errors import AccessError, BusyError, FencedError, NotStoredError, ProtocolError, RefusedError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.tensor_wire import to_wire
-from shared.training import block_state
+from shared.training import state_file
 from shared.transport.stream.framing import block_key, chunks
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -202,7 +202,7 @@ async def sending(state):
     server = grpc.aio.server()
 
     async def download(request, _context):
-        data = torch.frombuffer(bytearray(block_state.serialize(state)), dtype=torch.uint8)
+        data = torch.frombuffer(bytearray(state_file.serialize(state)), dtype=torch.uint8)
         for frame, payload in chunks(to_wire(codec_by_name("raw").encode(data), block_key(request.block), 0), 1 << 20):
             yield Packet(pb.DownloadBlockResponse(frame=frame), payload)
 

@@ -10,7 +10,7 @@ from shared.codec import codec_by_name
 from shared.model.chain import Chain
 from shared.placement import Placement
 from shared.tensor_wire import to_wire
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.recipe import Recipe
 from shared.transport.stream.framing import block_key
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -80,11 +80,11 @@ class TrainersBlocks(ABC):
         """The state of a block that a trainer holds."""
         most = block_state.max_serialized_bytes(self.chain.blocks[block], self.recipe.optimizer)
         data = await self.trainers[trainer].download_block(self.sessions[trainer], block, most, weights_only=False)
-        return block_state.deserialize(bytes(data))
+        return block_state.from_file(self.chain.blocks[block], self.recipe.optimizer, data)
 
     async def upload(self, trainer: str, block: int, state: block_state.BlockTensors) -> int:
         """Bring a block to a trainer; returns its digest there."""
-        data = torch.frombuffer(bytearray(block_state.serialize(state)), dtype=torch.uint8)
+        data = torch.frombuffer(bytearray(state_file.serialize(state)), dtype=torch.uint8)
         tensor = to_wire(codec_by_name("raw").encode(data), block_key(block), self.placement.version)
         return await self.trainers[trainer].upload_block(self.sessions[trainer], tensor, self.fence)
 

@@ -10,7 +10,7 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.worker_calls import Change, Transfer
 from shared.errors import ProtocolError
 from shared.placement import two_workers
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.held_blocks import HeldBlocks
 from tests.support.placed import CPU, built, chain_of, recipe
 from tests.support.virtual import InlineWorker
@@ -40,10 +40,10 @@ class Trainer:
     async def download(self, block, *, weights_only, checkpoint):
         assert checkpoint is None
         tensors = self.held.block_tensors(block)
-        return block_state.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
+        return state_file.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
 
     async def take(self, block, state, _checkpoint):
-        self.taken[block] = block_state.deserialize(state)
+        self.taken[block] = block_state.from_file(self.held.chain.blocks[block], self.held.recipe.optimizer, state)
 
 
 def mean_of(device, block):
@@ -106,7 +106,7 @@ async def test_the_optimizer_goes_with_a_block_where_its_update_goes(device, wei
 
 
 async def test_a_state_of_another_block_makes_no_change(device):
-    await device.worker.take(2, block_state.serialize(Trainer(0.5).held.block_tensors(0)), None)
+    await device.worker.take(2, state_file.serialize(Trainer(0.5).held.block_tensors(0)), None)
     with pytest.raises(ProtocolError):
         await device.worker.prepare(change_to(3))
     await device.worker.give_up()

@@ -5,7 +5,7 @@ import torch
 
 from shared.model.chain import build_chain
 from shared.model.output import choose_output
-from shared.training import block_state
+from shared.training import state_file
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import policy_of_stage
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
@@ -39,7 +39,7 @@ def test_blocks_of_124_million_weights_weigh_what_their_adapters_and_moments_do(
     assert {name for name in learning if "lora_B" in name} <= changed <= learning, "the bases are as they were"
 
     def sent(moved: range) -> int:
-        return sum(len(block_state.serialize(held.block_tensors(block))) for block in moved)
+        return sum(len(state_file.serialize(held.block_tensors(block))) for block in moved)
 
     def own(moved: range) -> int:
         """Bytes of what learns, and of two moments of each."""

@@ -15,7 +15,7 @@ from shared.model.chain import build_chain
 from shared.model.random_state import random_state
 from shared.registry import OPTIMIZERS, OptimizerConfig, OptimizerSettings
 from shared.registry.optimizers import OptimizerGroup
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.optimizers import Grouping, build_optimizer, optimizer_bytes, state_layout
 from tests.support.plain import assert_same_bits, plain_optimizer
 
@@ -113,7 +113,7 @@ def make_one_more_step(*blocks):
 @configs
 def test_a_state_that_moves_goes_on_as_if_it_had_stayed(config):
     here, optimizer = block_of(config)
-    state = block_state.deserialize(block_state.serialize(block_state.collect(here, optimizer)))
+    state = block_state.from_file(here, config, state_file.serialize(block_state.collect(here, optimizer)))
     there, arriving = block_of(config, steps=0)
     block_state.restore(there, arriving, config, state)
     make_one_more_step((here, optimizer), (there, arriving))
@@ -162,7 +162,7 @@ def test_a_receiver_allows_the_whole_state_and_hardly_more(config):
     block, optimizer = block_of(config)
     state = block_state.collect(block, optimizer)
     limit = block_state.max_serialized_bytes(block, config)
-    assert len(block_state.serialize(state)) <= limit
+    assert len(state_file.serialize(state)) <= limit
     assert limit <= sum(tensor.nbytes for tensor in state.values()) + 512 * (len(state) + 8)
 
 
