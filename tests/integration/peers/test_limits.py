@@ -14,7 +14,7 @@ from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import BusyError, ExitCode, RefusedError
 from shared.registry import OptimizerConfig
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.training.step_seconds import StepSeconds
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -198,7 +198,7 @@ async def test_a_session_takes_part_in_one_evaluation_at_one_time():
 )
 async def test_a_session_has_its_blocks_copied_by_no_more_than_a_few_calls_at_one_time(method, request_of, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(block_state, "serialize", lambda _tensors: go_on.wait(60) and b"")
+    monkeypatch.setattr(state_file, "serialize", lambda _tensors: go_on.wait(60) and b"")
     monkeypatch.setattr(measuring, "stage_step", lambda *_, **__: lambda: go_on.wait(60) and StepSeconds(0.0, 0.0, 0.0))
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()

@@ -16,7 +16,7 @@ import xxhash
 from google.protobuf.message import Message
 
 from shared.model.build import build_checked_chain
-from shared.training import block_state
+from shared.training import block_state, state_file
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -151,7 +151,7 @@ class Damage:
         if self._random.random() < 0.4:
             what, data, harmless = self._file()
             return Case(what, "UploadBlock", list(map(serialize, block_packets(self._fresh, BLOCK, data))), harmless)
-        return self._stream("UploadBlock", block_packets(self._fresh, BLOCK, block_state.serialize(self._block)))
+        return self._stream("UploadBlock", block_packets(self._fresh, BLOCK, state_file.serialize(self._block)))
 
     def _stream(self, method: str, packets: list[Packet[Any]]) -> Case:
         """A stream of `packets` that ends early, or goes wrong at one of them."""
@@ -348,7 +348,7 @@ class Damage:
     def _file(self) -> tuple[str, bytes, bool]:
         """Draw a file that may come as a block's state: name, bytes, and whether they may be right."""
         draw = self._random
-        good = block_state.serialize(self._block)
+        good = state_file.serialize(self._block)
         header_bytes = 8 + struct.unpack("<Q", good[:8])[0]
         names = sorted(self._block)
         weight = next(name for name in names if name.endswith("weight"))
@@ -363,13 +363,13 @@ class Damage:
                 return "a header of absurd length", struct.pack("<Q", draw.choice(_BIG)) + good[8:], False
             case 3:
                 less = {name: tensor for name, tensor in self._block.items() if name != weight}
-                return "a tensor is missing", block_state.serialize(less), False
+                return "a tensor is missing", state_file.serialize(less), False
             case 4:
                 more = self._block | {draw.choice(["x", "parameter/", "optimizer/x/y"]): torch.zeros(1)}
-                return "a tensor too many", block_state.serialize(more), False
+                return "a tensor too many", state_file.serialize(more), False
             case 5:
                 wrong = draw.choice([torch.zeros(3), torch.zeros(FEATURES, FEATURES).double(), torch.tensor(1.0)])
-                return "a tensor of another kind", block_state.serialize(self._block | {weight: wrong}), False
+                return "a tensor of another kind", state_file.serialize(self._block | {weight: wrong}), False
             case _:
                 sizes = draw.choice([[0, 2**63], [0, 2**62, 8], [2**62, 4], [0, -1], [2**64, 0]])
                 entry = {"dtype": "F32", "shape": sizes, "data_offsets": [0, 0]}
