@@ -144,7 +144,7 @@ class DeviceWorker:
         weights_only, name = transfer.weights_only[block], transfer.checkpoint
         await self.take(block, await source.download(block, weights_only=weights_only, checkpoint=name), name)
 
-    async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
+    async def take(self, block: int, state: bytes | memoryview, checkpoint: CheckpointName | None) -> None:
         """Store a state as `WorkerCalls` says. Raises ProtocolError for a state that does not fit the block."""
         threads, store = self._state.threads, self._store
         of = self._held.chain.blocks[block]
@@ -154,7 +154,7 @@ class DeviceWorker:
             return
         assert store is not None, "without a folder there are no checkpoints"
         self._held.check_block(block, tensors)
-        await threads.disk.run(store.save_replica, checkpoint, block, state)
+        await threads.disk.run(store.save_replica, checkpoint, block, bytes(state))
 
     @property
     def _store(self) -> CheckpointStore | None:

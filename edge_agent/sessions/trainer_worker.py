@@ -201,16 +201,15 @@ class TrainerWorker:
         )
         return self.peer(await self.client.offer_blocks(request))
 
-    async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> bytes:
+    async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> memoryview:
         """Download as `BlockSource` says."""
         experiment = self._state.experiment
         limit = block_state.max_serialized_bytes(experiment.chain.blocks[block], experiment.recipe.optimizer)
-        data = await self.client.download_block(
+        return await self.client.download_block(
             self.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
         )
-        return bytes(data)
 
-    async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
+    async def take(self, block: int, state: bytes | memoryview, checkpoint: CheckpointName | None) -> None:
         """Store a state as `WorkerCalls` says."""
         await self._upload(block, state, self._state.placement, checkpoint)
 
@@ -261,7 +260,7 @@ class TrainerWorker:
             self._other_frozen.discard(index)
 
     async def _upload(
-        self, block: int, state: bytes, placement: Placement, checkpoint: CheckpointName | None = None
+        self, block: int, state: bytes | memoryview, placement: Placement, checkpoint: CheckpointName | None = None
     ) -> None:
         tensor = to_wire(row_of_bytes(state), block_key(block), placement.version)
         await self.client.upload_block(self.session_id, tensor, self._state.fence, checkpoint)

@@ -67,7 +67,9 @@ class BlockSource(Protocol):
     async def offered(self, receiver: str, transfer: Transfer) -> pb.Peer:
         """Describe the worker to a receiver that dials it, with a ticket for these blocks."""
 
-    async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> bytes:
+    async def download(
+        self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None
+    ) -> bytes | memoryview:
         """Return the state of one block, from memory or from a checkpoint on disk."""
 
 
@@ -102,5 +104,5 @@ class WorkerCalls(Protocol):
     def fetch(self, source: BlockSource, transfer: Transfer) -> list[Call]:
         """List the calls that bring this worker the blocks of one that can be dialled."""
 
-    async def take(self, block: int, state: bytes, checkpoint: CheckpointName | None) -> None:
+    async def take(self, block: int, state: bytes | memoryview, checkpoint: CheckpointName | None) -> None:
         """Store the state of a block, for the next placement or as a replica of a checkpoint's block."""

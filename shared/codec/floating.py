@@ -20,7 +20,7 @@ from shared.registry import CodecSpec
 _SENT_AS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def row_of_bytes(data: bytes) -> Encoded:
+def row_of_bytes(data: bytes | memoryview) -> Encoded:
     """A row of bytes as `Raw` encodes one, over the same memory."""
     return Encoded("raw", torch.uint8, (len(data),), (1,), memoryview(data))
 
