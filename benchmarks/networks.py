@@ -292,10 +292,10 @@ class _WeightedIdentity(torch.autograd.Function):
         ctx: Any, value: Tensor, weight: Tensor | None, forward_seconds: float, backward_seconds: float
     ) -> Tensor:
         ctx.weight, ctx.backward_seconds = weight, backward_seconds
-        sleep_at_pace(forward_seconds)
-        return value.view_as(value)
+        with lasting(forward_seconds):
+            return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        sleep_at_pace(ctx.backward_seconds)
-        return gradients[0], None if ctx.weight is None else torch.zeros_like(ctx.weight), None, None
+        with lasting(ctx.backward_seconds):
+            return gradients[0], None if ctx.weight is None else torch.zeros_like(ctx.weight), None, None

@@ -27,6 +27,14 @@ SLOW_BURST_BYTES = 1600
 SLOW_QUEUE_BYTES = 16 * 1024
 """Half a second at 0.25 Mbit/s; ten packets, with which TCP begins."""
 
+FAST_BITS_PER_SECOND = 100e6
+"""A link that begins at this rate or above it has the next two figures, and keeps them. The shaper cuts a unit that is longer
+than the burst into packets: of two members whose links carry 300 Mbit/s both ways, that took half of what two cores have."""
+FAST_BURST_SECONDS = 0.0005
+"""Time of the largest burst, where that is more than the usual one."""
+FAST_UNIT = 0.9
+"""Part of the burst that a unit has; the rest is for its headers."""
+
 OUTAGE_BITS_PER_SECOND = 64_000.0
 """Stands in for a rate below it in a trace: tbf cannot hold 0, and much less makes it slow to wake up again."""
 
@@ -46,6 +54,9 @@ class LinkEnd:
         self._device = device
         self._shaped = False
         self._burst_bytes, self._queue_bytes = BURST_BYTES, QUEUE_BYTES
+        self._unit_bytes = _USUAL_GSO_BYTES
+        """Largest unit that the shaper takes whole."""
+        self._lossy = False
 
     def shape(self, bits_per_second: float) -> None:
         """Limit what leaves through this end; effective within 0.25 s."""
@@ -53,6 +64,9 @@ class LinkEnd:
             raise LinkError(f"a link cannot be shaped to {bits_per_second:g} bit/s; the rate must be above 0")
         if not self._shaped and bits_per_second < SLOW_BITS_PER_SECOND:
             self._burst_bytes, self._queue_bytes = SLOW_BURST_BYTES, SLOW_QUEUE_BYTES
+        if not self._shaped and bits_per_second >= FAST_BITS_PER_SECOND:
+            self._burst_bytes = max(BURST_BYTES, round(bits_per_second / 8 * FAST_BURST_SECONDS))
+            self._set_units(min(_USUAL_GSO_BYTES, round(FAST_UNIT * self._burst_bytes)), lossy=self._lossy)
         self._tc(
             "change" if self._shaped else "add",
             *("tbf", "rate", f"{bits_per_second:.0f}bit"),
@@ -66,6 +80,7 @@ class LinkEnd:
             self._tc("del")
             self._shaped = False
             self._burst_bytes, self._queue_bytes = BURST_BYTES, QUEUE_BYTES
+            self._set_units(_USUAL_GSO_BYTES, lossy=self._lossy)
 
     def sent_bytes(self) -> int:
         """Bytes of frames that have passed the shaper so far."""
@@ -92,8 +107,12 @@ class LinkEnd:
 
     def limit_units(self, *, lossy: bool) -> None:
         """Send in units small enough for loss to hit single packets, or in the usual ones."""
-        size = str(_LOSSY_GSO_BYTES if lossy else _USUAL_GSO_BYTES)
-        run_tool("ip", "-n", self._namespace, "link", "set", self._device, "gso_max_size", size)
+        self._set_units(self._unit_bytes, lossy=lossy)
+
+    def _set_units(self, most_bytes: int, *, lossy: bool) -> None:
+        self._unit_bytes, self._lossy = most_bytes, lossy
+        size = min(most_bytes, _LOSSY_GSO_BYTES) if lossy else most_bytes
+        run_tool("ip", "-n", self._namespace, "link", "set", self._device, "gso_max_size", str(size))
 
 
 def play(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from shared.errors import DivergedError, StorageError
+from shared.training.finite import are_finite
 from shared.training.loss_scale import LEAST, LossScale
 
 _log = structlog.get_logger(__name__)
@@ -53,8 +54,9 @@ def first_not_finite(module: nn.Module) -> str | None:
 
     A parameter that learns must be finite. A buffer may hold an infinity, as a mask does, but no NaN.
     """
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and not bool(torch.isfinite(parameter).all()):
+    learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for name, is_finite in zip(learning, are_finite(list(learning.values())), strict=True):
+        if not is_finite:
             return name
     for name, buffer in module.named_buffers():
         if bool(torch.isnan(buffer).any()):

@@ -17,6 +17,7 @@ from shared.errors import ProtocolError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
 from shared.placement import BlockSlice
+from shared.training.finite import are_finite
 from shared.training.held_blocks import BlockGradients
 from shared.training.held_state import changing_blocks
 
@@ -109,8 +110,10 @@ class Group:
         """By step and slice, the parts of the update to come, by rank."""
         self._gradients: dict[BlockSlice, BlockGradients] = {}
         """Gradients of this step that wait for those of all, to be clipped by one norm."""
-        self._updated: dict[BlockSlice, BlockPart] = {}
-        """By slice that this step has updated, the weights after that."""
+        self._updated: set[BlockSlice] = set()
+        """The slices that this step has updated."""
+        self._newest: dict[BlockSlice, BlockPart] = {}
+        """By slice that any step has updated, the weights after the last update."""
         self._before: dict[BlockSlice, BlockPart] = {}
         """By the same slices, the weights with which the step began."""
         self._last: dict[BlockSlice, BlockPart] = {}
@@ -221,7 +224,11 @@ class Group:
         """Return a slice's weights as in `first_weights`, of which it may be updated already, and the step that they are of."""
         if step < self.step and (of_last := self._last.get(one)) is not None:
             return self.step - 1, of_last
-        return self.step, self._before.get(one) or self._weights.of(one)
+        return self.step, self._before.get(one) or self._present(one)
+
+    def _present(self, one: BlockSlice) -> BlockPart:
+        """Return a slice's weights of now."""
+        return self._newest.get(one) or self._weights.of(one)
 
     def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on, nor in one that is done without it. It gives what comes before.
@@ -276,8 +283,8 @@ class Group:
             raise ProtocolError(f"{where}, and has given it before")
         if samples < 1:
             raise ProtocolError(f"{where}, of {samples} samples; it must be of 1 or more")
-        for name, tensor in part.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        for name, is_finite in zip(part, are_finite(list(part.values())), strict=True):
+            if not is_finite:
                 raise ProtocolError(f"{where}, and {name.partition('/')[2]} holds numbers that are not finite")
 
     def _lacks(self, rank: int, one: BlockSlice) -> bool:
@@ -314,7 +321,7 @@ class Group:
         ranks = sorted(parts)
         ranked = [parts[rank] for rank in ranks]
         self._counted[self.step, one] = tuple(ranks)
-        self._before[one] = self._weights.of(one)
+        self._before[one] = self._present(one)
         with torch.no_grad():
             self._gradients[one] = averaged(self._held.chain.blocks[one.block], ranked, self._weights.slices[one])
         if self._held.clipping is not None and len(self._gradients) < len(self.slices):
@@ -325,7 +332,8 @@ class Group:
             new = self._weights.updated(updated)
             if isinstance(new, CodedWeights):
                 self._coded[updated] = new
-            self._updated[updated] = weights = new.weights if isinstance(new, CodedWeights) else new
+            self._updated.add(updated)
+            self._newest[updated] = weights = new.weights if isinstance(new, CodedWeights) else new
             counted = self._counted[self.step, updated]
             left_out = [
                 rank for rank, seat in self._seats.items() if seat.takes_part(self.step) and rank not in counted
@@ -351,15 +359,16 @@ class Group:
                 self._held.update_slice(one.block, slices[one], gradient, self.step)
 
     def _end_step(self) -> None:
-        self._last, self._updated, self._before = self._before, {}, {}
+        self._last, self._updated, self._before = self._before, set(), {}
         self.step += 1
         oldest = self.step - self._behind
         self._counted = {key: ranks for key, ranks in self._counted.items() if key[0] >= oldest}
 
     def _merged(self, rank: int, step: int, one: BlockSlice) -> Merged:
-        seat, of_now = self._seats[rank], self._updated.get(one) if step == self.step else None
+        seat = self._seats[rank]
         seat.awaited.discard((step, one))
-        version, weights = (self.step + 1, of_now) if of_now is not None else self._beginning(one, step + 1)
+        is_of_now = step == self.step and one in self._updated
+        version, weights = (self.step + 1, self._newest[one]) if is_of_now else self._beginning(one, step + 1)
         had, seat.has[one] = seat.has.get(one), version
         coded = self._coded.get(one)
         is_next = coded is not None and coded.weights is weights and had == version - 1

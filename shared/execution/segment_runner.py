@@ -16,6 +16,7 @@ from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
+    GROUP,
     Backward,
     BlockSlice,
     Cargo,
@@ -88,17 +89,8 @@ class SegmentRunner:
         return self.sent(state, segment.sends)
 
     def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
-        if isinstance(load, CodedWeights):
-            self._blocks.take_weights(crossing.of_block, load.weights)
-            state.coded_weights[crossing.of_block] = load
-            return
-        if isinstance(load, dict):
-            if crossing.cargo is Cargo.WEIGHTS:
-                self._blocks.take_weights(crossing.of_block, load)
-            elif self._plan.model.merged:
-                state.given[crossing.of_block] = load
-            else:
-                state.parts[crossing] = load
+        if not isinstance(load, tuple):
+            self._take_of_block(state, crossing, load)
             return
         rows = self._scaled(crossing.rows, state.samples)
         match crossing.cargo:
@@ -115,6 +107,17 @@ class SegmentRunner:
                 state.coefficient = load[0]
             case Cargo.SCALE if load[0] is not None:
                 state.scale = float(load[0])
+
+    def _take_of_block(self, state: StepInFlight, crossing: Crossing, load: BlockPart | CodedWeights) -> None:
+        if isinstance(load, CodedWeights) or crossing.cargo is Cargo.WEIGHTS:
+            weights = load.weights if isinstance(load, CodedWeights) else load
+            self._blocks.take_weights(crossing.of_block, weights)
+            if crossing.sender == GROUP:
+                state.merged[crossing.of_block] = load
+        elif self._plan.model.merged:
+            state.given[crossing.of_block] = load
+        else:
+            state.parts[crossing] = load
 
     def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
         taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
@@ -197,7 +200,7 @@ class SegmentRunner:
                 return self._part(state, crossing.of_block) if rows.count else {}
             case Cargo.WEIGHTS:
                 one = crossing.of_block
-                return state.coded_weights.pop(one, None) or self._blocks.weights(one)
+                return state.merged.pop(one, None) or self._blocks.weights(one)
             case Cargo.NORMS:
                 return (torch.cat([state.norms[block] for block in crossing.slots]),)
             case Cargo.COEFFICIENT:

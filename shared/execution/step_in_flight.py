@@ -47,8 +47,8 @@ class StepInFlight:
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
     given: dict[BlockSlice, BlockPart] = field(default_factory=dict)
     """Parts of a member that go on to its group as they came."""
-    coded_weights: dict[BlockSlice, CodedWeights] = field(default_factory=dict)
-    """Weights of the group that go on to a member as they came."""
+    merged: dict[BlockSlice, BlockPart | CodedWeights] = field(default_factory=dict)
+    """Weights of the group, which go on to a member as they came."""
     norms: BlockNorms = field(default_factory=dict)
     """Norms of the gradients of this worker's own blocks, and of those whose norms come to it."""
     coefficient: Tensor | None = None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shared.errors import ProtocolError
 from shared.model.chain import Block, Chain
+from shared.training.finite import are_finite
 
 NO_GRADIENT = -1.0
 """Stands for the norm of a parameter that no gradient has reached."""
@@ -64,13 +65,12 @@ class Clipping:
         if not gradients:
             return []
         if self._clip_norm is None:  # then nobody is told more than whether it is finite
-            finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).tolist()
-            return [0.0 if is_finite else OVERFLOW for is_finite in finite]
+            return [0.0 if is_finite else OVERFLOW for is_finite in are_finite(gradients)]
         norms = torch.stack([torch.linalg.vector_norm(one).to(torch.float64) for one in gradients]).tolist()
         return [self._told(norm, gradient) for norm, gradient in zip(norms, gradients, strict=True)]
 
     def _told(self, norm: float, gradient: Tensor) -> float:
-        overflowed = self._is_scaled and not math.isfinite(norm) and not bool(gradient.isfinite().all())
+        overflowed = self._is_scaled and not math.isfinite(norm) and not all(are_finite([gradient]))
         return OVERFLOW if overflowed else norm
 
     def parted(self, blocks: Iterable[int], joined: Tensor) -> BlockNorms:

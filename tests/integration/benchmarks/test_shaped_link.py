@@ -38,6 +38,12 @@ def nominal(side: Namespace) -> float | None:
     return None if rate is None else rate * 8
 
 
+def largest_unit(side: Namespace) -> int:
+    """Bytes of the largest unit that this side hands to its shaper at once."""
+    shown = side.run(["ip", "-j", "-d", "link", "show", "link0"], capture_output=True, check=True).stdout
+    return json.loads(shown)[0]["gso_max_size"]
+
+
 def carried(ends: list[LinkEnd], rate: float) -> list[float]:
     """Bits of frames per second that pass each of these ends, which send at once, past their slow start.
 
@@ -133,6 +139,23 @@ class TestLink:
                 assert carried([end], rate) == [pytest.approx(rate, rel=0.08)]
                 assert measure.wait(sending) == pytest.approx(0.956 * rate, rel=0.5)
             assert measure.message(20_000) > 0.93 * 20_000 * 8 / rate
+
+    @pytest.mark.parametrize("rate", [100e6, 500e6])
+    def test_a_fast_link_carries_its_rate_in_units_that_its_shaper_takes_whole(self, rate):
+        with linked_namespaces("test") as link:
+            usual = largest_unit(link.edge)
+            link.shape(rate, rate)
+            measure = Measure(link)
+            sending = measure.start("uplink", LONG_SECONDS)
+            assert carried([link.edge.end], rate) == [pytest.approx(rate, rel=0.08)]
+            measure.wait(sending)
+            burst = link.edge.run(
+                ["tc", "-j", "qdisc", "show", "dev", "link0", "root"], capture_output=True, check=True
+            )
+            assert largest_unit(link.edge) < json.loads(burst.stdout)[0]["options"]["burst"]
+            assert measure.message(500_000) > 0.9 * 500_000 * 8 / rate
+            link.unshape()
+            assert largest_unit(link.edge) == usual
 
     def test_machines_of_a_mesh_see_each_other_over_links_of_their_own(self):
         with meshed_namespaces("test", ["a", "b", "c"]) as mesh:
