@@ -27,7 +27,7 @@ from benchmarks.support.report import replaced
 from shared.codec import FeedbackMode
 from shared.errors import DataError
 from shared.execution.split import Scheme
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 
 
 def marks(suite: str) -> tuple[str, str]:
@@ -143,7 +143,7 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             str(scheme.staleness),
             scheme.backward if scheme.staleness else "",
             _in_turn(scheme.codec for scheme in schemes),
-            _feedback(suite, scheme) if is_lossy(scheme.codec) else "",
+            _feedback(suite, scheme) if codec_spec(scheme.codec).lossy else "",
             _in_turn(scheme.downlink_codec for scheme in schemes),
             _mean_and(list(accuracies.values()), "", of_mean=False),
             _mean_and(_differences(results, name, baseline), "+", of_mean=True) if name != baseline else "",

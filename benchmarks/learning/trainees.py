@@ -21,7 +21,7 @@ from shared.execution.step_in_flight import Outgoing
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLoss, LossHead
 
@@ -70,7 +70,7 @@ class CutNetwork:
     def whole_accuracy(self, test: Images) -> float | None:
         """See `Trainee.whole_accuracy`."""
         last = self._schemes[-1]
-        if not is_lossy(last.codec):
+        if not codec_spec(last.codec).lossy:
             return None
         self._session.change(split_placement(self._chain, self._cuts, replace(last, codec="fp32")))
         return self.accuracy(test)

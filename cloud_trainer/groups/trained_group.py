@@ -23,7 +23,7 @@ from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
 from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 from shared.training.held_state import changing_blocks
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -283,4 +283,4 @@ class TrainedGroup:
 def _is_lossy_from(session: Session) -> bool:
     """Tell whether a member's codec takes anything from the gradients that it sends here."""
     codecs = session.worker.placement.codecs
-    return any(route.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(name) for route, name in codecs.items())
+    return any(route.cargo is Cargo.WEIGHT_GRADIENT and codec_spec(name).lossy for route, name in codecs.items())

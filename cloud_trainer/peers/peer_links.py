@@ -6,7 +6,7 @@ from functools import partial
 
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.dialled_link import DialledLink
-from shared.concurrency.tasks import run_together
+from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
@@ -77,7 +77,7 @@ class PeerLinks:
 
     async def _keep_up(self) -> None:
         try:
-            await run_together(*(link.keep_up() for link in self._links))
+            await gathered(*(link.keep_up() for link in self._links))
         except Exception as failure:
             self.failure.set_exception(failure)
             self.failure.exception()  # its readers look when they need it

@@ -19,7 +19,7 @@ from cloud_trainer.sessions.threads import TrainerThreads
 from shared.bounds import is_worker
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
-from shared.concurrency.tasks import run_together
+from shared.concurrency.tasks import gathered
 from shared.errors import (
     DamagedMessageError,
     IsthmusError,
@@ -119,7 +119,7 @@ class OfferedBlocks:
                     for wanted in left:
                         await self._fetch(session, request, client, wanted)
 
-                await run_together(*(fetch() for _ in range(_AT_ONCE)))
+                await gathered(*(fetch() for _ in range(_AT_ONCE)))
         except StatusError:
             raise  # it is this trainer that refuses
         except IsthmusError as failure:

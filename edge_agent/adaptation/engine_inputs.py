@@ -10,7 +10,7 @@ from edge_agent.experiment.building import Experiment, has_one_cut
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
 from shared.planning import FLOAT32_BITS, EngineConfig, Layout, Profile, SearchSpace, layout_of, load_profile
-from shared.registry import bit_widths, codec_bits, codec_family, codec_of_bits
+from shared.registry import bit_widths, codec_bits, codec_of_bits, codec_spec
 
 _log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ def check_measured(measured: Profile, names: tuple[str, ...], batch_size: int, w
 def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
     """List the widths below 32, rising, whose codec in a run configured with `codec` is not of the profile's family."""
     narrow = [bits for bits in bit_widths() if bits < FLOAT32_BITS]
-    return tuple(bits for bits in narrow if codec_family(codec_of_bits(bits, codec)) != profile.codec_family)
+    return tuple(bits for bits in narrow if codec_spec(codec_of_bits(bits, codec)).family != profile.codec_family)
 
 
 @dataclass(frozen=True)

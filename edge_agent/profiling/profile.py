@@ -41,7 +41,7 @@ from shared.events import Emit, ignore
 from shared.model.features import specs_bytes
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.profile import NO_OVERHEAD, Profile, pair_profile, profile_to_json
-from shared.registry import codec_bits, codec_family
+from shared.registry import codec_bits, codec_spec
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage
 from shared.training.policies import Replay
@@ -200,7 +200,7 @@ class Profiler:
             encode=LinearSeconds(encode["seconds_per_byte"], encode["seconds"]),
             min_bits=None,
             max_staleness=DEFAULT_MAX_STALENESS,
-            codec_family=codec_family(self._narrow_codec),
+            codec_family=codec_spec(self._narrow_codec).family,
             serial_edge_seconds=tuple(_mean(cut.serial) for cut in cuts),
             overhead=overheads[0],
             serial_overhead_seconds=overheads[1],

@@ -92,13 +92,6 @@ class LinkCall:
         ]
         return event[0]
 
-    async def end(self) -> None:
-        """Tell the trainer that no more comes, and wait until it has ended the stream."""
-        async with self._connection.idle_timeout(METHOD) as idle_timeout:
-            await self.end_writing()
-            while await self.stream.receive() is not None:
-                idle_timeout.renew()
-
     async def end_writing(self) -> None:
         """Tell the trainer that no more comes; it ends the stream then, while another task receives."""
         self._stop_watches()

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from shared.bounds import MAX_DIMENSIONS
 from shared.errors import ConfigError, ProtocolError
 
-MAX_DIMS = 8
 MAX_TENSOR_BYTES = 4 << 30
 """Largest tensor that a codec decodes when its caller has set no lower limit with `check_layout`."""
 _MAX_INT64 = 2**63 - 1
@@ -55,13 +55,13 @@ def check_layout(shape: tuple[int, ...], strides: tuple[int, ...], max_bytes: in
 
     max_bytes: most that the tensor may hold, expanded dimensions counted in full, and that it may span with its gaps.
     itemsize: bytes of an element; the widest there is, unless the dtype is known.
-    ProtocolError when a number is negative or beyond 64 bits, when there are more than MAX_DIMS dimensions, when
+    ProtocolError when a number is negative or beyond 64 bits, when there are more than MAX_DIMENSIONS dimensions, when
     elements lie on top of each other (other than by stride 0), or when the tensor is larger than max_bytes.
     """
-    claim = f"layout of shape {tuple(shape)[:MAX_DIMS]} and strides {tuple(strides)[:MAX_DIMS]}"
-    if len(shape) != len(strides) or len(shape) > MAX_DIMS:
+    claim = f"layout of shape {tuple(shape)[:MAX_DIMENSIONS]} and strides {tuple(strides)[:MAX_DIMENSIONS]}"
+    if len(shape) != len(strides) or len(shape) > MAX_DIMENSIONS:
         raise ProtocolError(
-            f"{claim}: {len(shape)} sizes and {len(strides)} strides; there must be as many of each, {MAX_DIMS} at most"
+            f"{claim}: {len(shape)} sizes and {len(strides)} strides; there must be as many of each, {MAX_DIMENSIONS} at most"
         )
     if not all(0 <= number <= _MAX_INT64 for number in (*shape, *strides)):
         raise ProtocolError(f"{claim}: sizes and strides must be from 0 to 2^63 - 1")
@@ -112,12 +112,12 @@ def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     A dense CPU tensor comes back as a view of itself. From a CUDA device the run arrives in page-locked memory. The
     strides are the tensor's own, unless elements lie on top of each other: then those of a contiguous copy. Where the gaps
     between elements are too large (`most_span_bytes`), they are those of the same order of dimensions without gaps.
-    ConfigError when the tensor is sparse or quantised, or has more than MAX_DIMS dimensions.
+    ConfigError when the tensor is sparse or quantised, or has more than MAX_DIMENSIONS dimensions.
     """
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() > MAX_DIMS:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() > MAX_DIMENSIONS:
         raise ConfigError(
             f"a {tensor.layout} tensor of {tensor.dtype} with {tensor.dim()} dimensions cannot be sent; "
-            f"it must be a plain one of {MAX_DIMS} dimensions at most"
+            f"it must be a plain one of {MAX_DIMENSIONS} dimensions at most"
         )
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_contiguous():

@@ -12,16 +12,11 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-async def run_together(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Run all until all have ended; the first to fail cancels the others, and its own error is raised.
+async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all, and return their results, in order. The first failure cancels the others, and its error is raised.
 
     asyncio.TaskGroup does the same and wraps the error in a group, which callers of ours would only unwrap again.
     """
-    await gathered(*coroutines)
-
-
-async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """Run all, and return their results, in order. The first failure cancels the others, and its error is raised."""
     tasks: list[asyncio.Task[T]] = []
     try:
         async with asyncio.TaskGroup() as group:

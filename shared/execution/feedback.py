@@ -7,7 +7,7 @@ from torch import Tensor
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.features import Gradients
 from shared.placement import Cargo, Crossing
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 
 
 class Feedback:
@@ -96,7 +96,7 @@ def errors_of(received: Gradients, sent: Gradients) -> tuple[Tensor | None, ...]
 
 
 def _decoded(codec_name: str, tensor: Tensor) -> Tensor:
-    if not is_lossy(codec_name):
+    if not codec_spec(codec_name).lossy:
         return tensor
     codec = codec_by_name(codec_name)
     return codec.decode(codec.encode(tensor))

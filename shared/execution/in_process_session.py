@@ -35,7 +35,7 @@ from shared.placement import (
     moves,
     scaling_worker,
 )
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.loss_scale import LossScale
@@ -353,7 +353,7 @@ class InProcessSession:
         if isinstance(one.load, CodedWeights):
             return one.load.received
         if isinstance(one.load, dict):
-            is_sent_coded = crossing.cargo is Cargo.WEIGHT_GRADIENT and is_lossy(codec)
+            is_sent_coded = crossing.cargo is Cargo.WEIGHT_GRADIENT and codec_spec(codec).lossy
             return (
                 self._residuals[crossing.sender].sent(codec, crossing.of_block, one.load) if is_sent_coded else one.load
             )

@@ -31,7 +31,7 @@ from shared.placement import (
     Sum,
     Tile,
 )
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 from shared.training.clipping import SKIP
 from shared.training.held_blocks import BlockGradients
 from shared.training.loss_scale import LossScale
@@ -222,7 +222,7 @@ class SegmentRunner:
         if state.scale is None:
             return gradients
         codec = self._plan.placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
-        if not is_lossy(codec):
+        if not codec_spec(codec).lossy:
             return gradients
         # A lossy codec makes an infinity finite, and what overflows would be hidden; of NaN it tells.
         return tuple(

@@ -10,11 +10,9 @@ from shared.registry.codecs import (
     CodecSpec,
     bit_widths,
     codec_bits,
-    codec_family,
     codec_names,
     codec_of_bits,
     codec_spec,
-    is_lossy,
 )
 from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
@@ -36,10 +34,8 @@ __all__ = [
     "Precisions",
     "bit_widths",
     "codec_bits",
-    "codec_family",
     "codec_names",
     "codec_of_bits",
     "codec_spec",
-    "is_lossy",
     "labels_of",
 ]

@@ -72,19 +72,9 @@ def codec_spec(name: str) -> CodecSpec:
         raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(CODECS)}") from None
 
 
-def is_lossy(name: str) -> bool:
-    """Tell whether a float32 tensor loses anything on its way through the codec of that name. ConfigError as `codec_spec`."""
-    return codec_spec(name).lossy
-
-
 def codec_bits(name: str) -> int:
     """Bits that the codec of that name makes of one element of a float32 tensor. ConfigError as `codec_spec`."""
     return codec_spec(name).bits
-
-
-def codec_family(name: str) -> str:
-    """The family of the codec of that name. ConfigError as `codec_spec`."""
-    return codec_spec(name).family
 
 
 def bit_widths() -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from shared.model.chain import Chain
 from shared.model.features import Gradients
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
-from shared.registry import is_lossy
+from shared.registry import codec_spec
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import SHARED, BlockEntry, entries_of
 from shared.training.clipping import check_coefficient, check_norms, count_of
@@ -182,7 +182,7 @@ class CrossingWire:
         no time."""
         if crossing.cargo is Cargo.LABEL:
             return True
-        return not any(is_lossy(self.codec(crossing, slot)) for slot in self.slots(crossing))
+        return not any(codec_spec(self.codec(crossing, slot)).lossy for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
         """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
@@ -206,7 +206,7 @@ class CrossingWire:
             return {slot: self._encoded(crossing, slot, load[slot]) for slot in self.slots(crossing)}
         if crossing.cargo is Cargo.WEIGHTS:
             return self._whole_entries(crossing, load)
-        if not is_lossy(self._of_route(crossing)):
+        if not codec_spec(self._of_route(crossing)).lossy:
             return self._encoded_entries(crossing, load)
         wanted = self.residuals.added(crossing.of_block, load)
         encoded = self._encoded_entries(crossing, wanted)

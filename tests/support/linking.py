@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from shared.codec import aligned_buffer
-from shared.concurrency.tasks import run_together
+from shared.concurrency.tasks import gathered
 from shared.errors import UnreachableError
 from shared.placement import Link
 from shared.runtime.link_end import LinkStream
@@ -78,7 +78,7 @@ class Linking:
             left = next(self._losses, None)
             self.streams += 1
             try:
-                await run_together(
+                await gathered(
                     near.serve(far.worker, self._stream(near, far, here, lost, left)),
                     far.serve(near.worker, self._stream(far, near, there, lost, left)),
                 )

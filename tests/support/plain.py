@@ -22,7 +22,7 @@ from shared.model.chain import Chain, build_chain
 from shared.model.inputs import Inputs, by_place, features_of_inputs
 from shared.model.output import choose_output
 from shared.model.random_state import random_state
-from shared.registry import OptimizerConfig, is_lossy
+from shared.registry import OptimizerConfig, codec_spec
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
@@ -234,7 +234,7 @@ def plain_split(
         gradients: list[Tensor | None] = []
         for feature, decoded in zip(features, arrived, strict=True):
             gradient = None if decoded.grad is None else down.decode(down.encode(decoded.grad))
-            if gradient is not None and is_lossy(up.name):
+            if gradient is not None and codec_spec(up.name).lossy:
                 error = compression_error(decoded.detach().clone(), feature)
                 gradient = compensate(gradient, error, len(labels), feedback)
             gradients.append(gradient)

@@ -33,7 +33,7 @@ from shared.placement import AGENT, Tile, chain_workers
 from shared.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
 from shared.planning.measurements import LinearSeconds
 from shared.prediction import LatencyTable
-from shared.registry import codec_family
+from shared.registry import codec_spec
 from shared.training.device import prepare_process
 from shared.training.step_seconds import totals
 
@@ -179,7 +179,7 @@ class ChainMeasuring:
             feature_bytes=tuple(feature_bytes),
             gradient_bytes=tuple(gradient_bytes),
             encode=encode,
-            codec_family=codec_family(narrow_codec(experiment.config)),
+            codec_family=codec_spec(narrow_codec(experiment.config)).family,
             workers=tuple(self._worker(name) for name in self._names),
             links=links,
         )

@@ -54,7 +54,7 @@ async def test_a_session_that_nobody_uses_is_freed_and_one_that_is_linked_is_not
             call = await linked(client, await peer.open())
             await peer.open()
             await until_held(server, peer, 1)
-            await call.end()
+            await call.end_writing()
             await until_held(server, peer, 0)
         assert (await train_with(server, *MLP, "training.max_steps=2")).summary.steps == 2
 

@@ -11,7 +11,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.codec_times import narrow_codec
 from shared.errors import PlanError
 from shared.planning import ProfiledBlock, pair_profile, profile_to_json
-from shared.registry import codec_family
+from shared.registry import codec_spec
 from tests.support.experiments import flags
 from tests.support.planning.cases import small_profile
 from tests.support.running import edge_config
@@ -102,7 +102,7 @@ def test_every_family_has_32_bits():
 def test_the_codecs_that_are_deployed_are_timed(bits, codec, timed, family):
     config = edge_config(*flags("cnn", "sgd"), f"engine.bits={bits}", f"deployment.codec={codec}")
     assert narrow_codec(config) == timed
-    assert codec_family(timed) == family
+    assert codec_spec(timed).family == family
 
 
 def test_cuts_that_would_send_forbidden_labels_are_not_chosen(write_profile, tmp_path):

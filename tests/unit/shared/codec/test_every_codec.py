@@ -8,8 +8,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shared.bounds import MAX_DIMENSIONS
 from shared.codec import Encoded, aligned_buffer, check_layout, codec_by_name
-from shared.codec.layout import MAX_DIMS
 from shared.errors import ConfigError, ProtocolError
 from shared.registry import codec_names
 from tests.support.examples import examples
@@ -221,9 +221,9 @@ def test_only_raw_carries_other_types_than_floats(name, dtype):
 def test_tensors_that_are_not_plain_are_refused():
     with pytest.raises(ConfigError, match="plain"):
         codec_by_name("raw").encode(torch.ones(3, 3).to_sparse())
-    codec_by_name("raw").encode(torch.ones((1,) * MAX_DIMS))
+    codec_by_name("raw").encode(torch.ones((1,) * MAX_DIMENSIONS))
     with pytest.raises(ConfigError, match="9 dimensions"):
-        codec_by_name("raw").encode(torch.ones((1,) * (MAX_DIMS + 1)))
+        codec_by_name("raw").encode(torch.ones((1,) * (MAX_DIMENSIONS + 1)))
 
 
 @each_family

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.bounds import MAX_DIMENSIONS
 from shared.codec import (
     Encoded,
     aligned_buffer,
     check_layout,
     codec_by_name,
 )
-from shared.codec.layout import MAX_DIMS
 from shared.errors import ProtocolError
 from tests.support.tensors import carried, tensors
 
@@ -56,7 +56,7 @@ def test_an_absurd_layout_is_refused_before_memory_is_taken(shape, strides, says
 
 
 def test_as_many_dimensions_as_allowed_are_decoded():
-    tensor = torch.ones((1,) * (MAX_DIMS - 1) + (3,))
+    tensor = torch.ones((1,) * (MAX_DIMENSIONS - 1) + (3,))
     assert torch.equal(codec_by_name("raw").decode(carried(codec_by_name("raw").encode(tensor))), tensor)
 
 

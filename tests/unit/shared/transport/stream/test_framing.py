@@ -8,7 +8,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.bounds import MOST_CLOCK_NANOSECONDS
-from shared.codec.layout import MAX_DIMS
 from shared.errors import ProtocolError
 from shared.transport.stream.framing import (
     MAX_DIMENSIONS,
@@ -160,10 +159,6 @@ def test_more_dimensions_than_a_tensor_has_are_refused_before_they_are_read(fiel
         with pytest.raises(ProtocolError, match=f"{dimensions} dimensions"):
             assembler.add(frame, b"abc")
     assert len(asked) == taken
-
-
-def test_transport_and_codecs_agree_on_the_number_of_dimensions():
-    assert MAX_DIMENSIONS == MAX_DIMS
 
 
 @given(st.permutations(range(3)))
