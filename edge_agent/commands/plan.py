@@ -22,8 +22,6 @@ from edge_agent.commands.plans.plan_options import (
     ProfileFile,
     RoundTrip,
     Staleness,
-    is_pair,
-    is_tiers,
     parse_bits,
     read_profile,
     refuse_forbidden,
@@ -120,7 +118,7 @@ def plan(
         from edge_agent.commands.plans.group_plan import print_group_plan
         from edge_agent.commands.plans.link_plan import print_link_plan, read_link
         from edge_agent.commands.plans.tiers_plan import print_placements, print_tiers_plan, tiers_question
-        from shared.planning import SearchSpace
+        from shared.planning import Question, SearchSpace
 
     loaded = read_profile(profile)
     if members is not None:
@@ -129,7 +127,7 @@ def plan(
             raise typer.BadParameter("give --uplink and --downlink, the rates of the trainer's link")
         print_group_plan(loaded, read_link(uplink, downlink, round_trip, loaded), members, as_json=as_json)
         return
-    if is_tiers(loaded):
+    if Question(loaded).is_tiers:
         refuse_others(context, OF_TIERS, "says nothing about three tiers")
         permitted = frozenset(inputs_to or ())
         space = SearchSpace(parse_bits(bits), staleness or 0, allow_edge_only=allow_edge_only, inputs_to=permitted)
@@ -143,7 +141,7 @@ def plan(
         else:
             print_tiers_plan(question, planner or BEST, placement_out, as_json=as_json)
         return
-    if not is_pair(loaded):
+    if not Question(loaded).is_pair:
         refuse_others(context, {"staleness", "bits", "allow_edge_only", "order", "as_json"})
         space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
         print_chain_plan(loaded, space, order, as_json=as_json)

@@ -18,8 +18,6 @@ from edge_agent.commands.plans.plan_options import (
     ProfileFile,
     RoundTrip,
     Staleness,
-    is_pair,
-    is_tiers,
     parse_bits,
     read_profile,
     refuse_forbidden,
@@ -132,7 +130,7 @@ def simulate(
         from edge_agent.commands.plans.link_plan import round_trip_seconds
         from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results, runnable
-        from shared.planning import SearchSpace, Setting, compare
+        from shared.planning import Question, SearchSpace, Setting, compare
         from shared.planning.schedules import compare_strategies
 
     if sites is not None or path is not None:
@@ -158,14 +156,14 @@ def simulate(
         return
     if members != 1:
         raise PlanError("--members is for a group; give --strategy, too")
-    if is_tiers(loaded):
+    if Question(loaded).is_tiers:
         raise PlanError(
             "a profile of three tiers is planned with edge-agent plan; traces of its links cannot be replayed"
         )
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
     others = {parameter.name or "" for parameter in context.command.params} - MOVING
     refuse_others(context, others, "is for a device that moves, which --sites and --path describe")
-    if is_pair(loaded):
+    if Question(loaded).is_pair:
         refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
         round_trips = [round_trip_seconds(round_trip, loaded)]
         planners = planner or runnable(loaded, space)

@@ -52,21 +52,6 @@ def read_profile(path: Path) -> "Profile":
     return load_profile(path)
 
 
-def is_pair(profile: "Profile") -> bool:
-    """Tell whether the planners of two workers can choose from a profile: it has two workers, and the largest K is
-    known."""
-    from shared.planning import Question
-
-    return Question(profile).is_pair
-
-
-def is_tiers(profile: "Profile") -> bool:
-    """Tell whether a profile is of three workers whose times by samples are known."""
-    from shared.planning import Question
-
-    return Question(profile).is_tiers
-
-
 NO_CHAIN = "is for two workers and says nothing about a chain"
 
 

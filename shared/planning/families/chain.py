@@ -17,8 +17,9 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, conditions_of, loads_of
-from shared.planning.families import stacks
 from shared.planning.families.question import Question
+from shared.planning.families.stacks import neighbours as neighbours
+from shared.planning.families.stacks import permits as permits
 from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats
 from shared.planning.space import check_staleness, check_widths
@@ -82,16 +83,6 @@ def listed(question: Question) -> tuple[list[Layout], Loads] | None:
             "measure what the profile has as null, or allow more bit widths"
         )
     return [layout for layout, known in zip(layouts, measured, strict=True) if known], loads.take(measured)
-
-
-def permits(question: Question, layout: Layout) -> bool:
-    """See `Family.permits`."""
-    return stacks.permits(question, layout)
-
-
-def neighbours(question: Question, layout: Layout, _at: Conditions) -> Iterator[Layout]:
-    """See `Family.neighbours`."""
-    return stacks.neighbours(question, layout)
 
 
 def improves(question: Question, at: Conditions, seconds: float) -> bool:

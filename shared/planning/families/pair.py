@@ -7,8 +7,9 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, stacked_loads
-from shared.planning.families import stacks
 from shared.planning.families.question import Question
+from shared.planning.families.stacks import neighbours as neighbours
+from shared.planning.families.stacks import permits as permits
 from shared.planning.layout import Layout, stacked
 from shared.planning.measurements import Ints
 from shared.planning.profile import Profile
@@ -93,16 +94,6 @@ def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]
     seconds = found.loads.seconds(at)
     for row in np.lexsort((found.staleness, -found.bits, found.cuts, seconds)).tolist():
         yield float(seconds[row]), found.layout(row)
-
-
-def permits(question: Question, layout: Layout) -> bool:
-    """See `Family.permits`."""
-    return stacks.permits(question, layout)
-
-
-def neighbours(question: Question, layout: Layout, _at: Conditions) -> Iterator[Layout]:
-    """See `Family.neighbours`."""
-    return stacks.neighbours(question, layout)
 
 
 def _best_pairs(question: Question) -> Pairs:

@@ -1,12 +1,13 @@
 """Workers that each run the next blocks on the whole batch: which of these layouts may be chosen, and their neighbours.
 
-A neighbour differs in one cut, width, worker, or in K.
+A neighbour differs in one cut, width, worker, or in K. Families of such layouts import both functions as theirs.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from shared.planning.cost import Conditions
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout, stacked
 
@@ -37,7 +38,7 @@ def _permits_bits(question: Question, cut: int, bits: int) -> bool:
     return bits in space.bits and (is_enough or bits in space.uncalibrated_bits)
 
 
-def neighbours(question: Question, layout: Layout) -> Iterator[Layout]:
+def neighbours(question: Question, layout: Layout, _at: Conditions) -> Iterator[Layout]:
     """Yield the permitted neighbours of a layout; of one of another kind, none."""
     return (one for one in _shifted(question, layout) if permits(question, one))
 
