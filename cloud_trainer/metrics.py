@@ -16,7 +16,8 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 
-QUEUES = ("compute", "send")
+QUEUES = {"compute": "arrived", "send": "send"}
+"""The queues, each with its key in `PlacementExecutor.waiting`."""
 
 
 class TrainerMetrics(TrainingMetrics):
@@ -49,7 +50,7 @@ class TrainerMetrics(TrainingMetrics):
     def waiting(self, queue: str) -> int:
         """Return the number of items that wait in a queue, of all sessions."""
         return (
-            sum(session.worker.run.waiting[queue] for session in self._registry.built)
+            sum(session.worker.run.waiting[QUEUES[queue]] for session in self._registry.built)
             if self._registry is not None
             else 0
         )

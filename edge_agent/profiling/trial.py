@@ -79,7 +79,7 @@ class _Watch:
 
     def _note_step(self) -> None:
         self.ends.append(time.monotonic())
-        self.waiting.append(self._run.waiting["compute"])
+        self.waiting.append(self._run.waiting["arrived"])
 
     def _begin_turn(self) -> None:
         """A turn of the edge begins with what comes, and ends with what is encoded."""

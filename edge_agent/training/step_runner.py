@@ -32,8 +32,8 @@ class StepRunner:
     @property
     def waiting(self) -> dict[str, int]:
         """Count waiting work by queue: batches to begin, tensors for a link, and steps whose error gradient has arrived."""
-        ready, run = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
-        return {"compute": ready, "send": run["send"], "apply": run["compute"]}
+        ready, waiting = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
+        return {"compute": ready, "send": waiting["send"], "apply": waiting["arrived"]}
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""

@@ -103,8 +103,8 @@ class PlacementExecutor:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Counts of waiting work: steps for this worker's turn to compute them, and items for the links to others."""
-        return {"compute": self._loads.waiting, "send": sum(link.waiting for link in self.links.values())}
+        """Counts of waiting work: steps whose loads have arrived and are not computed, and items for the links to others."""
+        return {"arrived": self._loads.waiting, "send": sum(link.waiting for link in self.links.values())}
 
     @property
     def has_failed(self) -> bool:
