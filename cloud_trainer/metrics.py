@@ -50,7 +50,7 @@ class TrainerMetrics(TrainingMetrics):
     def waiting(self, queue: str) -> int:
         """Return the number of items that wait in a queue, of all sessions."""
         return (
-            sum(session.worker.run.waiting[QUEUES[queue]] for session in self._registry.built)
+            sum(session.worker.executor.waiting[QUEUES[queue]] for session in self._registry.built)
             if self._registry is not None
             else 0
         )

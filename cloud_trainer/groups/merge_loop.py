@@ -74,7 +74,7 @@ class MergeLoop:
                 await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
             if (receiver := self._seats.begun(each.rank)) is not None:
-                receiver.worker.run.take_merged(each.step, each.of, each.weights)
+                receiver.worker.executor.take_merged(each.step, each.of, each.weights)
 
     async def stop(self) -> None:
         """Take no more gradients."""
@@ -132,13 +132,13 @@ class MergeLoop:
         try:
             await self.hand_out(merging, await merging.merge(seat.rank, one))
         except ProtocolError as refusal:
-            session.worker.run.fail(refusal)
+            session.worker.executor.fail(refusal)
 
     def _fail(self, failure: Exception) -> None:
         """Forget the weights, which may be updated in part: the members begin again, at the newest checkpoint."""
         self._training.forget()
         for session in self._seats.clear():
-            session.worker.run.fail(failure)
+            session.worker.executor.fail(failure)
 
     async def _save(self, merging: Merging, copied: Copy) -> None:
         await self._training.record.try_keep(merging)

@@ -1,4 +1,4 @@
-"""One link of a worker's run to another trainer, dialled with a ticket."""
+"""One link of a worker to another trainer, dialled with a ticket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,18 +25,18 @@ class DialledLink(KeptLink):
 
     def __init__(
         self,
-        run: PlacementExecutor,
+        executor: PlacementExecutor,
         peer: Peer,
         session_term: int,
         evaluation: int,
         new_client: Callable[[], TrainerClient],
     ) -> None:
         """new_client: makes a client that is not connected yet."""
-        super().__init__(run, peer.worker, peer.session_id, session_term, evaluation)
+        super().__init__(executor, peer.worker, peer.session_id, session_term, evaluation)
         self._ticket = peer.ticket
         self._new_client = new_client
         end = self.end
-        self._listener = StreamListener(end.accept, lambda: min(run.under_way, default=None), end.note_delivered)
+        self._listener = StreamListener(end.accept, lambda: min(executor.under_way, default=None), end.note_delivered)
         self._damaged_at: LinkPosition | None = None
         """Position of the link when a message was last damaged."""
 
@@ -50,7 +50,7 @@ class DialledLink(KeptLink):
 
     async def serve(self, call: LinkCall) -> None:
         """Serve as `KeptLink` does."""
-        serving = asyncio.create_task(self.run.serve(self.peer, call.stream))
+        serving = asyncio.create_task(self.executor.serve(self.peer, call.stream))
         try:
             await asyncio.wait({serving})
             serving.result()

@@ -1,4 +1,4 @@
-"""The links of one worker's run to other trainers: dialled, kept up, and ended together."""
+"""The links of one worker to other trainers: dialled, kept up, and ended together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,33 +16,33 @@ Failure = asyncio.Future[None]
 
 
 class PeerLinks:
-    """All links that a run dials under one placement and one term. Used on the event loop."""
+    """All links that a worker dials under one placement and one term. Used on the event loop."""
 
     def __init__(
         self,
-        run: PlacementExecutor,
+        executor: PlacementExecutor,
         peers: Sequence[Peer],
         session_term: int,
         dialer: PeerDialer,
         evaluation: int = 0,
     ) -> None:
-        """run: it computes already, and is stopped after these links. peers: workers to dial, each with its first ticket.
+        """executor: it computes already, and is stopped after these links. peers: workers to dial, each with its first ticket.
 
         evaluation: its number; 0 for training. No peer is dialled yet. Raises StatusError for an address that is not
-        allowed, and ProtocolError for a peer to which the run has no link.
+        allowed, and ProtocolError for a peer to which the executor has no link.
         """
         named = [peer.worker for peer in peers]
         if not named or len(set(named)) < len(named):
             raise ProtocolError(f"{len(named)} peers are named; it must be one or more, each once")
         for peer in peers:
-            if peer.worker not in run.links:
+            if peer.worker not in executor.links:
                 raise ProtocolError(
-                    f"there is no link between {run.worker!r} and {peer.worker[:40]!r} under this placement"
+                    f"there is no link between {executor.worker!r} and {peer.worker[:40]!r} under this placement"
                 )
             dialer.check(peer)
         self._links = [
             DialledLink(
-                run,
+                executor,
                 peer,
                 session_term,
                 evaluation,

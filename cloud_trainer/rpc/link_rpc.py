@@ -44,21 +44,21 @@ class LinkRpc:
         self._shutdown.check_open()
         with self._sessions.using(opening.session_id) as session:
             name = StreamName(opening.worker, opening.evaluation)
-            self._run_for(session, opening)  # before the link that is open is ended for it
+            self._executor_for(session, opening)  # before the link that is open is ended for it
             await session.attachment.end_one(name)
-            run = self._run_for(session, opening)
+            executor = self._executor_for(session, opening)
             opened = LinkOpened(next_ticket=_take_ticket(session, opening))
             # There is no pause from here on: the checks hold until the stream is attached.
             await serve_attached(
                 session,
                 name,
-                self._serve(run, name, opened, context),
+                self._serve(executor, name, opened, context),
                 self._sessions,
                 lambda: session.links.failure(opening.evaluation),
             )
             await session.links.note_ended(opening.evaluation)
 
-    def _run_for(self, session: Session, opening: LinkOpening) -> PlacementExecutor:
+    def _executor_for(self, session: Session, opening: LinkOpening) -> PlacementExecutor:
         """Return the steps that the link is for.
 
         Raises StatusError if there is no such link now, or not for this caller, and the failure of a link behind it.
@@ -67,7 +67,7 @@ class LinkRpc:
             raise session.attachment.refusal(opening.session_term)
         if (failure := session.links.failure(opening.evaluation)) is not None:
             raise failure
-        run = session.run_of(opening.evaluation)
+        executor = session.executor_of(opening.evaluation)
         if opening.worker not in session.worker.dialers(opening.evaluation):
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -82,14 +82,14 @@ class LinkRpc:
             )
         if shown is not None and shown.link != _link(session, opening):
             raise no_such_ticket()
-        return run
+        return executor
 
-    async def _serve(self, run: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context) -> None:
-        served = ServedStream(context, run.links[name.worker], self._link)
+    async def _serve(self, executor: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context) -> None:
+        served = ServedStream(context, executor.links[name.worker], self._link)
 
         async def serve() -> None:
             await served.stream.write(LinkMessage(opened=opened))
-            await run.serve(name.worker, served.stream)
+            await executor.serve(name.worker, served.stream)
 
         await served.run(serve())
 

@@ -30,7 +30,7 @@ class Shutdown:
         """
         self.begun = True
         for session in self._sessions.built:
-            session.worker.run.say_stopping()
+            session.worker.executor.say_stopping()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while attached := [each.attachment for each in self._sessions.built if each.attachment.attached]:

@@ -67,14 +67,14 @@ class Session:
         """Return the largest K that the session may have under the placement in force."""
         return self.memory.max_staleness(self.worker.uses.trained)
 
-    def run_of(self, evaluation: int) -> PlacementExecutor:
+    def executor_of(self, evaluation: int) -> PlacementExecutor:
         """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""
-        run = self.evaluations.run(evaluation) if evaluation else self.worker.run
-        if run is None:
+        executor = self.evaluations.executor(evaluation) if evaluation else self.worker.executor
+        if executor is None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION, f"evaluation {evaluation} of session {self.id} is not under way"
             )
-        return run
+        return executor
 
     def issue_tickets(self, evaluation: int = 0) -> list[pb.Ticket]:
         """Issue the tickets with which other trainers dial this one, for an evaluation or for training (0)."""
@@ -197,7 +197,7 @@ class Session:
 
         Called inside `changing`. Raises StatusError or ProtocolError as `PeerLinks` does; then nothing has changed.
         """
-        links = PeerLinks(self.run_of(evaluation), peers, self.attachment.term, dialer, evaluation)
+        links = PeerLinks(self.executor_of(evaluation), peers, self.attachment.term, dialer, evaluation)
         await self.links.dial(evaluation, links)
 
     async def end(self) -> None:

@@ -66,9 +66,9 @@ class _Watch:
     """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
     gradient waited."""
 
-    def __init__(self, events: Events, run: PlacementExecutor) -> None:
-        """run: the edge's worker, before its first step."""
-        self._run = run
+    def __init__(self, events: Events, executor: PlacementExecutor) -> None:
+        """executor: of the edge's worker, before its first step."""
+        self._executor = executor
         self.ends: list[float] = []
         self.turns: list[float] = []
         self.waiting: list[int] = []
@@ -79,7 +79,7 @@ class _Watch:
 
     def _note_step(self) -> None:
         self.ends.append(time.monotonic())
-        self.waiting.append(self._run.waiting["arrived"])
+        self.waiting.append(self._executor.waiting["arrived"])
 
     def _begin_turn(self) -> None:
         """A turn of the edge begins with what comes, and ends with what is encoded."""
@@ -113,10 +113,10 @@ async def _train_under(
         try:
             joined = await Recovery(session, device).rejoin(is_whole=True)
             await dial_peers(session, joined.tickets)
-            aggregator, watch = StepAggregator(events, worker, _ignore), _Watch(events, worker.run)
+            aggregator, watch = StepAggregator(events, worker, _ignore), _Watch(events, worker.executor)
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
-                Links(session, worker.run, events.emit) as links,
+                Links(session, worker.executor, events.emit) as links,
                 step_runner.batches_from(0, stop_step) as batches,
             ):
                 await step_runner.do(links, batches, stop_step)

@@ -63,23 +63,23 @@ class DeviceWorker:
         parts = frozenset(await disk.run(state.stored.checkpoints))
         replicas = {} if store is None else await disk.run(store.replicas)
         kept = {name: frozenset(blocks) for name, blocks in replicas.items()}
-        is_whole = not self.placed.run.has_failed
+        is_whole = not self.placed.executor.has_failed
         return Position(is_whole, state.lineage, state.placement.version, parts, kept)
 
     @property
     def may_be_repeated(self) -> bool:
         """Tell whether workers without a state may begin again: a step has begun, whose end shows that they have all."""
-        window = self.placed.run.window
+        window = self.placed.executor.window
         return window.begun > window.first
 
     @property
     def repeated_step(self) -> int:
         """Return the oldest step that a worker without a state may not have done; see `Window.repeated`."""
-        return self.placed.run.window.repeated
+        return self.placed.executor.window.repeated
 
     def repeat(self, worker: str) -> None:
         """Wait for the steps that a worker does again; see `PlacementExecutor.repeat`."""
-        self.placed.run.repeat(worker)
+        self.placed.executor.repeat(worker)
 
     async def prepare(self, change: Change) -> None:
         """Prepare as `WorkerCalls` says: make room for the blocks. Raises ModelError if there is none."""

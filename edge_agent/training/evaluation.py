@@ -59,19 +59,19 @@ class Evaluator:
             for name, trainer in [one for one in session.members.items() if plan.program(one[0])]:
                 tickets[name] = (await stack.enter_async_context(trainer.evaluation(self._number))).tickets
             await dial_peers(session, tickets, self._number)
-            run = await worker.evaluation(events.emit)
-            stack.push_async_callback(run.stop)
-            links = await stack.enter_async_context(Links(session, run, ignore, self._number))
-            await run_unless_failed(self._feed(run, test, totals), links.failure, run.failure)
+            executor = await worker.evaluation(events.emit)
+            stack.push_async_callback(executor.stop)
+            links = await stack.enter_async_context(Links(session, executor, ignore, self._number))
+            await run_unless_failed(self._feed(executor, test, totals), links.failure, executor.failure)
         return totals.result()
 
-    async def _feed(self, run: PlacementExecutor, test: EvaluationLoader, totals: "_Totals") -> None:
-        async with Prefetcher(test.iterate(), self._session.threads.load, run.note_ready, test.reading) as batches:
-            run.feed(batches, test.batches)
+    async def _feed(self, executor: PlacementExecutor, test: EvaluationLoader, totals: "_Totals") -> None:
+        async with Prefetcher(test.iterate(), self._session.threads.load, executor.note_ready, test.reading) as batches:
+            executor.feed(batches, test.batches)
             try:
-                await run_unless_failed(totals.until(lambda: run.window.settled >= test.batches), batches.failure)
+                await run_unless_failed(totals.until(lambda: executor.window.settled >= test.batches), batches.failure)
             finally:
-                run.feed_no_more()  # otherwise the compute thread could be in the batches while they close
+                executor.feed_no_more()  # otherwise the compute thread could be in the batches while they close
 
 
 class _Totals:

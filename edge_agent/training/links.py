@@ -17,20 +17,20 @@ from shared.runtime.placement_executor import PlacementExecutor
 
 
 class Links:
-    """All links of one run of this worker. They are kept up until the body ends. Made and used on the event loop."""
+    """All links of this worker's executor. They are kept up until the body ends. Made and used on the event loop."""
 
-    def __init__(self, session: OpenSession, run: PlacementExecutor, emit: Emit, evaluation: int = 0) -> None:
+    def __init__(self, session: OpenSession, executor: PlacementExecutor, emit: Emit, evaluation: int = 0) -> None:
         """evaluation: number of the evaluation that they are for; 0 for training.
 
         A trainer takes part in an evaluation as long as a call lasts. The call is lost with the link, so these links
         are dialled once.
         """
-        self._run = run
+        self._executor = executor
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with a failure that dialling again cannot mend, or has not mended for as long as the user allows."""
-        run.keep_links()
+        executor.keep_links()
         self._ending = asyncio.Event()
-        self._links = [_Link(session, run, peer, emit, self._ending, evaluation) for peer in run.links]
+        self._links = [_Link(session, executor, peer, emit, self._ending, evaluation) for peer in executor.links]
         self._keeping = [asyncio.create_task(self._keep_up(link)) for link in self._links]
 
     @property
@@ -47,7 +47,7 @@ class Links:
         """End the links, with nothing under way. After a failure, give them up."""
         self._ending.set()
         if kind is None and self._keeping:
-            self._run.end_links()
+            self._executor.end_links()
             await asyncio.wait(self._keeping, timeout=FAREWELL_SECONDS)
         for link in self._links:
             if link.call is not None:
@@ -74,7 +74,7 @@ class _Link(KeptLink):
     def __init__(
         self,
         session: OpenSession,
-        run: PlacementExecutor,
+        executor: PlacementExecutor,
         peer: str,
         emit: Emit,
         ending: asyncio.Event,
@@ -82,7 +82,7 @@ class _Link(KeptLink):
     ) -> None:
         """ending: set when the link is told to end."""
         trainer = session.members[peer]
-        super().__init__(run, peer, trainer.session_id, session.stored.session_term, evaluation)
+        super().__init__(executor, peer, trainer.session_id, session.stored.session_term, evaluation)
         self._ending = ending
         self._client = trainer.client
         self._retry = session.retry
@@ -91,7 +91,7 @@ class _Link(KeptLink):
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
-        heard = StreamListener(self.end.accept, lambda: self.run.window.owed, self.end.note_delivered)
+        heard = StreamListener(self.end.accept, lambda: self.executor.window.owed, self.end.note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
         self._emit(LinkUp(self.peer, call.stream))
         try:
@@ -103,7 +103,7 @@ class _Link(KeptLink):
     async def serve(self, call: LinkCall) -> None:
         """Serve as `KeptLink` does."""
         try:
-            await self.run.serve(self.peer, call.stream, call.end_writing)
+            await self.executor.serve(self.peer, call.stream, call.end_writing)
         except IsthmusError:
             self._emit(LinkLost(self.peer))
             raise

@@ -54,7 +54,7 @@ class StepAggregator:
         self._count_from_here()
 
     def _count_from_here(self) -> None:
-        self._window = self._worker.run.window
+        self._window = self._worker.executor.window
         """Counts of the steps under the placement in force."""
         plan = self._window.plan
         self._names = tuple(name for name in plan.placement.workers if plan.program(name))

@@ -27,19 +27,19 @@ class StepRunner:
     @property
     def in_flight(self) -> int:
         """Count the batches as `Window.held_up` does."""
-        return self._worker.run.window.held_up
+        return self._worker.executor.window.held_up
 
     @property
     def waiting(self) -> dict[str, int]:
         """Count waiting work by queue: batches to begin, tensors for a link, and steps whose error gradient has arrived."""
-        ready, waiting = 0 if self._batches is None else len(self._batches), self._worker.run.waiting
+        ready, waiting = 0 if self._batches is None else len(self._batches), self._worker.executor.waiting
         return {"compute": ready, "send": waiting["send"], "apply": waiting["arrived"]}
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""
         loader, load = self._session.experiment.loader, self._session.threads.load
         source = loader.iterate(step, stop_step)
-        self._batches = Prefetcher(source, load, self._worker.run.note_ready, loader.reading)
+        self._batches = Prefetcher(source, load, self._worker.executor.note_ready, loader.reading)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
@@ -47,15 +47,15 @@ class StepRunner:
 
         Raises the IsthmusError that ends training, or that the links cannot mend.
         """
-        run = self._worker.run
-        run.feed(batches, stop_step)
+        executor = self._worker.executor
+        executor.feed(batches, stop_step)
         try:
-            with self._boundary.stopping(run.feed_to_boundary):
+            with self._boundary.stopping(executor.feed_to_boundary):
                 await run_unless_failed(
-                    self._reach(stop_step), run.failure, self._aggregator.failure, links.failure, batches.failure
+                    self._reach(stop_step), executor.failure, self._aggregator.failure, links.failure, batches.failure
                 )
         finally:
-            run.feed_no_more()
+            executor.feed_no_more()
 
     async def _reach(self, stop_step: int) -> None:
         reached = self._aggregator.reaching(stop_step)
@@ -65,4 +65,4 @@ class StepRunner:
         finally:
             requested.cancel()
         if not reached.done():
-            await self._aggregator.reaching(self._worker.run.feed_to_boundary())
+            await self._aggregator.reaching(self._worker.executor.feed_to_boundary())

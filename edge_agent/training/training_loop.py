@@ -200,7 +200,7 @@ class TrainingLoop:
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             self.activity.begin(Activity.TRAINING)
-            links = Links(self._session, self._worker.run, self._emit)
+            links = Links(self._session, self._worker.executor, self._emit)
             async with links as self._links, meanwhile(self._admissions.keep()):
                 plan = self._session.state.plan
                 self._emit(Placed(plan.placement, plan.training.links, self.deployer.deployment_in_force))
@@ -229,9 +229,9 @@ class TrainingLoop:
 
     async def _do_steps(self, linked: Links) -> _End:
         steps = self._experiment.steps
-        async with self.step_runner.batches_from(self._worker.run.window.fed, steps) as batches:
+        async with self.step_runner.batches_from(self._worker.executor.window.fed, steps) as batches:
             # Finish the batches that a lost link has left.
-            taken = self._worker.run.window.fed
+            taken = self._worker.executor.window.fed
             await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
@@ -290,7 +290,7 @@ class TrainingLoop:
         _log.info("standing still")
         with self._pause.standing_still():
             while self._pause.requested:
-                await run_unless_failed(self._pause.wait(), self._worker.run.failure, linked.failure)
+                await run_unless_failed(self._pause.wait(), self._worker.executor.failure, linked.failure)
                 if (end := await self._at_boundary()) is not None:
                     return end
         _log.info("going on")
@@ -397,12 +397,12 @@ class TrainingLoop:
         while True:
             if failure is not None:
                 if (
-                    self._worker.run.has_failed
+                    self._worker.executor.has_failed
                     or not can_be_mended(failure)
                     or self._session.retry.give_up_seconds == 0
                 ):
                     raise failure
-                self._failure_budget.count(failure, self.step, self._worker.run.window.begun)
+                self._failure_budget.count(failure, self.step, self._worker.executor.window.begun)
                 _log.warning("the links are lost; joining again", reason=str(failure))
                 await self._failure_budget.wait(self.step)
             try:

@@ -16,19 +16,21 @@ _log = structlog.get_logger(__name__)
 
 
 class KeptLink(ABC):
-    """A link of a worker's run. The dialling side says how to dial, and which failures dialling again may mend. Used on
+    """A link of a worker. The dialling side says how to dial, and which failures dialling again may mend. Used on
     the event loop."""
 
-    def __init__(self, run: PlacementExecutor, peer: str, session_id: str, session_term: int, evaluation: int) -> None:
-        """peer: the worker there, to which the run has a link. session_id: of the session there. evaluation: 0 for training."""
-        self.run = run
+    def __init__(
+        self, executor: PlacementExecutor, peer: str, session_id: str, session_term: int, evaluation: int
+    ) -> None:
+        """peer: the worker there, one of `executor.links`. session_id: of the session there. evaluation: 0 for training."""
+        self.executor = executor
         self.peer = peer
-        self.end = run.links[peer]
+        self.end = executor.links[peer]
         self.opening = LinkOpening(
             protocol_version=PROTOCOL_VERSION,
             session_id=session_id,
             session_term=session_term,
-            worker=run.worker,
+            worker=executor.worker,
             evaluation=evaluation,
         )
         """First message of every call."""
@@ -60,8 +62,8 @@ class KeptLink(ABC):
                     await self.serve(call)
                 return
             except IsthmusError as failure:
-                if self.run.has_failed:
-                    self.run.failure.result()
+                if self.executor.has_failed:
+                    self.executor.failure.result()
                 self.check_passing(failure)
                 retry_after_seconds = (
                     failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else 0.0

@@ -41,7 +41,7 @@ class PlacedWorker:
         self._setup = setup
         self._plan = plan
         self._residuals = Residuals()
-        self.run = self._made(plan.training, setup.emit, first_step)
+        self.executor = self._made(plan.training, setup.emit, first_step)
         """The steps of training."""
 
     @property
@@ -56,15 +56,15 @@ class PlacedWorker:
 
     def start(self) -> None:
         """Begin to compute. Called once, on the event loop."""
-        self.run.start()
+        self.executor.start()
 
     async def place(self, plan: PlacementPlan, first_step: int, life: int = 0) -> None:
         """Continue under another placement from this step on. Work under way is dropped. life: see `Window`."""
-        await self.run.stop()
+        await self.executor.stop()
         compute, emit = self._setup.threads.compute, self._setup.emit
-        self.run = await compute.aside(self._made, plan.training, emit, first_step, life)
+        self.executor = await compute.aside(self._made, plan.training, emit, first_step, life)
         self._plan = plan
-        self.run.start()
+        self.executor.start()
 
     async def go_back(self, plan: PlacementPlan, first_step: int) -> None:
         """Go on from a checkpoint, under the placement with which it was restored."""
@@ -84,13 +84,13 @@ class PlacedWorker:
 
     async def stop(self) -> None:
         """Compute no more."""
-        await self.run.stop()
+        await self.executor.stop()
 
     async def evaluation(self, emit: Emit) -> PlacementExecutor:
         """Return steps that evaluate batches from 0 on with the present weights. The caller has to stop them."""
-        run = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, emit, 0)
-        run.start()
-        return run
+        executor = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, emit, 0)
+        executor.start()
+        return executor
 
     def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
         setup = self._setup

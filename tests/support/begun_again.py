@@ -94,8 +94,8 @@ class LosingSession(LinkedSession):
 
     async def train(self, batches: Batches) -> None:
         """See `LinkedSession.train`."""
-        for run in self.workers.values():
-            run.start()
+        for executor in self.workers.values():
+            executor.start()
         for worker in self.workers:
             self.feed(worker, batches)
         linked = [asyncio.create_task(kept) for kept in self._linking.keep_all(self.workers, self._links)]
@@ -103,7 +103,7 @@ class LosingSession(LinkedSession):
         away = asyncio.create_task(self._is_away.wait())
         try:
             while not ended.done():
-                running = [run.failure for run in self.workers.values()]
+                running = [executor.failure for executor in self.workers.values()]
                 await asyncio.wait({ended, away, *linked, *running}, return_when=asyncio.FIRST_COMPLETED)
                 for task in (*linked, *running):
                     if task.done():
@@ -115,8 +115,8 @@ class LosingSession(LinkedSession):
             for task in (*linked, ended, away):
                 task.cancel()
             await asyncio.gather(*linked, ended, away, return_exceptions=True)
-        for run in self.workers.values():
-            await run.stop()
+        for executor in self.workers.values():
+            await executor.stop()
 
     async def _begin_again(self) -> None:
         """Have the worker begin again, with weights that mean nothing."""

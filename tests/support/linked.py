@@ -104,21 +104,21 @@ class Given:
         return self._left.pop()
 
 
-def feed(run: PlacementExecutor, placement: Placement, first_step: int, batches: Batches) -> None:
+def feed(executor: PlacementExecutor, placement: Placement, first_step: int, batches: Batches) -> None:
     """Have batch after batch begin with the samples of this worker, if it has any."""
     for source in placement.sources:
-        if source.worker == run.worker:
-            run.feed(Given(source, placement.batch_size, batches), first_step + len(batches))
+        if source.worker == executor.worker:
+            executor.feed(Given(source, placement.batch_size, batches), first_step + len(batches))
 
 
 async def drive(
-    runs: Mapping[str, PlacementExecutor],
+    executors: Mapping[str, PlacementExecutor],
     beside: Iterable[Coroutine[Any, Any, None]],
     ended: Coroutine[Any, Any, None],
 ) -> None:
-    """Let runs that compute go on until `ended` has. Raises what a run, or what is beside them, fails with."""
+    """Let executors that compute go on until `ended` has. Raises what an executor, or what is beside them, fails with."""
     kept = [asyncio.create_task(one) for one in beside]
-    working = [*kept, *(run.failure for run in runs.values())]
+    working = [*kept, *(executor.failure for executor in executors.values())]
     end = asyncio.create_task(ended)
     try:
         await asyncio.wait({end, *working}, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class LinkedSession:
         self._links = plan.links
 
     def make(self, worker: str, chain: Chain, window: Window) -> None:
-        """Make the run of a worker, of a chain of its own."""
+        """Make the executor of a worker, of a chain of its own."""
         held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker), self._told.precision_of(worker))
         self.blocks[worker] = blocks = WatchedBlocks(held, self.plan, worker, self._how)
         wire = self.wires[worker] = CrossingWire(self.placement, chain, lambda _labels: None, self._told)
@@ -202,8 +202,8 @@ class LinkedSession:
 
     async def train(self, batches: Batches) -> None:
         """All batches, until every worker has done them."""
-        for run in self.workers.values():
-            run.start()
+        for executor in self.workers.values():
+            executor.start()
         for worker in self.workers:
             self.feed(worker, batches)
         await drive(
@@ -211,8 +211,8 @@ class LinkedSession:
             self._linking.keep_all(self.workers, self._links),
             self.all_done(len(batches)),
         )
-        for run in self.workers.values():
-            await run.stop()
+        for executor in self.workers.values():
+            await executor.stop()
 
     def feed(self, worker: str, batches: Batches) -> None:
         """Have all batches begin at a worker, which computes."""

@@ -1,4 +1,4 @@
-"""Production links between runs of workers in one process, that may be lost at any packet."""
+"""Production links between workers in one process, that may be lost at any packet."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -50,10 +50,10 @@ class Linking:
         self._lost: dict[Link, asyncio.Event] = {}
 
     def keep_all(
-        self, runs: Mapping[str, PlacementExecutor], linked: Iterable[Link]
+        self, executors: Mapping[str, PlacementExecutor], linked: Iterable[Link]
     ) -> list[Coroutine[Any, Any, None]]:
-        """Return the coroutines that keep the links between these runs up, for as long as they are awaited."""
-        return [self._keep(runs, link) for link in linked]
+        """Return the coroutines that keep up the links between these executors, for as long as they are awaited."""
+        return [self._keep(executors, link) for link in linked]
 
     def cut(self, worker: str) -> None:
         """Lose all streams of a worker, and have none until `mend`."""
@@ -66,12 +66,12 @@ class Linking:
         """Have streams to a worker again."""
         self._mended.pop(worker).set()
 
-    async def _keep(self, runs: Mapping[str, PlacementExecutor], link: Link) -> None:
+    async def _keep(self, executors: Mapping[str, PlacementExecutor], link: Link) -> None:
         while True:
             for worker in link:
                 while (mended := self._mended.get(worker)) is not None:
                     await mended.wait()
-            near, far = runs[link.dialer], runs[link.listener]
+            near, far = executors[link.dialer], executors[link.listener]
             self.dialled(near, far)
             self._lost[link] = lost = asyncio.Event()
             here, there = self._channels(near.worker, far.worker)
@@ -92,7 +92,12 @@ class Linking:
         return PacketChannel(down.read, up.write), PacketChannel(up.read, down.write)
 
     def _stream(
-        self, run: PlacementExecutor, peer: PlacementExecutor, channel: Channel, lost: asyncio.Event, left: int | None
+        self,
+        executor: PlacementExecutor,
+        peer: PlacementExecutor,
+        channel: Channel,
+        lost: asyncio.Event,
+        left: int | None,
     ) -> LinkStream:
         async def survive(work):
             nonlocal left
@@ -118,7 +123,7 @@ class Linking:
         return Duplex(
             LinkMessage,
             PacketChannel(lambda: survive(channel.read()), write),
-            Assembler(run.links[peer.worker].accept, aligned_buffer),
+            Assembler(executor.links[peer.worker].accept, aligned_buffer),
             self._chunk_bytes,
             1 << 20,
             lambda *_: None,

@@ -140,8 +140,8 @@ class _Trainer:
         return SimpleNamespace(stream=None, end_writing=None, cancel=lambda: None), ""
 
 
-class _Run:
-    """The worker's run as `Links` see it: served until its link is lost."""
+class _Executor:
+    """The worker's executor as `Links` see it: served until its link is lost."""
 
     def __init__(self) -> None:
         self.worker, self.has_failed = "edge", False
@@ -191,7 +191,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
     """An agent that trains for so long and loses its link at the beginning of each outage."""
 
     async def main() -> Months:
-        files, months, run = _CountedFiles(), Months(), _Run()
+        files, months, executor = _CountedFiles(), Months(), _Executor()
         trainer = _Trainer(months)
         record = SessionRecord.model_construct(session_id="s", shared=None, trainer_sessions={"trainer": "s"})
         config = SimpleNamespace(checkpoints=SimpleNamespace(replicas=0))
@@ -203,22 +203,22 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
         )
         member = TrainerWorker("trainer", cast(TrainerClient, trainer), "s", state)
         session = OpenSession(state, Members({"trainer": member}, (), state.placement, {}), Retry(None))
-        training = asyncio.create_task(_train(session, run))
+        training = asyncio.create_task(_train(session, executor))
         began = time.monotonic()
-        await run.up.wait()
+        await executor.up.wait()
         for planned in outages:
             outage = Outage(began + planned.begin_seconds, planned.seconds, planned.kind)
             await asyncio.sleep(max(outage.begin_seconds - time.monotonic(), 0.0))
             months.absences.append(Absence(outage))
             trainer.is_joined = outage.kind == "silent"  # else another process has taken its place
             before, lost_seconds = files.writes, time.monotonic()
-            run.lose_link()
-            await run.up.wait()
+            executor.lose_link()
+            await executor.up.wait()
             absence = months.absences[-1]
             absence.writes = files.writes - before
             absence.late_seconds = time.monotonic() - max(outage.begin_seconds + outage.seconds, lost_seconds)
         await asyncio.sleep(max(began + seconds - time.monotonic(), 0.0))
-        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, run.up.is_set()
+        months.writes, months.seconds, months.attached = files.writes, time.monotonic() - began, executor.up.is_set()
         training.cancel()
         await asyncio.wait({training})
         return months
@@ -226,12 +226,12 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
     return run_virtually(main)
 
 
-async def _train(session: OpenSession, run: _Run) -> None:
+async def _train(session: OpenSession, executor: _Executor) -> None:
     recovery = Recovery(session, cast(DeviceWorker, None))
     while True:
         await session.retry.run(partial(recovery.rejoin, is_whole=True))
         with suppress(SessionLostError):
-            async with Links(session, cast(PlacementExecutor, run), ignore) as links:
+            async with Links(session, cast(PlacementExecutor, executor), ignore) as links:
                 await links.failure
 
 

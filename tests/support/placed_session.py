@@ -78,17 +78,17 @@ class PlacedSession:
             placed.start()
 
     @property
-    def runs(self) -> dict[str, PlacementExecutor]:
+    def executors(self) -> dict[str, PlacementExecutor]:
         """The steps of training, by worker."""
-        return {name: worker.run for name, worker in self.workers.items()}
+        return {name: worker.executor for name, worker in self.workers.items()}
 
     async def train(self, batches: Batches) -> None:
         """So many steps more, until every worker has done them."""
         steps = range(self.next_step, self.next_step + len(batches))
-        for run in self.runs.values():
-            feed(run, self.placement, steps.start, batches)
+        for executor in self.executors.values():
+            feed(executor, self.placement, steps.start, batches)
         await drive(
-            self.runs,
+            self.executors,
             self.keep_linked(),
             self.heard[first_worker(self.placement)].all_done(steps, self._busy(training=True)),
         )
@@ -96,7 +96,7 @@ class PlacedSession:
 
     def keep_linked(self) -> list[Coroutine[Any, Any, None]]:
         """Return the coroutines that keep the links of training up, for as long as they are awaited."""
-        return self._linking.keep_all(self.runs, self._plan.training.links)
+        return self._linking.keep_all(self.executors, self._plan.training.links)
 
     async def change(self, placement: Placement) -> None:
         """Go on under another placement; blocks move as they are. Nothing is in flight."""
@@ -114,20 +114,20 @@ class PlacedSession:
     async def evaluate(self, batches: Batches) -> list[BatchLoss]:
         """The loss of each batch."""
         heard = {name: _Evaluating(self) for name in self.workers}
-        runs = {name: await worker.evaluation(heard[name].emit) for name, worker in self.workers.items()}
-        self.evaluations = runs
+        executors = {name: await worker.evaluation(heard[name].emit) for name, worker in self.workers.items()}
+        self.evaluations = executors
         first = heard[first_worker(self.placement)]
-        for run in runs.values():
-            feed(run, self.placement, 0, batches)
+        for executor in executors.values():
+            feed(executor, self.placement, 0, batches)
         try:
             await drive(
-                runs,
-                self._linking.keep_all(runs, self._plan.evaluation.links),
+                executors,
+                self._linking.keep_all(executors, self._plan.evaluation.links),
                 first.all_done(range(len(batches)), self._busy(training=False)),
             )
         finally:
-            for run in runs.values():
-                await run.stop()
+            for executor in executors.values():
+                await executor.stop()
         return [_loss_of(first, step) for step in range(len(batches))]
 
     async def stop(self) -> None:
@@ -137,9 +137,9 @@ class PlacedSession:
 
     def most_under_way(self) -> int:
         """Batches of the evaluation that have begun anywhere and are not done everywhere."""
-        begun = max((step for run in self.evaluations.values() for step in run.under_way), default=-1)
-        busy = [run for name, run in self.evaluations.items() if self._does(name, training=False)]
-        return begun + 1 - min(run.window.done for run in busy)
+        begun = max((step for executor in self.evaluations.values() for step in executor.under_way), default=-1)
+        busy = [executor for name, executor in self.evaluations.items() if self._does(name, training=False)]
+        return begun + 1 - min(executor.window.done for executor in busy)
 
     def may_be_under_way(self) -> int:
         """The most batches of an evaluation that may be."""

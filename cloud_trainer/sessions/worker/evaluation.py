@@ -13,16 +13,16 @@ from shared.transport.rpc.status import StatusError
 class Evaluation:
     """An evaluation, from its beginning to its end. Used on the event loop."""
 
-    def __init__(self, number: int, run: PlacementExecutor) -> None:
-        """run: it computes already."""
+    def __init__(self, number: int, executor: PlacementExecutor) -> None:
+        """executor: it computes already."""
         self.number = number
-        self.run = run
+        self.executor = executor
         self._ended = asyncio.Event()
 
     async def end(self) -> None:
         """Stop computing. Repeating the call changes nothing."""
         self._ended.set()
-        await self.run.stop()
+        await self.executor.stop()
 
     async def wait_until_ended(self) -> None:
         """Wait until the evaluation is ended."""
@@ -45,7 +45,7 @@ class Evaluations:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"evaluation {number} is asked for; the last one was {self._last_number}, and numbers rise",
             )
-        if self._worker.run.under_way or not self._worker.is_whole:
+        if self._worker.executor.under_way or not self._worker.is_whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"no evaluation can begin while {self._worker.under_way} is under way",
@@ -55,9 +55,9 @@ class Evaluations:
         self._now = Evaluation(number, await self._worker.evaluation())
         return self._now
 
-    def run(self, number: int) -> PlacementExecutor | None:
+    def executor(self, number: int) -> PlacementExecutor | None:
         """Return the steps of an evaluation; None if it is not under way."""
-        return None if self._now is None or self._now.number != number else self._now.run
+        return None if self._now is None or self._now.number != number else self._now.executor
 
     async def end(self, evaluation: Evaluation | None = None) -> None:
         """End this evaluation, unless it has ended. None ends the current one, if any."""

@@ -97,19 +97,19 @@ class SessionWorker:
         return self._active.now.uses
 
     @property
-    def run(self) -> PlacementExecutor:
+    def executor(self) -> PlacementExecutor:
         """Return the steps of training."""
-        return self._placed.run
+        return self._placed.executor
 
     @property
     def is_whole(self) -> bool:
         """Tell whether all the state that training needs is in memory."""
-        return not (self.is_blank or self.run.has_failed)
+        return not (self.is_blank or self.executor.has_failed)
 
     @property
     def next_step(self) -> int:
         """Return the next step. All earlier steps are in the weights."""
-        return self.run.window.done
+        return self.executor.window.done
 
     @property
     def shown_blocks(self) -> str:
@@ -119,12 +119,12 @@ class SessionWorker:
     @property
     def link_rates(self) -> dict[str, float | None]:
         """Return the measured bits per second of each training link, by the worker at its other end."""
-        return {peer: link.bits_per_second for peer, link in self.run.links.items()}
+        return {peer: link.bits_per_second for peer, link in self.executor.links.items()}
 
     @property
     def under_way(self) -> str:
         """Return the steps that have begun and not ended, for a sentence."""
-        steps = self.run.under_way
+        steps = self.executor.under_way
         return (
             f"step {', '.join(map(str, steps))}" if steps else "no step" if self.is_whole else "a step that has failed"
         )
@@ -145,27 +145,27 @@ class SessionWorker:
 
     def check_at(self, name: CheckpointName) -> None:
         """Refuse a checkpoint of another state than the present one. Raises StatusError."""
-        is_here = name.lineage == self.lineage and self.run.may_be_at(name.step)
-        if not is_here or self.run.under_way or not self.is_whole:
+        is_here = name.lineage == self.lineage and self.executor.may_be_at(name.step)
+        if not is_here or self.executor.under_way or not self.is_whole:
             at = CheckpointName(self.lineage, self.next_step)
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"checkpoint {name} is asked for; {self.name!r} is at {at}, with {self.under_way} under way",
             )
-        self.run.catch_up(name.step)
+        self.executor.catch_up(name.step)
 
     def check_follows(self, placement: Placement, next_step: int, lineage: int) -> None:
         """Refuse a judged placement that cannot come into force at this step of this lineage. Raises StatusError."""
-        before, run = self.placement, self.run
+        before, executor = self.placement, self.executor
         arriving = [move.block for move in moves(before, placement) if move.receiver == self.name]
         missing = [block for block in arriving if self.blocks.lacks(block)]
-        late = placement.version <= before.version or not run.may_be_at(next_step)
+        late = placement.version <= before.version or not executor.may_be_at(next_step)
         is_of_another = lineage != self.lineage and bool(held_blocks(before, self.name))
-        if late or missing or is_of_another or run.under_way or not self.is_whole:
+        if late or missing or is_of_another or executor.under_way or not self.is_whole:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"placement {placement.version} at {CheckpointName(lineage, next_step)} cannot follow placement "
-                f"{before.version} at {CheckpointName(self.lineage, run.window.done)}, with {self.under_way} under way"
+                f"{before.version} at {CheckpointName(self.lineage, executor.window.done)}, with {self.under_way} under way"
                 + (f" and without blocks {missing}" if missing else ""),
             )
 
@@ -176,7 +176,7 @@ class SessionWorker:
         """
         self.check_follows(judged.placement, next_step, lineage)
         await self._threads.compute.aside(self.blocks.hold, held_blocks(judged.placement, self.name))
-        self.run.catch_up(next_step)
+        self.executor.catch_up(next_step)
         self.lineage = lineage
         await self._placed.place(judged.plan, next_step)
         self._put_into_force(judged)

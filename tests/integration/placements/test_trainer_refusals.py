@@ -286,7 +286,7 @@ async def test_an_operator_that_closes_a_session_ends_its_links_and_what_it_comp
         await server.service.end_session(agent.sessions["gpu"], resumable=False)
         with pytest.raises(IsthmusError, match="was closed while it trained"):
             await agent.train(STEPS, BATCHES[STEPS:])
-        assert session.run_of(0).failure.cancelled()
+        assert session.executor_of(0).failure.cancelled()
         with pytest.raises(SessionLostError):
             await agent.join()
 
@@ -316,7 +316,7 @@ async def test_where_labels_stay_whatever_tells_one_is_refused_and_nothing_is_ha
         RawPeer(server.address) as peer,
         AsyncExitStack() as stack,
     ):
-        session, step, position = agent.sessions["gpu"], STEPS, agent.worker.run.links["gpu"].position
+        session, step, position = agent.sessions["gpu"], STEPS, agent.worker.executor.links["gpu"].position
         if evaluation:
             await stack.enter_async_context(peer.evaluating(session, evaluation, agent.term))
             step, position = 0, LinkPosition(awaited=[Awaited(role=Role.ROLE_FEATURE, block=3)])

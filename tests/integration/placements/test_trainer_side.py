@@ -174,7 +174,7 @@ async def test_another_agent_that_joins_goes_on_from_memory_and_ends_the_links_o
             await agent.train(HALF, BATCHES[HALF:])
         agent.drop_links()
         await agent.dial()
-        begun = agent.worker.run.window.begun
+        begun = agent.worker.executor.window.begun
         await agent.train(begun, BATCHES[begun:])
         assert_same_bits(trained(agent, CUT), await agent.state())
 
@@ -213,7 +213,7 @@ async def test_a_session_that_nobody_uses_is_freed_and_what_it_computed_with_end
         await agent.open()
         (session,) = server.service.sessions.built
         with pytest.raises(asyncio.CancelledError):
-            await session.run_of(0).failure
+            await session.executor_of(0).failure
         assert server.service.sessions.built == []
 
 

@@ -26,7 +26,7 @@ TERM = 3
 class LinkServer:
     """A server of one worker's links, for peers that dial it with a ticket. `opened` and `ended` count its links."""
 
-    def __init__(self, run: PlacementExecutor, losses: Sequence[int] = ()) -> None:
+    def __init__(self, executor: PlacementExecutor, losses: Sequence[int] = ()) -> None:
         """losses: after how many packets of the dialler each link is lost, one after the other; then none is."""
         self.tickets = Tickets(SESSION)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
@@ -35,7 +35,7 @@ class LinkServer:
         """Set when a call was refused."""
         self.address = ""
         self.opened = self.ended = 0
-        self._run = run
+        self._executor = executor
         self._lost_with = grpc.StatusCode.UNAVAILABLE
         self._losses = iter(losses)
         self._serving: set[asyncio.Task[Any]] = set()
@@ -87,7 +87,7 @@ class LinkServer:
             packet = await context.read()
             return None if packet is grpc.aio.EOF else packet
 
-        end = self._run.links[worker]
+        end = self._executor.links[worker]
         stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
             PacketChannel(read, context.write),
@@ -96,13 +96,13 @@ class LinkServer:
             1 << 20,
             lambda *_: None,
         )
-        await self._run.serve(worker, stream)
+        await self._executor.serve(worker, stream)
 
 
 @asynccontextmanager
-async def serving_links(run: PlacementExecutor, losses: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
+async def serving_links(executor: PlacementExecutor, losses: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
     """A server on a free port of loopback."""
-    links = LinkServer(run, losses)
+    links = LinkServer(executor, losses)
     server = grpc.aio.server(options=server_options(1 << 23, 30.0))
     server.add_generic_rpc_handlers((links.handlers,))
     links.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

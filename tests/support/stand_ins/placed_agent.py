@@ -153,10 +153,10 @@ class PlacedAgent(TrainersBlocks):
 
     async def dial(self) -> None:
         """Dial every link of this worker's own, and have the trainers dial each other's."""
-        self.worker.run.keep_links()
+        self.worker.executor.keep_links()
         await self.dial_peers(self.tickets)
-        for name in self._dialled(self.worker.run):
-            self._serving[name] = await self._linked(name, self.worker.run)
+        for name in self._dialled(self.worker.executor):
+            self._serving[name] = await self._linked(name, self.worker.executor)
 
     async def dial_peers(self, tickets: Mapping[str, Mapping[str, str]], evaluation: int = 0) -> None:
         """Have the trainers dial each other, for training or for an evaluation. tickets: as in `self.tickets`."""
@@ -183,16 +183,16 @@ class PlacedAgent(TrainersBlocks):
         serving = self._serving.pop(trainer)
         serving.cancel()
         await asyncio.wait({serving})
-        self._serving[trainer] = await self._linked(trainer, self.worker.run)
+        self._serving[trainer] = await self._linked(trainer, self.worker.executor)
 
     async def train(self, first_step: int, batches: Batches) -> None:
         """Batches from this step on, until every worker has done them. Raises what a link ends with."""
-        feed(self.worker.run, self.placement, first_step, batches)
+        feed(self.worker.executor, self.placement, first_step, batches)
         await self.heard(first_step + len(batches))
 
     async def heard(self, step: int) -> None:
         """Wait until every worker has done all steps before this one. Raises what a link ends with."""
-        while self.worker.run.window.settled < step:
+        while self.worker.executor.window.settled < step:
             self._heard.clear()
             hearing = asyncio.create_task(self._heard.wait())
             await asyncio.wait({hearing, *self._serving.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +209,7 @@ class PlacedAgent(TrainersBlocks):
 
     async def end_links(self) -> None:
         """End all links, as an agent does with nothing under way."""
-        self.worker.run.end_links()
+        self.worker.executor.end_links()
         if self._serving:
             await asyncio.gather(*self._serving.values())
         self._serving.clear()
@@ -286,7 +286,7 @@ class PlacedAgent(TrainersBlocks):
         """Evaluate each batch with the current weights, on all workers together."""
         self.evaluations += 1
         number, parts = self.evaluations, _Parts(len(batches))
-        run = await self.worker.evaluation(parts.emit)
+        executor = await self.worker.evaluation(parts.emit)
         tickets: dict[str, dict[str, str]] = {}
         async with AsyncExitStack() as joined:
             for name, client in self.trainers.items():
@@ -294,13 +294,13 @@ class PlacedAgent(TrainersBlocks):
                 ready = await joined.enter_async_context(client.evaluation(request))
                 tickets[name] = {ticket.worker: ticket.ticket for ticket in ready.tickets}
             await self.dial_peers(tickets, number)
-            serving = [await self._linked(name, run, number) for name in self._dialled(run)]
-            feed(run, self.placement, 0, batches)
+            serving = [await self._linked(name, executor, number) for name in self._dialled(executor)]
+            feed(executor, self.placement, 0, batches)
             ended = asyncio.create_task(parts.all_judged.wait())
             await asyncio.wait({ended, *serving}, return_when=asyncio.FIRST_COMPLETED)
-            run.end_links()
+            executor.end_links()
             await asyncio.gather(ended, *serving)
-            await run.stop()
+            await executor.stop()
         return [whole_loss(of_batch) for _, of_batch in sorted(parts.found.items())]
 
     async def state(self) -> dict[str, Tensor]:
@@ -338,14 +338,14 @@ class PlacedAgent(TrainersBlocks):
         self.stopping.append(event.worker)
         self.hear()
 
-    def _dialled(self, run: PlacementExecutor) -> list[str]:
+    def _dialled(self, executor: PlacementExecutor) -> list[str]:
         own = [link.listener for link in self.worker.plan.training.links if link.dialer == AGENT]
-        return [name for name in own if name in run.links]
+        return [name for name in own if name in executor.links]
 
-    async def _linked(self, trainer: str, run: PlacementExecutor, evaluation: int = 0) -> "asyncio.Task[None]":
+    async def _linked(self, trainer: str, executor: PlacementExecutor, evaluation: int = 0) -> "asyncio.Task[None]":
         listener = StreamListener(
-            accept=run.links[trainer].accept,
-            owed=lambda: run.window.settled if run.under_way else None,
+            accept=executor.links[trainer].accept,
+            owed=lambda: executor.window.settled if executor.under_way else None,
             delivered=lambda *_: None,
         )
         opening = LinkOpening(
@@ -359,7 +359,7 @@ class PlacedAgent(TrainersBlocks):
 
         async def serve() -> None:
             try:
-                await run.serve(trainer, call.stream, call.end_writing)
+                await executor.serve(trainer, call.stream, call.end_writing)
             finally:
                 call.cancel()
 

@@ -34,7 +34,7 @@ class OpenSession:
         name="gpu",
         link_rates={"edge": 8e6, "far": None},
         next_step=7,
-        run=SimpleNamespace(waiting=dict.fromkeys(QUEUES.values(), 0)),
+        executor=SimpleNamespace(waiting=dict.fromkeys(QUEUES.values(), 0)),
         deployment=Deployment(version=1, edge_blocks=2, staleness=3, codec="uniform4", downlink_codec="fp32"),
     )
 

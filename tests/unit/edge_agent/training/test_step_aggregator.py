@@ -17,7 +17,7 @@ async def test_a_stretch_ends_when_a_worker_that_has_begun_again_has_repeated_it
     plan = StepPlan(placed((AGENT, 0, BLOCKS - 1), ("near", BLOCKS - 1, BLOCKS)), MODEL_FACTS_OF_A_STILL_END)
     window, events = Window(plan, AGENT), Events(lambda _event: None)
     relay = ReportRelay(window, events.emit, asyncio.Event())
-    worker = SimpleNamespace(run=SimpleNamespace(window=window))
+    worker = SimpleNamespace(executor=SimpleNamespace(window=window))
     aggregator = StepAggregator(events, worker, lambda _step, _loss: None)
     for step in range(STEPS):
         window.begin(step)

@@ -97,7 +97,7 @@ async def computing(
     worker = PlacedWorker(setup, PlacementPlan.of(placement, facts_of(chain)))
     worker.start()
     try:
-        yield worker.run
+        yield worker.executor
     finally:
         await worker.stop()
         compute.close()
@@ -110,8 +110,8 @@ def batches(steps: int) -> Given:
 async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bits():
     module, compute, heard = built("dropping"), CountedWorker("compute"), Heard()
     plain, ours = PlainTiles(list(module), alone(len(module)), recipe("sgd")), copy.deepcopy(module)
-    async with computing(ours, compute, heard) as run:
-        run.feed(batches(STEPS), STEPS)
+    async with computing(ours, compute, heard) as executor:
+        executor.feed(batches(STEPS), STEPS)
         await heard.all_done(range(STEPS), 1)
         assert compute.asked <= -(-STEPS // MOST_UNHEARD)
     for step in range(STEPS):
@@ -122,9 +122,9 @@ async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bit
 
 async def test_another_user_gets_the_thread_between_two_pieces():
     gate, compute, heard = Gate(), CountedWorker("compute"), Heard()
-    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
-        run.feed(batches(STEPS), STEPS)
+        executor.feed(batches(STEPS), STEPS)
         await asyncio.to_thread(gate.entered.wait)
         others = asyncio.create_task(compute.run(lambda: gate.seen))
         await asyncio.sleep(0)
@@ -135,11 +135,11 @@ async def test_another_user_gets_the_thread_between_two_pieces():
 
 async def test_when_it_has_stopped_nothing_is_computed_any_more():
     gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
-    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
-        run.feed(batches(STEPS), STEPS)
+        executor.feed(batches(STEPS), STEPS)
         await asyncio.to_thread(gate.entered.wait)
-        stopping = asyncio.create_task(run.stop())
+        stopping = asyncio.create_task(executor.stop())
         await asyncio.sleep(0)
         assert not stopping.done(), "a piece is being computed"
         gate.is_open.release(STEPS)
@@ -150,30 +150,30 @@ async def test_when_it_has_stopped_nothing_is_computed_any_more():
 
 async def test_only_steps_begun_before_the_feeding_ends_are_done():
     gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
-    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
         source = batches(STEPS)
-        run.feed(source, STEPS)
+        executor.feed(source, STEPS)
         await asyncio.to_thread(gate.entered.wait)
-        begun = run.feed_to_boundary()
+        begun = executor.feed_to_boundary()
         assert 1 <= begun < STEPS
         gate.is_open.release(STEPS)
         await heard.all_done(range(begun), 1)
-        assert (run.window.begun, len(run.under_way), gate.seen) == (begun, 0, begun)
-        run.feed(source, STEPS)
+        assert (executor.window.begun, len(executor.under_way), gate.seen) == (begun, 0, begun)
+        executor.feed(source, STEPS)
         await heard.all_done(range(STEPS), 1)
         assert gate.seen == STEPS
 
 
 async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
     gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
-    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as run:
+    async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.seen, gate.fails_at = 0, 8
-        run.feed(batches(STEPS), STEPS)
+        executor.feed(batches(STEPS), STEPS)
         with pytest.raises(ModelError, match="this one"):
-            await run.failure
+            await executor.failure
         assert sorted(heard.done) == list(range(7))
-        assert run.has_failed
+        assert executor.has_failed
 
 
 @pytest.mark.parametrize("step", [0, STEPS // 2, STEPS - 1])
@@ -184,10 +184,10 @@ async def test_a_defect_of_a_reader_ends_the_run_and_is_raised(step):
 
     heard = Heard()
     heard.subscribe(StepComputed, fail)
-    async with computing(built("dropping"), WorkerThread("compute"), heard) as run:
-        run.feed(batches(STEPS), STEPS)
+    async with computing(built("dropping"), WorkerThread("compute"), heard) as executor:
+        executor.feed(batches(STEPS), STEPS)
         with pytest.raises(LookupError):
-            await run.failure
+            await executor.failure
         assert sorted(heard.done) == list(range(step))
 
 
@@ -221,13 +221,13 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
             return self.all.take()
 
     module, compute, heard, source = built("dropping"), WorkerThread("compute"), Heard(), Late()
-    async with computing(module, compute, heard) as run:
-        run.feed(source, 2)
+    async with computing(module, compute, heard) as executor:
+        executor.feed(source, 2)
         for step in range(2):
             await asyncio.sleep(0)
-            assert run.window.begun == step
+            assert executor.window.begun == step
             source.ready += 1
-            await asyncio.to_thread(run.note_ready)
+            await asyncio.to_thread(executor.note_ready)
             await heard.all_done(range(step + 1), 1)
     assert torch.isfinite(next(module.parameters())).all()
 
@@ -272,8 +272,8 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
 
     heard, source = Heard(), Reading()
     heard.subscribe(Computed, lambda _event: forward.set())
-    async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as run:
-        run.feed(source, 2)
+    async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as executor:
+        executor.feed(source, 2)
         assert await asyncio.to_thread(source.waited.wait, 20)
 
 
@@ -281,10 +281,12 @@ async def test_samples_of_a_batch_that_begins_leave_before_this_worker_computes_
     gate, sent = Gate(), asyncio.Event()
     async with computing(
         nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), WorkerThread("compute"), Heard(), divided
-    ) as run:
+    ) as executor:
         gate.close()
-        with patch.object(run.links["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()):
-            run.feed(batches(1), 1)
+        with patch.object(
+            executor.links["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()
+        ):
+            executor.feed(batches(1), 1)
             try:
                 await asyncio.wait_for(sent.wait(), 20)
                 assert gate.seen == 0

@@ -184,24 +184,24 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
 
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        run = await session.workers["near"].evaluation(session.heard["near"].emit)
-        assert {(one.role, one.block) for one in run.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
-        assert not run.links["far"].position.awaited
+        executor = await session.workers["near"].evaluation(session.heard["near"].emit)
+        assert {(one.role, one.block) for one in executor.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
+        assert not executor.links["far"].position.awaited
         gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
         with pytest.raises(ProtocolError, match="who has none to send"):
-            run.links["far"].accept(gradient)
+            executor.links["far"].accept(gradient)
         with pytest.raises(ProtocolError, match="waits for something else"):
-            run.links["edge"].resume(session.runs["edge"].links["near"].position)
-        await run.stop()
+            executor.links["edge"].resume(session.executors["edge"].links["near"].position)
+        await executor.stop()
         await session.stop()
 
         session = PlacedSession(built("dropping"), halves, recipe("sgd"))
-        run = await session.workers["near"].evaluation(session.heard["near"].emit)
-        assert set(session.runs["near"].links) == {"edge", "far"}
-        assert set(run.links) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
+        executor = await session.workers["near"].evaluation(session.heard["near"].emit)
+        assert set(session.executors["near"].links) == {"edge", "far"}
+        assert set(executor.links) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
         with pytest.raises(ProtocolError, match="there is no link between 'near' and 'far'"):
-            await run.serve("far", still_stream())
-        await run.stop()
+            await executor.serve("far", still_stream())
+        await executor.stop()
         await session.stop()
 
     run_virtually(main)
@@ -217,9 +217,9 @@ def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, l
         session = PlacedSession(built("dropping"), placement, recipe("sgd"), seconds=delays(seed), losses=losses)
         first = session.heard[first_worker(placement)]
         for worker in stopping:
-            session.runs[worker].say_stopping()
+            session.executors[worker].say_stopping()
         heard = first.until(lambda: len(first.stopping) == len(stopping))
-        await drive(session.runs, session.keep_linked(), heard)
+        await drive(session.executors, session.keep_linked(), heard)
         assert sorted(first.stopping) == sorted(stopping), "each once, however often it was sent"
         await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
         await session.stop()
@@ -230,7 +230,7 @@ def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, l
 def test_a_peer_speaks_of_no_stop_but_of_those_it_passes_on():
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        session.runs["near"].links["edge"].reports.tell_stopping("nobody")
+        session.executors["near"].links["edge"].reports.tell_stopping("nobody")
         with pytest.raises(ProtocolError, match="others pass that on"):
             await session.train([batch_of(0, 4)])
         await session.stop()
@@ -272,11 +272,11 @@ def test_a_step_that_fails_ends_all_links_of_its_worker_with_its_error(worker):
         neighbours = [CHAIN.workers[at - 1], CHAIN.workers[at + 1]]
         with pytest.raises(ModelError, match=f"step 2 at '{worker}'|block"):
             await session.train([batch_of(step, 4) for step in range(STEPS)])
-        assert {name for name, run in session.runs.items() if run.has_failed} == {worker}
+        assert {name for name, executor in session.executors.items() if executor.has_failed} == {worker}
         for peer in neighbours:
             with pytest.raises(ModelError, match="no more"):
-                await session.runs[worker].serve(peer, still_stream())
-        assert session.runs[worker].window.done == 2
+                await session.executors[worker].serve(peer, still_stream())
+        assert session.executors[worker].window.done == 2
         await session.stop()
 
     run_virtually(main)
