@@ -6,10 +6,10 @@ import numpy as np
 
 from shared.placement import Placement
 from shared.planning import Profile, Question, SearchSpace, Simulated, conditions_of
-from shared.planning.families.division_columns import Divisions
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
-from shared.planning.families.tiers import layout_of
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.columns import Divisions
+from shared.planning.families.tiers.family import layout_of
 from shared.planning.measurements import FLOAT32_BITS, Bools, Ints
 from shared.planning.profile_operations import coded
 

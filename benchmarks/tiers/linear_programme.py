@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from shared.planning.families.divisions import Division
+from shared.planning.families.tiers.divisions import Division
 from shared.planning.measurements import Floats, Ints
 
 Line = tuple[float, Floats]

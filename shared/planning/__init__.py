@@ -21,7 +21,7 @@ from shared.planning.cost import (
 )
 from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, Reason, RiskLimits
 from shared.planning.families.question import Question
-from shared.planning.families.tier_plans import TierPlan, TierPlanner
+from shared.planning.families.tiers.plans import TierPlan, TierPlanner
 from shared.planning.layout import Layout, feature_routes, layout_of, stacked
 from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from shared.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts

@@ -1,11 +1,12 @@
-"""The families by name. A new family is a file of its own and its line here: `plan`, `simulate` and the engine then have it."""
+"""The families by name. A new family is a file of its own and its line here: the engine then has it, and `plan` and `simulate`
+of a chain."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, joined
-from shared.planning.families import chain, held, pair, tiers
+from shared.planning.families import chain, only, pair, tiers
 from shared.planning.families.question import Question
 from shared.planning.layout import Layout
 
@@ -40,8 +41,8 @@ FAMILIES: dict[str, Family] = {"pair": pair, "chain": chain, "tiers": tiers}
 
 def families_of(question: Question) -> list[Family]:
     """Return the families that have layouts for a question."""
-    if held.is_for(question):
-        return [held]
+    if only.is_for(question):
+        return [only]
     return [family for family in FAMILIES.values() if family.is_for(question)]
 
 

@@ -1,7 +1,7 @@
 """The layouts that are weighed: all of them where they are few, and otherwise those that searches find."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from shared.planning import (
     Rates,
     SearchSpace,
     best,
+    best_order,
     conditions_of,
     loads_of,
     parse_profile,
@@ -108,6 +109,27 @@ def test_where_no_family_has_any_layout_the_first_says_why(monkeypatch):
     for ask in (listed, best):
         with pytest.raises(PlanError, match="the staleness is -1"):
             ask(question)
+
+
+class NarrowInOneOrder:
+    """A family of a chain's layouts with narrow features, where the trainers stand in one order."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def is_for(self, question):
+        return question.profile.names == self.names
+
+    def bounded(self, question, at):
+        yield from chain.bounded(replace(question, space=replace(question.space, bits=(2,))), at)
+
+
+def test_an_order_counts_that_is_the_best_by_another_family_than_the_chain(monkeypatch):
+    question = Question(parse_profile(chain_document(5, 4), "chain"), SearchSpace((32,), 1))
+    for others in permutations(question.profile.names[1:]):
+        names = (question.profile.names[0], *others)
+        monkeypatch.setattr(registry, "FAMILIES", {**FAMILIES, "narrow": NarrowInOneOrder(names)})
+        assert best_order(question).names == names
 
 
 def test_trainers_in_another_order_are_known_and_cost_what_their_steps_take():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shared.placement import Permissions, check
 from shared.planning import Question, SearchSpace
-from shared.planning.families.divisions import Division, divisions_of, layout_of_division
-from shared.planning.families.tier_lists import Choices
-from shared.planning.families.tiers import layout_of
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.divisions import Division, divisions_of, layout_of_division
+from shared.planning.families.tiers.family import layout_of
 from shared.planning.profile import parse_profile
 from shared.planning.profile_operations import coded, facts_of
 from tests.support.planning.tiers import NAMES, tiers_document

@@ -5,10 +5,10 @@ import pytest
 
 from benchmarks.tiers.linear_programme import every_division
 from shared.planning import Question, SearchSpace, conditions_of
-from shared.planning.families.division_columns import columns_of
-from shared.planning.families.hiertrain import eq12_seconds, hiertrain
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.columns import columns_of
+from shared.planning.families.tiers.hiertrain import eq12_seconds, hiertrain
 from shared.planning.profile import parse_profile
 from tests.support.planning.tiers import NAMES, tiers_document
 

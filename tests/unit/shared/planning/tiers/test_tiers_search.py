@@ -9,9 +9,9 @@ import pytest
 from shared.errors import PlanError
 from shared.placement import Permissions, check
 from shared.planning import Question, SearchSpace, Simulated, best, conditions_of
-from shared.planning.families import tiers
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
+from shared.planning.families.tiers import family
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
 from shared.planning.profile import parse_profile
 from shared.planning.profile_operations import coded, facts_of
 from tests.support.crossed import thinned
@@ -38,7 +38,7 @@ class Costs:
     def __init__(self, question: Question) -> None:
         self.question, self.at = question, conditions_of(question.profile)
         profile, staleness = question.profile, question.space.staleness
-        choices = Choices(question, tiers.widths_of(question))
+        choices = Choices(question, family.widths_of(question))
         shares = range(1, profile.batch_size + 1)
         self.every = choices.listed(range(choices.first_cut, len(profile) + 1), shares)
         self.bounds = Bounds(profile, self.at, staleness).seconds(self.every)
@@ -47,7 +47,7 @@ class Costs:
     def seconds(self, row: int) -> float:
         profile, staleness = self.question.profile, self.question.space.staleness
         one = self.every.take(np.array([row]))
-        layout = tiers.layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
+        layout = family.layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
         return self._simulated.seconds(coded(profile, layout))
 
 
@@ -71,7 +71,7 @@ def test_no_bound_is_above_the_simulated_step_in_many_divisions(seed):
 def test_the_best_is_the_best_of_all(seed):
     question = question_of(seed, blocks=3, batch_size=4)
     costs = Costs(question)
-    found = tiers.search(question, costs.at)
+    found = family.search(question, costs.at)
     assert found.proved
     assert found.seconds == min(costs.seconds(row) for row in range(costs.every.rows))
     assert best(question).seconds_per_step == found.seconds
@@ -82,7 +82,7 @@ def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
     """Divisions whose bound, which is never above the cost, is above the best are counted without being simulated."""
     question = question_of(seed, ahead=2 * (seed % 2))
     costs = Costs(question)
-    found = tiers.search(question, costs.at)
+    found = family.search(question, costs.at)
     rows = np.flatnonzero(costs.bounds <= found.seconds * (1 + 1e-9))
     others = np.random.default_rng(seed).choice(costs.every.rows, 20, replace=False)
     assert found.seconds == min(costs.seconds(row) for row in rows)
@@ -92,17 +92,17 @@ def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
 @pytest.mark.slow
 def test_a_deep_model_and_a_large_batch_take_few_simulations():
     question = question_of(1, blocks=34, batch_size=128)
-    found = tiers.search(question, conditions_of(question.profile))
-    assert found.simulated <= tiers.LEAST_SIMULATED + tiers.BLOCKS_SIMULATED // 34
+    found = family.search(question, conditions_of(question.profile))
+    assert found.simulated <= family.LEAST_SIMULATED + family.BLOCKS_SIMULATED // 34
     assert not found.proved
 
 
 def test_the_search_for_many_divisions_finds_what_trying_all_finds(monkeypatch):
     question = question_of(3, blocks=5, batch_size=12)
     at = conditions_of(question.profile)
-    of_all = tiers.search(question, at)
-    monkeypatch.setattr(tiers, "MOST_LISTED", 0)
-    found = tiers.search(question, at)
+    of_all = family.search(question, at)
+    monkeypatch.setattr(family, "MOST_LISTED", 0)
+    found = family.search(question, at)
     assert not found.proved
     assert found.seconds == pytest.approx(of_all.seconds, rel=0.01)
 
@@ -128,10 +128,10 @@ def test_every_division_that_may_be_chosen_is_a_placement_that_may_be(inputs_to,
     document["blocks"][3]["whole"] = True
     profile = parse_profile(document, "tiers")
     question = Question(profile, SearchSpace(bits, 0, inputs_to=frozenset(inputs_to)))
-    choices = Choices(question, tiers.widths_of(question))
+    choices = Choices(question, family.widths_of(question))
     every = choices.listed(range(choices.first_cut, 5), range(1, 7))
     for row in np.random.default_rng(0).choice(every.rows, 400):
-        layout = tiers.layout_of(every.take(np.array([row])), NAMES, 4, 6, 0)
+        layout = family.layout_of(every.take(np.array([row])), NAMES, 4, 6, 0)
         check(coded(profile, layout), facts_of(profile), Permissions(inputs_to=frozenset(inputs_to)))
 
 

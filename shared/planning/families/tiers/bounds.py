@@ -13,7 +13,7 @@ import numpy as np
 
 from shared.placement.derived import AHEAD_WHERE_NOTHING_IS_STALE
 from shared.planning.cost import Conditions
-from shared.planning.families.division_columns import Divisions
+from shared.planning.families.tiers.columns import Divisions
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 from shared.planning.profile import Profile
 

@@ -1,4 +1,4 @@
-"""A single layout that is held, of any kind."""
+"""The only layout that a space allows, of any kind."""
 
 from collections.abc import Iterator
 

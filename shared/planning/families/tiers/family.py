@@ -11,7 +11,11 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planning.cost import Conditions, Loads, Simulated
-from shared.planning.families.division_columns import (
+from shared.planning.families.question import Question
+from shared.planning.families.tiers.baselines import baselines
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices, lowest
+from shared.planning.families.tiers.columns import (
     Divisions,
     canonical,
     columns_of,
@@ -20,12 +24,8 @@ from shared.planning.families.division_columns import (
     kinds_of,
     structures,
 )
-from shared.planning.families.divisions import Division, divisions_of, layout_of_division
-from shared.planning.families.hiertrain import hiertrain
-from shared.planning.families.question import Question
-from shared.planning.families.tier_baselines import baselines
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices, lowest
+from shared.planning.families.tiers.divisions import Division, divisions_of, layout_of_division
+from shared.planning.families.tiers.hiertrain import hiertrain
 from shared.planning.layout import Layout
 from shared.planning.measurements import FLOAT32_BITS, Floats, Ints
 from shared.planning.profile_operations import coded

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from shared.planning.families.division_columns import HOPS, Divisions, joined
 from shared.planning.families.question import Question
+from shared.planning.families.tiers.columns import HOPS, Divisions, joined
 from shared.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 
 SHIFTS = tuple(sign * size for size in (1, 2, 4, 8, 16) for sign in (1, -1))

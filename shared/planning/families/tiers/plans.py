@@ -7,14 +7,14 @@ from shared.errors import PlanError
 from shared.placement import Link, Permissions, Placement, check
 from shared.planner_names import BEST, HIERTRAIN
 from shared.planning.cost import Conditions, Simulated, conditions_of
-from shared.planning.families.division_columns import Divisions, columns_of
-from shared.planning.families.divisions import Division, divisions_of
-from shared.planning.families.hiertrain import eq12_seconds, hiertrain
 from shared.planning.families.question import Question
-from shared.planning.families.tier_baselines import baseline
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
-from shared.planning.families.tiers import layout_of, search, widths_of
+from shared.planning.families.tiers.baselines import baseline
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.columns import Divisions, columns_of
+from shared.planning.families.tiers.divisions import Division, divisions_of
+from shared.planning.families.tiers.family import layout_of, search, widths_of
+from shared.planning.families.tiers.hiertrain import eq12_seconds, hiertrain
 from shared.planning.profile_operations import coded, facts_of
 from shared.planning.space import check_staleness, check_widths
 from shared.planning.tasks import Direction, StepTasks

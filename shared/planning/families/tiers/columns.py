@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.families.divisions import Division
+from shared.planning.families.tiers.divisions import Division
 from shared.planning.measurements import FLOAT32_BITS, Ints
 
 HOPS = tuple(permutations(range(3), 2))

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.planning.families.division_columns import Divisions, canonical
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.columns import Divisions, canonical
 from shared.planning.measurements import FLOAT32_BITS, Floats, Ints
 
 CHUNK = 128

@@ -10,9 +10,9 @@ import numpy as np
 
 from shared.errors import PlanError
 from shared.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, JALAD, JOINTDNN, JOINTDNN_PLUS
-from shared.planning.families.division_columns import Divisions, joined
-from shared.planning.families.tier_bounds import Bounds
-from shared.planning.families.tier_lists import Choices
+from shared.planning.families.tiers.bounds import Bounds
+from shared.planning.families.tiers.choices import Choices
+from shared.planning.families.tiers.columns import Divisions, joined
 from shared.planning.measurements import FLOAT32_BITS
 
 DEVICE, EDGE, CLOUD = range(3)
