@@ -14,7 +14,7 @@ from grpc_tools import protoc
 
 PROTOS = Path(__file__).resolve().parent
 TARGET = PROTOS.parent / "shared" / "wire"
-COMMENTED = "contract.binpb"
+COMMENTED = "commented.binpb"
 HEADER = '"""Generated from protos/ by protos/generate.py; never edited."""\n'
 
 

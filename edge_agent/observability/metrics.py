@@ -154,7 +154,7 @@ class EdgeMetrics(TrainingMetrics):
         )
         self.checkpoint_timestamp = KnownGauge(
             "isthmus_checkpoint_timestamp_seconds",
-            "Unix time of the newest checkpoint that both sides have, or of the run's beginning.",
+            "Unix time of the newest checkpoint that all workers have, or of the run's beginning.",
             registry,
         )
         self.replicated_at: float | None = None

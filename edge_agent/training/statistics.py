@@ -1,7 +1,7 @@
 """The figures of a run, in one place: metrics, progress bar, status, summary and decisions read them. Knows numbers only.
 
-A reader of the run's events fills them (`edge_agent.observability.observer`), on the event loop. Checkpoints contain
-those of the whole run, so that they cover all its processes.
+Used on the event loop. A reader of the run's events fills most of them (`edge_agent.observability.observer`). The run itself
+says how many steps it has and when it begins, and takes up the figures of a checkpoint, which cover all its processes.
 """
 
 import time

@@ -27,7 +27,7 @@ class TrainingMetrics:
         self.registry = registry
         ProcessCollector(registry=registry)
         self.steps = OneTotal(
-            "isthmus_steps", "Steps that the trainer has done; the edge counts its reports.", registry
+            "isthmus_steps", "Steps done: on the edge by every worker, on a trainer by itself.", registry
         )
         self.samples = OneTotal("isthmus_samples", "Samples in those steps.", registry)
         payload = Totals(

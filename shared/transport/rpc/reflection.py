@@ -1,6 +1,6 @@
 """Server reflection that includes the contract's comments: `grpcurl describe` prints the manual.
 
-The code that protoc makes for Python holds no comments; `shared/wire/contract.binpb` does.
+The code that protoc makes for Python holds no comments; `shared/wire/commented.binpb` does.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_reflection.v1alpha import reflection
 
-_CONTRACT = files("shared.wire") / "contract.binpb"
+_COMMENTED = files("shared.wire") / "commented.binpb"
 
 
 def reflect(server: grpc.aio.Server, *services: str) -> None:
@@ -25,7 +25,7 @@ def reflect(server: grpc.aio.Server, *services: str) -> None:
 @cache
 def _commented() -> dict[str, FileDescriptorProto]:
     """Our files with their comments, by name."""
-    return {file.name: file for file in FileDescriptorSet.FromString(_CONTRACT.read_bytes()).file}
+    return {file.name: file for file in FileDescriptorSet.FromString(_COMMENTED.read_bytes()).file}
 
 
 class _File:

@@ -391,11 +391,11 @@ class EdgeQueues(_message.Message):
     SEND_FIELD_NUMBER: _builtins.int
     APPLY_FIELD_NUMBER: _builtins.int
     compute: _builtins.int
-    """Batches for the compute thread."""
+    """Batches that are read and have not begun."""
     send: _builtins.int
-    """Labels and features for the link."""
+    """Tensors for the links to other workers, of any kind."""
     apply: _builtins.int
-    """Error gradients to be applied."""
+    """Steps of which a tensor has come from another worker and is not used yet."""
     def __init__(
         self,
         *,
@@ -413,7 +413,7 @@ Global___EdgeQueues: _TypeAlias = EdgeQueues  # noqa: Y015
 
 @_typing.final
 class CheckpointStatus(_message.Message):
-    """A checkpoint that both sides have."""
+    """A checkpoint that all workers have."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -424,7 +424,7 @@ class CheckpointStatus(_message.Message):
     """The step that comes next in it."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When both sides had it; left out for one of an earlier process."""
+        """When all workers had it; left out for one of an earlier process."""
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
@@ -488,9 +488,9 @@ class EdgeStatus(_message.Message):
     session_id: _builtins.str
     """The id of the run and of its session on this device, which logs and sessions of all its trainers name; empty while it opens."""
     trainer: _builtins.str
-    """host:port of the trainer."""
+    """host:port of every configured trainer, with commas between."""
     attached: _builtins.bool
-    """Whether the training stream is attached."""
+    """Whether every link of the edge to a trainer is up."""
     model: _builtins.str
     """The factory of the model."""
     step: _builtins.int
@@ -504,9 +504,9 @@ class EdgeStatus(_message.Message):
     batches_in_flight: _builtins.int
     """Batches that have begun and hold up others; K + 1 at most, where a gradient or weights come back to anybody."""
     uplink_bits_per_second: _builtins.float
-    """What the link was measured to carry from the edge to the trainer; left out until it is known."""
+    """What the slowest of the edge's links was measured to carry to its trainer; left out until it is known."""
     downlink_bits_per_second: _builtins.float
-    """And from the trainer to the edge."""
+    """And what the slowest was measured to carry to the edge."""
     bytes_up: _builtins.int
     """Payload bytes that the run has sent, in this process and in those before, until the checkpoint that it goes on from."""
     bytes_down: _builtins.int
@@ -522,11 +522,11 @@ class EdgeStatus(_message.Message):
     log_level: Global___LogLevel.ValueType
     """What is logged."""
     round_trip_seconds: _builtins.float
-    """Time from the edge to the trainer and back, without what the rates explain; left out until it is known."""
+    """Time from the edge to the trainer of its longest link and back, without what the rates explain; left out until it is known."""
     samples_per_second: _builtins.float
     """Samples trained on in a second, recently; only while steps follow one another."""
     chosen_by: _builtins.str
-    """What chose the placement in force: configuration, recovery, engine, choice, schedule, operator or drain."""
+    """What chose the placement in force: configuration, recovery, exchange, engine, choice, relay, schedule, operator or drain."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
         """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
@@ -549,7 +549,7 @@ class EdgeStatus(_message.Message):
 
     @_builtins.property
     def last_checkpoint(self) -> Global___CheckpointStatus:
-        """The newest checkpoint that both sides have; left out where there is none."""
+        """The newest checkpoint that all workers have; left out where there is none."""
 
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
@@ -1337,7 +1337,7 @@ Global___TakeCheckpointRequest: _TypeAlias = TakeCheckpointRequest  # noqa: Y015
 
 @_typing.final
 class TakeCheckpointResponse(_message.Message):
-    """Both sides have the checkpoint."""
+    """All workers have the checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1418,9 +1418,9 @@ class EdgeSessionStatus(_message.Message):
     model: _builtins.str
     """The factory of the model."""
     trainer: _builtins.str
-    """host:port of the trainer."""
+    """host:port of every configured trainer, with commas between."""
     checkpoint_step: _builtins.int
-    """The newest checkpoint that both sides are known to have; left out where there is none."""
+    """The newest checkpoint that all workers are known to have; left out where there is none."""
     total_steps: _builtins.int
     """Steps that the run is to have."""
     @_builtins.property
@@ -1501,9 +1501,9 @@ class TrainerQueues(_message.Message):
     COMPUTE_FIELD_NUMBER: _builtins.int
     SEND_FIELD_NUMBER: _builtins.int
     compute: _builtins.int
-    """Batches for the compute thread."""
+    """Steps of which a tensor has come from another worker and is not used yet."""
     send: _builtins.int
-    """Error gradients for the link."""
+    """Tensors for the links to other workers, of any kind."""
     def __init__(
         self,
         *,

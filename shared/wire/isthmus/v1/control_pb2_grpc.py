@@ -30,7 +30,7 @@ class EdgeControlServiceStub:
     unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
     open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    A step boundary is the moment between two steps: every batch in flight is settled, at every worker. With K = 0 a step
     boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
@@ -125,7 +125,7 @@ class EdgeControlServiceServicer:
     unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
     open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    A step boundary is the moment between two steps: every batch in flight is settled, at every worker. With K = 0 a step
     boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
@@ -172,7 +172,7 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Ends the run as SIGTERM does: at the next step boundary, with a checkpoint on both sides where checkpoints are kept.
+        """Ends the run as SIGTERM does: at the next step boundary, with a checkpoint of all workers where checkpoints are kept.
         The answer comes at once; Watch shows the end. The process exits with code 143, and `edge-agent run --resume` goes on.
         FAILED_PRECONDITION: a group is to be left, and the device is in none, or no session is open yet.
         """
@@ -242,8 +242,8 @@ class EdgeControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TakeCheckpoint(self, request, context):
-        """Takes a checkpoint at the next step boundary, also during a pause. The answer comes when both sides have written their half.
-        FAILED_PRECONDITION: no checkpoints are kept (checkpoints.location is "none"). UNAVAILABLE: the link is down, or one side could not
+        """Takes a checkpoint at the next step boundary, also during a pause. The answer comes when every worker has written its part.
+        FAILED_PRECONDITION: no checkpoints are kept (checkpoints.location is "none"). UNAVAILABLE: a link is down, or a worker could not
         write; its log says why. ABORTED: the run ended first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -351,7 +351,7 @@ class EdgeControlService:
     unix socket or a port of loopback (control.listen of the agent's configuration), and asks for no token: everybody who may
     open the socket may steer the run. `edge-agent status`, `pause` and the other commands are calls of this service.
 
-    A step boundary is the moment between two steps: every batch in flight is settled, on both sides. With K = 0 a step
+    A step boundary is the moment between two steps: every batch in flight is settled, at every worker. With K = 0 a step
     boundary changes no bit of the result; with K > 0 the batches after it begin with fresh weights.
 
     Every call may end with INVALID_ARGUMENT (a value that cannot be), FAILED_PRECONDITION (not in this run, or not now),
@@ -845,7 +845,7 @@ class TrainerControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Stops the trainer as SIGTERM does: edges settle their batches, both sides take a checkpoint, and the process exits with code 0.
+        """Stops the trainer as SIGTERM does: edges settle their batches, all workers take a checkpoint, and the process exits with code 0.
         Edges wait until it is back. The answer comes at once. Scope: operate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
