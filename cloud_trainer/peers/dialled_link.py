@@ -67,8 +67,8 @@ class DialledLink(KeptLink):
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    def check_passing(self, failure: IsthmusError) -> None:
-        """Check as `KeptLink` does. Damage at one place twice is no accident."""
+    def raise_unless_passing(self, failure: IsthmusError) -> None:
+        """Raise as `KeptLink` says. Damage at one place twice is no accident."""
         if isinstance(failure, DamagedMessageError):
             before, self._damaged_at = self._damaged_at, self.end.position
             if before != self._damaged_at:

@@ -1,4 +1,4 @@
-"""The threads of the trainer beside its event loop: one for the steps of all sessions, one for codecs, one for building models.
+"""The threads of a trainer on which sessions compute: one for their steps, one for codecs, and one that builds models.
 
 Sessions share the first two by the time that they use. Building a model takes long and touches no open session, so it
 has a thread of its own, which subjects share in the same way. Copying and restoring a session's state keeps its place

@@ -1,6 +1,6 @@
 """Fetches batches ahead of the compute thread, on the loader's thread, and gives their labels the type that travels.
 
-Batches that are read in less time than two threads lose to each other are read on the compute thread instead.
+Batches that are read quicker than they are handed to another thread are read on the compute thread instead.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ class Prefetcher:
     """The batches of `source`, in order, with narrowed labels. Made on the event loop; fetches until it is left."""
 
     def __init__(
-        self, source: Generator[Batch], worker: WorkerThread, note_ready: Callable[[], None], reading: Reading
+        self, source: Generator[Batch], thread: WorkerThread, note_ready: Callable[[], None], reading: Reading
     ) -> None:
-        """source: read on `worker` or on the compute thread, and closed on `worker` at the end. note_ready: called on
-        `worker` whenever it has read a batch."""
+        """source: read on `thread` or on the compute thread, and closed on `thread` at the end. note_ready: called on
+        `thread` whenever it has read a batch."""
         self._source = source
-        self._worker = worker
+        self._thread = thread
         self._note_ready = note_ready
         self._ready: deque[Samples] = deque()
         self._is_left = self._is_over = False
@@ -56,7 +56,7 @@ class Prefetcher:
         """Held while a batch is taken, and while the loader's thread looks for room: neither sees half of the other."""
         self._is_filling = not self._at_once
         if not self._at_once:
-            worker.send(self._fill)
+            thread.send(self._fill)
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,7 +65,7 @@ class Prefetcher:
         """Stop fetching, and close the source."""
         self._is_left = True
         self.failure.cancel()
-        await self._worker.run(self._close)
+        await self._thread.run(self._close)
 
     def __len__(self) -> int:
         """Return the number of ready batches."""
@@ -108,7 +108,7 @@ class Prefetcher:
         if self._may_change:
             self._taken.append(time.monotonic())
         if begins_to_fill:
-            self._worker.send(self._fill)
+            self._thread.send(self._fill)
         return batch
 
     def _fill(self) -> None:

@@ -91,8 +91,8 @@ class _Link(KeptLink):
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
         """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
-        heard = StreamListener(self.end.accept, lambda: self.executor.window.owed, self.end.note_delivered)
-        call, _ = await self._retry.run(lambda: self._client.link(self.opening, heard))
+        listener = StreamListener(self.end.accept, lambda: self.executor.window.owed, self.end.note_delivered)
+        call, _ = await self._retry.run(lambda: self._client.link(self.opening, listener))
         self._emit(LinkUp(self.peer, call.stream))
         try:
             yield call
@@ -110,8 +110,8 @@ class _Link(KeptLink):
         if not self._ending.is_set():
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
 
-    def check_passing(self, failure: IsthmusError) -> None:
-        """Check as `KeptLink` does. A trainer that does not answer has been tried for as long as the user allows."""
+    def raise_unless_passing(self, failure: IsthmusError) -> None:
+        """Raise as `KeptLink` says. A trainer that does not answer has been tried for as long as the user allows."""
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
         if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
             raise failure

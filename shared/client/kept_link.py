@@ -46,13 +46,13 @@ class KeptLink(ABC):
         """Serve a call. Returns once the link is ended from here. Raises IsthmusError where it has ended otherwise."""
 
     @abstractmethod
-    def check_passing(self, failure: IsthmusError) -> None:
+    def raise_unless_passing(self, failure: IsthmusError) -> None:
         """Raise the error that ends the link, if dialling again cannot mend a failure."""
 
     async def keep_up(self) -> None:
         """Dial, serve and dial again until the link is ended from here, or this is cancelled.
 
-        Raises the failure of computing, and the error of `check_passing`.
+        Raises the failure of computing, and the error of `raise_unless_passing`.
         """
         spacing, is_logged = Spacing(), False
         while True:
@@ -64,7 +64,7 @@ class KeptLink(ABC):
             except IsthmusError as failure:
                 if self.executor.has_failed:
                     self.executor.failure.result()
-                self.check_passing(failure)
+                self.raise_unless_passing(failure)
                 retry_after_seconds = (
                     failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else 0.0
                 )

@@ -38,7 +38,7 @@ class Codec(ABC):
     """Turns tensors into bytes and back. Any number of threads may use one object at the same time."""
 
     QUICK_BYTES: ClassVar[int] = 1 << 20
-    """A tensor of no more than this is encoded, or decoded, in less time than two threads lose to each other."""
+    """A tensor of no more than this is encoded, or decoded, quicker than it is handed to another thread."""
 
     def __init__(self, spec: CodecSpec) -> None:
         self.spec = spec

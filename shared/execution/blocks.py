@@ -1,6 +1,6 @@
 """The blocks of one worker under one placement: its stages with their backward policies, and the loss. Computes, no more.
 
-Called from the compute thread, operation by operation, in an order that `steps` sees to.
+Called from the compute thread, operation by operation, in the order that `StepScheduler` decides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -59,7 +59,7 @@ class SegmentRunner:
     def run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
         """Run one segment of a step, for which all is there. Returns its sends."""
         for crossing in segment.receives:
-            self._take(state, crossing, state.arrived.pop(crossing))
+            self._use_arrival(state, crossing, state.arrived.pop(crossing))
         for operation in segment.computed:
             match operation:
                 case Updates(blocks, at_once):
@@ -88,9 +88,9 @@ class SegmentRunner:
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
         return self.sent(state, segment.sends)
 
-    def _take(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
+    def _use_arrival(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if not isinstance(load, tuple):
-            self._take_of_block(state, crossing, load)
+            self._use_of_block(state, crossing, load)
             return
         rows = self._scaled(crossing.rows, state.samples)
         match crossing.cargo:
@@ -108,7 +108,7 @@ class SegmentRunner:
             case Cargo.SCALE if load[0] is not None:
                 state.scale = float(load[0])
 
-    def _take_of_block(self, state: StepInFlight, crossing: Crossing, load: BlockPart | CodedWeights) -> None:
+    def _use_of_block(self, state: StepInFlight, crossing: Crossing, load: BlockPart | CodedWeights) -> None:
         if isinstance(load, CodedWeights) or crossing.cargo is Cargo.WEIGHTS:
             weights = load.weights if isinstance(load, CodedWeights) else load
             self._blocks.take_weights(crossing.of_block, weights)

@@ -99,24 +99,24 @@ class ComputeLoop:
 
     def __init__(
         self,
-        steps: StepScheduler,
+        scheduler: StepScheduler,
         loads: LoadQueue,
         results: Results,
         record: StepRecord,
         runner: Runner,
         changed: asyncio.Event,
     ) -> None:
-        """steps, record: belong to the runner's thread from here on.
+        """scheduler, record: belong to the runner's thread from here on.
 
         changed: set when more may begin or be computed.
         """
-        self._window = window = steps.window
-        self._steps = steps
+        self._window = window = scheduler.window
+        self._scheduler = scheduler
         self._loads = loads
         self._results = results
         self._record = record
         self._runner = runner
-        self._device = steps.device
+        self._device = scheduler.device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
         """True if others wait for finished work, so that the event loop must hear of it at once."""
@@ -206,17 +206,17 @@ class ComputeLoop:
         self._take_loads()
         has_begun = self._begin_batches()
         if self._results.is_full or (has_begun and self._is_over):
-            return self._steps.next_work() is not None
-        work = self._steps.next_work()
+            return self._scheduler.next_work() is not None
+        work = self._scheduler.next_work()
         while work is not None:
             done = self._compute(work)
             if self._is_over:
-                return self._steps.next_work() is not None
+                return self._scheduler.next_work() is not None
             self._take_loads()
             self._begin_batches()
             if self._results.is_full:
-                return self._steps.next_work() is not None
-            if (work := self._steps.next_work()) is not None:
+                return self._scheduler.next_work() is not None
+            if (work := self._scheduler.next_work()) is not None:
                 self._tell(done)
         self._take_ahead(reads=True)  # while nothing else can be computed
         if (source := self._source) is not None:
@@ -230,12 +230,12 @@ class ComputeLoop:
 
     def _compute(self, work: Work) -> Computed:
         started = time.monotonic()
-        with translate_failures(f"step {work.step} at {self._steps.worker!r}", self._device):
+        with translate_failures(f"step {work.step} at {self._scheduler.worker!r}", self._device):
             outgoing = work.run()
             synchronise(self._device)
             if work.ends_step:
                 self._record.write(work.step)
-        ended, loss = time.monotonic(), self._steps.finish(work)
+        ended, loss = time.monotonic(), self._scheduler.finish(work)
         staleness = self._staleness_of(work)
         done = Computed(work.step, work.what, outgoing, started, ended, work.ends_step, loss, staleness, work.segment)
         self._results.put(done)
@@ -252,7 +252,7 @@ class ComputeLoop:
 
     def _take_loads(self) -> None:
         while (arrived := self._loads.take()) is not None:
-            self._steps.deliver(*arrived)
+            self._scheduler.deliver(*arrived)
             self._record.note_load(arrived.step, arrived.crossing, arrived.load)
 
     def _has_begin_due(self) -> bool:
@@ -269,7 +269,7 @@ class ComputeLoop:
         first, window = self._window.begun, self._window
         while not self._results.is_full:
             if window.begun == window.fed and window.may_begin(window.begun):
-                self._take()
+                self._take_batch()
             if self._results.is_full or not self._has_begin_due():
                 break
             self._begin(window.begun)
@@ -283,11 +283,11 @@ class ComputeLoop:
             and (source := self._source_to_take()) is not None
             and (reads or source.holds_one)
             and not self._results.is_full
-            and self._take()
+            and self._take_batch()
         ):
             pass
 
-    def _take(self) -> bool:
+    def _take_batch(self) -> bool:
         """Take the next batch, if it may be taken and is ready; returns whether it was."""
         if (source := self._source_to_take()) is None or not self._make_ready(source):
             return False
@@ -295,7 +295,7 @@ class ComputeLoop:
             if self._source_to_take() is not source:  # the feeding ended while the batch was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
-            outgoing = self._steps.feed(step, batch.whole, batch.inputs, batch.labels)
+            outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:
             self._put_begun(Begun(step, outgoing, ends_step=False))
@@ -308,7 +308,7 @@ class ComputeLoop:
         return source.make_ready()
 
     def _begin(self, step: int) -> None:
-        outgoing = self._steps.begin(step)
+        outgoing = self._scheduler.begin(step)
         ends_step = self._window.done > step
         if ends_step:
             self._record.write(step)

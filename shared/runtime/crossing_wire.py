@@ -177,15 +177,14 @@ class CrossingWire:
             return None  # of a part without samples nothing has a length
         return self.chain.lengths.of(crossing.index, slot, shape)
 
-    def crosses_as_it_lies(self, crossing: Crossing) -> bool:
-        """Tell whether tensors cross as they lie in this machine's memory, so that to encode and to decode them takes
-        no time."""
+    def is_lossless(self, crossing: Crossing) -> bool:
+        """Tell whether no codec takes anything from the tensors, so that to encode and to decode them takes no time."""
         if crossing.cargo is Cargo.LABEL:
             return True
         return not any(codec_spec(self.codec(crossing, slot)).lossy for slot in self.slots(crossing))
 
     def quick_bytes(self, crossing: Crossing) -> int:
-        """Return the largest size of a load that is coded or copied in less time than two threads lose to each other."""
+        """Return the largest size of a load that is coded or copied quicker than it is handed to another thread."""
         raw = codec_by_name("raw")
         if crossing.cargo is Cargo.LABEL:
             return raw.QUICK_BYTES

@@ -82,7 +82,7 @@ class LinkEnd:
         self._dones_received = 0
         self._peer_life = 0
         """As in `LinkPosition`, of the peer."""
-        self.losses = 0
+        self.times_lost = 0
         """Number of times that the link was lost and has come back."""
         self._is_lost = False
         self._stream: LinkStream | None = None
@@ -184,7 +184,7 @@ class LinkEnd:
         if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)
-        self.losses += self._is_lost
+        self.times_lost += self._is_lost
         self._is_lost = False
         self._stream = stream
         sending = asyncio.create_task(self._send_all(stream))
@@ -311,9 +311,9 @@ class LinkEnd:
                     f"a message came from {self.peer!r} that is neither a frame, an ack, a step that is done nor a stop"
                 )
             for tensor in tensors:
-                await self._take(tensor)
+                await self._take_tensor(tensor)
 
-    async def _take(self, tensor: WireTensor) -> None:
+    async def _take_tensor(self, tensor: WireTensor) -> None:
         crossing = self._crossing(tensor.key)
         step, samples = self._wire.step(crossing, tensor.key.step), tensor.batch_samples
         encoded = from_wire(tensor)

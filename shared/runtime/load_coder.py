@@ -23,7 +23,7 @@ class LoadCoder:
         self.wire = wire
         self._feedback = feedback
         self._codecs = codecs
-        self._as_they_lie = {crossing for crossing in crossings if wire.crosses_as_it_lies(crossing)}
+        self._lossless = {crossing for crossing in crossings if wire.is_lossless(crossing)}
         self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in crossings}
 
     async def encode(self, item: Item) -> EncodedSlots:
@@ -33,7 +33,7 @@ class LoadCoder:
             return await self._codecs.run(self._encode, item)
         count = sum(tensor.nbytes for tensor in tensors)
         at_once = count <= self._quick_bytes[item.crossing]
-        if item.crossing not in self._as_they_lie:
+        if item.crossing not in self._lossless:
             return await self._called(partial(self._encode, item), at_once=at_once)
         if item.crossing.cargo is Cargo.FEATURE and self.wire.placement.staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
@@ -47,7 +47,7 @@ class LoadCoder:
         Raises ProtocolError for bytes that no peer could have encoded.
         """
         takes_time = self._feedback.is_due(step, crossing) if crossing.cargo is Cargo.ERROR_GRADIENT else False
-        if not takes_time and crossing in self._as_they_lie:
+        if not takes_time and crossing in self._lossless:
             return self.wire.decode(crossing, slots)
         at_once = sum(map(raw_bytes, slots.values())) <= self._quick_bytes[crossing]
         return await self._called(partial(self._decode, crossing, step, samples, slots), at_once=at_once)

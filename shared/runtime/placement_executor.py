@@ -75,13 +75,13 @@ class PlacementExecutor:
         self._learns = any(isinstance(one, Backward) for one in plan.program(worker))
         self._record = StepRecord(step_log)
         self._is_idle = not plan.program(worker)
-        steps, changed = StepScheduler(window, blocks), asyncio.Event()
-        self._loads = LoadQueue(steps.arriving, changed)
+        scheduler, changed = StepScheduler(window, blocks), asyncio.Event()
+        self._loads = LoadQueue(scheduler.arriving, changed)
         results = Results(self._hear, MOST_UNHEARD)
-        self._compute_loop = ComputeLoop(steps, self._loads, results, self._record, threads.compute, changed)
+        self._compute_loop = ComputeLoop(scheduler, self._loads, results, self._record, threads.compute, changed)
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         batches = blocks.held.recipe.accumulate_batches
-        feedback = Feedback(blocks.feedback, steps.receives, plan.model.features, batches)
+        feedback = Feedback(blocks.feedback, scheduler.receives, plan.model.features, batches)
         coder = LoadCoder(wire, crossings, feedback, threads.codecs)
         arrivals = ArrivalWindow(window)
         self._relay = relay = ReportRelay(window, emit, changed)
@@ -93,7 +93,7 @@ class PlacementExecutor:
                     weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
                     self.links[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
         self._costs: dict[int, _Cost] = {}
-        self._order = ComputedOrder(steps.segment_count)
+        self._order = ComputedOrder(scheduler.segment_count)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -236,7 +236,7 @@ class PlacementExecutor:
         seconds = 0.0 if cost is None else cost.seconds
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
-        done.links_lost = sum(link.losses for link in self.links.values())
+        done.links_lost = sum(link.times_lost for link in self.links.values())
         done.order.extend(self._order.take())
         if cost is not None:
             done.compute_seconds = cost.seconds

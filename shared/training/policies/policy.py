@@ -27,5 +27,5 @@ class BackwardPolicy(Protocol):
         """Take the error gradients of the oldest batch in flight, which is `step`, back to the stage's parameters and inputs.
 
         gradients: at the features that `forward` returned, same shapes. Returns those at the inputs, None at each where
-        they are of no use. The update follows, by `Stage.update` or another owner of a block.
+        they are of no use. The update follows, by `HeldBlocks.update` or another owner of a block.
         """
