@@ -10,7 +10,7 @@ from torch import Tensor
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
-from shared.concurrency.shared_worker import Lane
+from shared.concurrency.shared_thread import Lane
 from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart

@@ -12,7 +12,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.checkpoint import CheckpointName
 from shared.codec import aligned_buffer, row_of_bytes
-from shared.concurrency.shared_worker import Lane
+from shared.concurrency.shared_thread import Lane
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, check_announcement

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from shared.concurrency.shared_worker import Lane, SharedWorker
+from shared.concurrency.shared_thread import Lane, SharedThread
 from shared.concurrency.threads import yield_to_others
 from shared.training.device import prepare_compute_thread
 from shared.transport.auth.callers import caller
@@ -36,9 +36,9 @@ class TrainerThreads:
 
     def __init__(self) -> None:
         sys.setswitchinterval(_SWITCH_SECONDS)
-        self._steps = SharedWorker("compute", prepare_compute_thread)
-        self._building = SharedWorker("building", _prepare_building)
-        self._codec = SharedWorker("codec")
+        self._steps = SharedThread("compute", prepare_compute_thread)
+        self._building = SharedThread("building", _prepare_building)
+        self._codec = SharedThread("codec")
 
     def compute_lane(self, session_id: str) -> Lane:
         """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other session."""
@@ -59,7 +59,7 @@ class TrainerThreads:
 
     def close(self, seconds: float) -> bool:
         """Drop waiting work, and end the threads. Returns whether all running work ended within so many seconds."""
-        workers, deadline = (self._steps, self._building, self._codec), time.monotonic() + seconds
-        for worker in workers:
-            worker.close()
-        return all(worker.ended(max(deadline - time.monotonic(), 0.0)) for worker in workers)
+        threads, deadline = (self._steps, self._building, self._codec), time.monotonic() + seconds
+        for thread in threads:
+            thread.close()
+        return all(thread.ended(max(deadline - time.monotonic(), 0.0)) for thread in threads)

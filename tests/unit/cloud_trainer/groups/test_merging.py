@@ -12,7 +12,7 @@ from cloud_trainer.groups import merging as merging_module
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.merging import GroupFigures, Merging
-from shared.concurrency.shared_worker import SharedWorker
+from shared.concurrency.shared_thread import SharedThread
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Outgoing
@@ -50,12 +50,12 @@ async def test_a_copy_has_an_update_that_nobody_waited_for(checkpoint_steps):
     module, told = built("dropping"), recipe("sgd")
     chain = chain_of(copy.deepcopy(module))
     held = Held(chain, told, CPU, range(len(chain.blocks)))
-    worker = SharedWorker("compute")
+    thread = SharedThread("compute")
     agreement = Agreement(pb.OpenSessionRequest(group=pb.GroupSeat(steps=1000)), told, 0, held.indices)
     merging = Merging(
         GroupWeights(held),
         agreement,
-        worker.of("group"),
+        thread.of("group"),
         GroupConfig(name="line", size=1),
         Life(1, None, 0, checkpoint_steps, {0: 0}),
         GroupFigures(),
@@ -80,21 +80,21 @@ async def test_a_copy_has_an_update_that_nobody_waited_for(checkpoint_steps):
         assert await merging.copy_now() is None, "the same state was copied twice"
     finally:
         held.go_on.set()
-        worker.close()
+        thread.close()
 
 
 async def test_each_rank_waits_from_its_last_gradient_until_all_is_updated(monkeypatch):
     module, told = built("dropping"), recipe("sgd")
     chain = chain_of(copy.deepcopy(module))
     held = HeldBlocks(chain, told, CPU, range(len(chain.blocks)))
-    worker, figures = SharedWorker("compute"), GroupFigures()
+    thread, figures = SharedThread("compute"), GroupFigures()
     agreement = Agreement(pb.OpenSessionRequest(group=pb.GroupSeat(steps=1000)), told, 0, held.indices)
     now = [0.0]
     monkeypatch.setattr(merging_module, "monotonic", lambda: now[0])
     merging = Merging(
         GroupWeights(held),
         agreement,
-        worker.of("group"),
+        thread.of("group"),
         GroupConfig(name="line", size=2),
         Life(1, None, 0, 100, {0: 0, 1: 0}),
         figures,
@@ -116,4 +116,4 @@ async def test_each_rank_waits_from_its_last_gradient_until_all_is_updated(monke
         await give(0, 1, 7.5)
         assert figures.waited == {0: 3.0, 1: 2.5}
     finally:
-        worker.close()
+        thread.close()

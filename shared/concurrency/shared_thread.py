@@ -22,7 +22,7 @@ class _Job:
     aside: bool
 
 
-class SharedWorker:
+class SharedThread:
     """Runs the calls of many accounts on one thread, in the order that `FairQueue` finds fair.
 
     The calls of one account run one after the other, in the order of asking. A call that is made aside keeps that order
@@ -86,7 +86,7 @@ class SharedWorker:
             self._changed.notify_all()
 
     def ended(self, seconds: float) -> bool:
-        """Wait up to `seconds` and tell whether the running calls of a closed worker have ended; others run until the
+        """Wait up to `seconds` and tell whether the running calls of a closed thread have ended; others run until the
         process ends."""
         with self._changed:
             return self._changed.wait_for(lambda: self._running == 0, seconds)
@@ -116,7 +116,7 @@ class SharedWorker:
             self._busy_since = None
 
     def _next(self) -> tuple[str, _Job] | None:
-        """The next job; None when the worker is closed."""
+        """The next job; None when the thread is closed."""
         with self._changed:
             while not self._closed:
                 taken = self._queue.take(time.monotonic())
@@ -138,21 +138,21 @@ class SharedWorker:
 
 
 class Lane:
-    """One account's way to a shared worker."""
+    """One account's way to a shared thread."""
 
-    def __init__(self, worker: SharedWorker, account: str) -> None:
-        self._worker = worker
+    def __init__(self, thread: SharedThread, account: str) -> None:
+        self._thread = thread
         self._account = account
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` on the shared thread and wait for its result."""
-        return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=False)
+        return await self._thread.call(self._account, partial(function, *args, **kwargs), aside=False)
 
     async def aside(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the same on another thread, for work that others do not wait for."""
-        return await self._worker.call(self._account, partial(function, *args, **kwargs), aside=True)
+        return await self._thread.call(self._account, partial(function, *args, **kwargs), aside=True)
 
     @property
     def is_wanted(self) -> bool:
         """Tell whether another account uses the thread too, so that each call is to be one piece of work: see `FairQueue`."""
-        return self._worker.is_wanted(self._account)
+        return self._thread.is_wanted(self._account)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from shared.concurrency.shared_worker import SharedWorker
+from shared.concurrency.shared_thread import SharedThread
 from shared.concurrency.threads import WorkerThread
 
 
@@ -16,18 +16,18 @@ async def test_work_runs_on_the_shared_thread_if_no_thread_of_its_own_can_start(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    worker = SharedWorker("work")
+    thread = SharedThread("work")
     monkeypatch.setattr(threading.Thread, "start", limited)
     try:
-        lane = worker.of("one")
+        lane = thread.of("one")
         assert await lane.aside(lambda: threading.current_thread().name) == "work"
-        assert await worker.of("other").run(lambda: "goes on") == "goes on"
+        assert await thread.of("other").run(lambda: "goes on") == "goes on"
     finally:
-        worker.close()
-        assert worker.ended(10)
+        thread.close()
+        assert thread.ended(10)
 
 
-@pytest.mark.parametrize("make", [SharedWorker, WorkerThread])
+@pytest.mark.parametrize("make", [SharedThread, WorkerThread])
 def test_nobody_is_left_to_wait_for_a_thread_that_could_not_be_prepared(make):
     def fails():
         raise PermissionError("not here")
