@@ -30,6 +30,12 @@ LANE_NAMES = {
     "trainer codec": "codec thread",
     "trainer compute": "compute thread",
 }
+QUICK_ELSEWHERE = {
+    "loading": "quick: compute",
+    "edge codec": "quick: event loop",
+    "trainer codec": "quick: event loop",
+}
+"""The thread that does the work of a lane where it is quick."""
 NEUTRAL, EDGE, UPLINK, CLOUD, DOWNLINK = "#eceff1", "#b2dfdb", "#bbdefb", "#d1c4e9", "#ffe0b2"
 LEGEND = (
     (EDGE, "P1: edge"),
@@ -39,12 +45,14 @@ LEGEND = (
 )
 TITLE = "Two processes, their threads and queues, and the way of one step through them"
 DESCRIPTION = (
-    "On the device, the loader's thread reads a batch, admission lets it start, the compute thread runs the edge's blocks "
-    "forward, the codec thread encodes the feature, and the event loop sends it after the labels. Beside the GPU, the event "
-    "loop judges and assembles both, the codec thread decodes, the compute thread runs forward, loss and backward, and updates "
-    "once the error gradient has left. The gradient comes back the same way and is applied on the device's compute thread; "
-    "the report of the loss comes beside it, and then the step is done. A queue lies wherever a step changes threads; where "
-    "gradients come back, the bound of each is K + 1 batches or less."
+    "On the device, the loader's thread or, where that is quick, the compute thread reads a batch, admission lets it "
+    "start, and the compute thread runs the edge's blocks forward. The codec thread or, where that is quick, the "
+    "event loop encodes the feature, and the event loop sends it after the labels, of which small ones go with it. "
+    "Beside the GPU, the event loop judges and assembles both, the codec thread or, where that is quick, the event "
+    "loop decodes, the compute thread runs forward, loss and backward, and updates once the error gradient has left. "
+    "The gradient comes back the same way and is applied on the device's compute thread; the report of the loss comes"
+    " beside it, and then the step is done. A queue lies wherever a step changes threads; where gradients come back, "
+    "the bound of each is K + 1 batches or less."
 )
 
 
@@ -80,9 +88,9 @@ COMPUTE = Box(7, "trainer compute", "6 compute", "[c, L) and loss", CLOUD)
 UPDATE = Box(9, "trainer compute", "6 update", "blocks [c, L)", CLOUD)
 ENCODE_GRADIENT = Box(8, "trainer codec", "7 encode", "the gradient", DOWNLINK)
 SEND_GRADIENT = Box(9, "trainer loop", "7 send", "the gradient", DOWNLINK)
-JUDGE_GRADIENT = Box(10, "edge loop", "8 judge", "and assemble", DOWNLINK)
-DECODE_GRADIENT = Box(11, "edge codec", "8 decode", "the gradient", DOWNLINK)
-APPLY = Box(12, "edge compute", "9 apply", "replay, update", EDGE)
+JUDGE_GRADIENT = Box(10, "edge loop", "7 judge", "and assemble", DOWNLINK)
+DECODE_GRADIENT = Box(11, "edge codec", "7 decode", "the gradient", DOWNLINK)
+APPLY = Box(12, "edge compute", "8 apply", "replay, update", EDGE)
 BOXES = (
     *(LOAD, ADMIT, FORWARD, ENCODE, SEND, JUDGE, DECODE, COMPUTE, UPDATE),
     *(ENCODE_GRADIENT, SEND_GRADIENT, JUDGE_GRADIENT, DECODE_GRADIENT, APPLY),
@@ -122,7 +130,10 @@ def _elements() -> Iterator[str]:
     yield from _process(402, 636, "beside the GPU: cloud-trainer", "#1e88e5", name_below=True)
     for lane, y in LANES.items():
         yield f'<path d="M{FIRST_COLUMN - 8} {y}H{WIDTH - 24}" stroke="#eceff1" stroke-width="{BOX_HEIGHT + 12}"/>'
-        yield _text(28, y + 5, LANE_NAMES[lane], anchor="start", colour="#546e7a")
+        elsewhere = QUICK_ELSEWHERE.get(lane, "")
+        yield _text(28, y - 3 if elsewhere else y + 5, LANE_NAMES[lane], anchor="start", colour="#546e7a")
+        if elsewhere:
+            yield _text(28, y + 13, elsewhere, anchor="start", colour="#546e7a", size=11)
     yield from _ways()
     for box in BOXES:
         yield from _box(box)
@@ -157,7 +168,7 @@ def _ways() -> Iterator[str]:
     yield _text(JUDGE.x + 12, link_y - 4, "labels, then the feature", anchor="start", weight="bold")
     yield _text(JUDGE.x + 12, link_y + 14, "in chunks, as the peer's credits allow", anchor="start", colour="#546e7a")
     yield _text(JUDGE_GRADIENT.x + 12, link_y - 4, "error gradient", anchor="start", weight="bold")
-    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "and 11: the report of the loss", anchor="start", colour="#546e7a")
+    yield _text(JUDGE_GRADIENT.x + 12, link_y + 14, "and 9: the report of the loss", anchor="start", colour="#546e7a")
     # The circle closes: a step that is done lets another start.
     over = LANES["loading"] - BOX_HEIGHT / 2
     yield _path(f"M{APPLY.x} {APPLY.y - BOX_HEIGHT / 2}V{over}H{ADMIT.x}V{ADMIT.y - BOX_HEIGHT / 2 - 2}", dashed=True)

@@ -79,7 +79,8 @@ class LinkDown(Event):
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(Event):
-    """The link of training to a trainer was lost: neither end has closed it."""
+    """The link of training to a trainer has ended with an error: it was lost, refused or damaged, or the trainer has failed.
+    It may be dialled again."""
 
     peer: str
 
