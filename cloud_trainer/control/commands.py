@@ -84,7 +84,7 @@ def status_table(status: pb.TrainerStatus) -> Table:
     table.add_row("state", f"[bold]{_state(status)}[/bold], {time_text(status.running)}, on {status.device}")
     table.add_row("sessions", f"{status.open_sessions} of {status.max_sessions}")
     table.add_row("done", f"{status.steps} steps, {status.samples} samples")
-    table.add_row("waiting", f"{status.queues.compute} steps with arrivals, {status.queues.send} tensors to send")
+    table.add_row("waiting", f"{status.queues.compute} steps to go on with, {status.queues.send} to send")
     table.add_row("moved", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
     table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
     return table

@@ -65,7 +65,7 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     queues = status.queues
     table.add_row(
         "waiting",
-        f"{queues.compute} batches to begin, {queues.send} tensors to send, {queues.apply} steps with arrivals; "
+        f"{queues.compute} batches to begin, {queues.send} to send, {queues.apply} steps to go on with; "
         f"{status.batches_in_flight} in flight",
     )
     table.add_row("link", f"up {_rate(status, 'uplink')}, down {_rate(status, 'downlink')}{_round_trip(status)}")
