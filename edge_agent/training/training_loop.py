@@ -6,22 +6,19 @@ changed, or an operator awaited. Used on the event loop.
 
 import asyncio
 import time
-from collections.abc import Sequence
 from enum import Enum, auto
 from functools import partial
 
 import structlog
 
-from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
-from edge_agent.sessions.liveness_monitor import AwayTooLongError, LivenessMonitor
+from edge_agent.sessions.liveness_monitor import AwayTooLongError
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stand_ins import StandIns, StoodInError
+from edge_agent.sessions.stand_ins import StoodInError
 from edge_agent.training.admissions import Admissions
 from edge_agent.training.checkpointer import Checkpointer
-from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.detours import Detours
 from edge_agent.training.divergence import LossCheck
@@ -34,21 +31,19 @@ from edge_agent.training.events import (
     Drained,
     Evaluated,
     Placed,
-    Replaced,
     RolledBack,
-    StoodIn,
 )
-from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
 from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
-from edge_agent.training.recovery import Recovery, Rejoined, Restored, facts_of_placement
+from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement
+from edge_agent.training.rejoiner import Rejoiner
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
 from shared.concurrency.tasks import meanwhile
-from shared.errors import ConfigError, DataError, GoneError, IsthmusError, ProtocolError, SessionLostError
+from shared.errors import IsthmusError
 from shared.events import Emit, Events
 from shared.events.worker import WorkerStops
 from shared.runtime.run_unless_failed import run_unless_failed
@@ -102,10 +97,7 @@ class TrainingLoop:
         self._statistics = statistics
         self.activity = CurrentActivity(emit)
         self._worker = device.placed
-        self._recovery = Recovery(session, device)
         self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
-        self._stood_in: dict[str, str] = {}
-        """Stand-ins that were told of; see `Members.stand_ins`."""
         self._changed_step: int | None = None
         """Step of the last attempt to change the placement. Until it is done, no other change stops the run again."""
         membership_due = asyncio.Event()
@@ -119,12 +111,8 @@ class TrainingLoop:
         self._evaluator = Evaluator(session)
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
-        self._failure_budget = FailureBudget()
-        self._liveness = LivenessMonitor(
-            session,
-            lambda: self._aggregator.done_step,
-            lambda: self._pause.requested,
-            StandIns(session, self._may_be_stood_in_for),
+        self._rejoiner = Rejoiner(
+            session, device, self.deployer, emit, lambda: self.step, lambda: self._pause.requested
         )
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
@@ -160,26 +148,26 @@ class TrainingLoop:
 
     async def _train(self, *, resumed: bool) -> None:
         failure: IsthmusError | None
-        joined = await self._recover(None, is_whole=not resumed)
+        joined = await self._rejoiner.recover(None, is_whole=not resumed)
         while True:
             try:
-                if await self._liveness.watch_over(self._go_on(joined)) is _End.DONE:
+                if await self._rejoiner.liveness.watch_over(self._go_on(joined)) is _End.DONE:
                     return
                 if self._pause.shutdown.requested:
                     return
                 failure, is_whole = None, True
             except AwayTooLongError as absent:
-                self._leave_out(absent.workers)
+                self._rejoiner.leave_out(absent.workers)
                 failure, is_whole = None, False
             except StoodInError:
                 failure, is_whole = None, True
             except IsthmusError as raised:
                 failure, is_whole = raised, True
-            joined = await self._recover(failure, is_whole=is_whole)
+            joined = await self._rejoiner.recover(failure, is_whole=is_whole)
 
     async def go_back(self) -> None:
         """Go back to the newest checkpoint of all workers, and bring the weights of that step home."""
-        joined = await self._rejoin(is_whole=False)
+        joined = await self._rejoiner.rejoin(is_whole=False)
         assert isinstance(joined, Restored), "nothing goes on from a state that is not whole"
         await self._restart(joined)
         await self._session.collect()
@@ -222,7 +210,7 @@ class TrainingLoop:
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
         if not self.deployer.is_ready or (tickets := await self.deployer.change_now(self.step)) is None:
             # The links have ended, and the tickets that dialled them are used. Joining gives others.
-            return await self._rejoin(is_whole=True)
+            return await self._rejoiner.rejoin(is_whole=True)
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
@@ -335,83 +323,3 @@ class TrainingLoop:
             self._statistics.go_back(totals)
         self._resumes = False
         self._emit(RolledBack(restored.step))
-
-    async def _rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
-        """Join the trainers again. Those that stay away for too long are left out from then on."""
-        session, recorded = self._session, self._session.stored.record.left_out
-        while True:
-            attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole))
-            try:
-                joined = await self._liveness.watch_over(attempts)
-            except AwayTooLongError as absent:
-                self._leave_out(absent.workers)
-                is_whole = False
-                continue
-            except StoodInError:
-                continue
-            left_out = session.members.left_out.keys()
-            if left_out != set(recorded):
-                await session.threads.disk.run(session.stored.set_left_out, left_out)
-            if replaced := sorted(left_out - set(recorded)):
-                self.deployer.want_nothing(f"other workers do the work of {', '.join(replaced)} now")
-                self._emit(Replaced(replaced))
-                _log.info("trainers replaced", trainers=replaced, version=session.placement.version)
-            self._place_stand_ins()
-            return joined
-
-    def _may_be_stood_in_for(self, name: str) -> bool:
-        """Tell whether another trainer may get the work of a worker that is away, in the middle of a step."""
-        return not self.deployer.is_changing and self._recovery.may_begin_again(name)
-
-    def _place_stand_ins(self) -> None:
-        """Request that trainers that stand in for others have their work by their own names, from the next boundary on."""
-        session = self._session
-        holding = trainers_with_blocks(session.placement)
-        stand_ins = {
-            name: other for name, other in session.members.stand_ins.items() if name in holding and name != other
-        }
-        placed = session.placement
-        for name, other in stand_ins.items():
-            try:
-                placed = self._experiment.handed_over(placed, other, name)
-            except (ConfigError, DataError) as refusal:  # a checkpoint may have given the other one blocks of its own
-                _log.warning("a stand-in keeps its work by another name", trainer=other, reason=str(refusal))
-        if placed != session.placement:
-            self.deployer.want(placed, Chooser.RECOVERY)
-        if fresh := stand_ins.items() - self._stood_in.items():
-            self._emit(StoodIn(dict(fresh)))
-        self._stood_in = stand_ins
-
-    def _leave_out(self, trainers: Sequence[str]) -> None:
-        """Continue without these trainers, once the others are joined again."""
-        _log.warning("trainers away for too long; going on without them", trainers=trainers)
-        self._session.members.leave_out(trainers)
-
-    async def _recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
-        """Continue after `failure`. It is None at the beginning, and if a trainer stops or is left out.
-
-        is_whole: True if training can continue from memory. If a trainer has refused a step and the session is gone
-        after that, raises the refusal, because its reason can be fixed. After any other failure, raises a GoneError
-        with the failure as its cause.
-        """
-        while True:
-            if failure is not None:
-                if (
-                    self._worker.executor.has_failed
-                    or not can_be_mended(failure)
-                    or self._session.retry.give_up_seconds == 0
-                ):
-                    raise failure
-                self._failure_budget.count(failure, self.step, self._worker.executor.window.begun)
-                _log.warning("the links are lost; joining again", reason=str(failure))
-                await self._failure_budget.wait(self.step)
-            try:
-                return await self._rejoin(is_whole=is_whole)
-            except (ProtocolError, SessionLostError) as again:
-                failure = again
-            except GoneError as gone:
-                if failure is None:
-                    raise
-                if is_refusal(failure):
-                    raise failure from None
-                raise gone from failure
