@@ -7,6 +7,7 @@ SITES is the EUA data set's list of 125 sites, PROFILES the folder of paper 000'
 - `paths`: random paths at 1.4, 2.8, 10 and 20 m/s with the tables of both devices. Goals, without 2.8 m/s: a median of 1.10
   times the bound and 1.25 at worst; at most 3 % slower than any other policy in 95 %, and never 10 %; twice the speed costs
   3 % at most. With blocks of 188 MB in all, 1, 4 and 8 % of the time in pauses.
+- `foresight`: the same paths at 10 and 20 m/s with the table of the TX2, for one that knows them; see `moving_foresight.py`.
 - `paper`: profiles with the ratios of Table 1; see `moving_paper.py`.
 - `calm`: two trainers whose rates swap; see `moving_calm.py`.
 """
@@ -20,6 +21,7 @@ from statistics import fmean, median
 import numpy as np
 
 from benchmarks.planning.moving_calm import report_calm
+from benchmarks.planning.moving_foresight import most_steps
 from benchmarks.planning.moving_paper import report_paper
 from benchmarks.planning.moving_paths import NETWORK, random_path
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
@@ -34,7 +36,7 @@ SPEEDS = (1.4, 10.0, 20.0)
 """Metres per second: on foot, in a tram, in a car."""
 TWICE = {2.8: 1.4, 20.0: 10.0}
 """Speeds that are twice another one."""
-PARTS = ("paths", "paper", "calm")
+PARTS = ("paths", "foresight", "paper", "calm")
 RESNET_BYTES = 188e6
 """Bytes of ResNet-50 with momentum."""
 RIVALS = tuple(name for name in MOVE_POLICY_NAMES if name not in ("best", "lower-bound"))
@@ -61,11 +63,11 @@ class Journey:
 
 def journey(seed: int, device: str, speed: float, profile: Profile, sites: Sequence[Site], seconds: float) -> Journey:
     """Simulate every policy on the path of a seed."""
-    world = _world(profile, sites, seed, speed, seconds)
+    world = world_of(profile, sites, seed, speed, seconds)
     runs = {run.policy: run for run in simulate_moves(world, seed=seed)}
     share = RESNET_BYTES / float(profile.bytes_before[-1])
     lighter = replace(profile, blocks=tuple(replace(block, bytes=block.bytes * share) for block in profile.blocks))
-    (light,) = simulate_moves(_world(lighter, sites, seed, speed, seconds), ["best"], seed)
+    (light,) = simulate_moves(world_of(lighter, sites, seed, speed, seconds), ["best"], seed)
     return Journey(
         seed,
         device,
@@ -77,7 +79,8 @@ def journey(seed: int, device: str, speed: float, profile: Profile, sites: Seque
     )
 
 
-def _world(profile: Profile, sites: Sequence[Site], seed: int, speed: float, seconds: float) -> World:
+def world_of(profile: Profile, sites: Sequence[Site], seed: int, speed: float, seconds: float) -> World:
+    """Return the path of a seed among the sites."""
     path = random_path(random.Random(seed), sites, speed, seconds)
     return World(CandidateCosts(Question(profile, SearchSpace((8, 32)))), sites, path, NETWORK)
 
@@ -124,6 +127,24 @@ def report_paths(journeys: Sequence[Journey]) -> None:
             print(f"  {name}, {fast:g} over {slow:g} m/s: {spread(ratios)}")
 
 
+def report_foresight(profile: Profile, sites: Sequence[Site], paths: int, seconds: float) -> list[dict[str, float]]:
+    """Print what twice the speed costs `best`, and one that knows the path. Returns the ratios of each path."""
+    found = []
+    for seed in range(paths):
+        steps = {}
+        for speed in (10.0, 20.0):
+            world = world_of(profile, sites, seed, speed, seconds)
+            (run,) = simulate_moves(world, ["best"], seed)
+            steps[speed] = run.steps, most_steps(world)
+        (slow, most_slow), (fast, most_fast) = steps[10.0], steps[20.0]
+        found.append({"best": slow / fast, "foresight": most_slow / most_fast, "best over foresight": most_fast / fast})
+    print("TX2, seconds a step: median (5 to 95 %; least to most)")
+    for name, what in (("best", "best, 20 over 10 m/s"), ("foresight", "one that knows the path, 20 over 10 m/s"),
+                       ("best over foresight", "best over that one, 20 m/s")):  # fmt: skip
+        print(f"  {what}: {spread([each[name] for each in found])}")
+    return found
+
+
 def main() -> None:
     """Parse, simulate, print, and write the figures if asked to."""
     parser = benchmark_parser("planning.moving", "A device that moves.")
@@ -144,6 +165,9 @@ def main() -> None:
         ]
         report_paths(journeys)
         figures["journeys"] = journeys
+    if "foresight" in arguments.parts:
+        profile = vgg19_profile(arguments.profiles, "TX2")
+        figures["foresight"] = report_foresight(profile, sites, arguments.paths, seconds)
     if "paper" in arguments.parts:
         figures["paper"] = report_paper(vgg19_profile(arguments.profiles, "TX2"), sites, arguments.paths, 2.0 * seconds)
     if "calm" in arguments.parts:

@@ -5,12 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from benchmarks.planning.moving import RIVALS, journey
+from benchmarks.planning.moving import RIVALS, journey, world_of
 from benchmarks.planning.moving_calm import calm
+from benchmarks.planning.moving_foresight import most_steps
 from benchmarks.planning.moving_paper import TABLE_1, fitted, report_paper
 from benchmarks.planning.moving_paths import random_path
 from benchmarks.planning.paper_profiles import vgg19_profile
-from shared.planning.moving import Site, load_sites
+from shared.planning.moving import Site, load_sites, simulate_moves
 from shared.planning.moving.paths import metres_between
 
 SITES = [Site("a", -37.80, 144.95, 400.0), Site("b", -37.82, 144.97, 400.0)]
@@ -35,6 +36,16 @@ def test_a_random_path_keeps_its_pace_within_the_rectangle_of_the_sites(speed):
 @pytest.mark.parametrize("seed", [4, 74])
 def test_on_rates_that_swap_the_choice_stays_near_the_better_kept_trainer(seed):
     assert calm(seed).behind <= 1.05
+
+
+@pytest.mark.parametrize("speed", [10.0, 20.0])
+def test_one_that_knows_the_path_is_behind_the_bound_and_ahead_of_every_policy(shared_data, speed):
+    (sites,) = (load_sites(path) for path in (shared_data / "edge_servers").glob("*.csv"))
+    world = world_of(vgg19_profile(shared_data / "device_profiles", "TX2"), sites[:12], 3, speed, 240.0)
+    steps = {run.policy: run.steps for run in simulate_moves(world)}
+    most = most_steps(world)
+    assert most <= steps.pop("lower-bound")
+    assert max(steps.values()) <= 1.001 * most
 
 
 @pytest.mark.slow
