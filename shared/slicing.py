@@ -1,11 +1,12 @@
-"""The number of slices in which a group exchanges a block: told by its bytes, the same to those who run and those who plan."""
+"""The number of slices in which a group exchanges a block: told by bytes, the same to those who run and those who plan."""
 
 SLICE_BYTES = 512 * 1024
-"""Bytes of a slice: with fewer, messages cost more than they save; with more, what is needed first waits longer."""
-MOST_SLICES = 64
-"""Slices of one block at most: those of larger blocks have more bytes."""
+"""The fewest bytes of a slice: with less, messages cost more than they save."""
+SLICES_OF_ALL = 20
+"""The most slices of all blocks together, but for what rounding adds. A twentieth of what travels in a step is little to wait
+for, and on a fast link each message costs both sides more than its bytes."""
 
 
-def slice_count(block_bytes: int) -> int:
-    """Return the number of slices of a block whose parameters have so many bytes."""
-    return min(MOST_SLICES, max(1, round(block_bytes / SLICE_BYTES)))
+def slice_count(block_bytes: int, all_bytes: int) -> int:
+    """Return the number of slices of a block whose parameters have so many bytes. all_bytes: of all blocks of the model."""
+    return max(1, round(block_bytes / max(SLICE_BYTES, all_bytes / SLICES_OF_ALL)))

@@ -1,11 +1,12 @@
 """The slices of the blocks of a chain, by their numbers: the same at every member and trainer of a group."""
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from shared.model.chain import Chain
 from shared.placement import BlockSlice
 from shared.training.recipe import Recipe
-from shared.training.slices import Slice, cut, may_be_cut, whole
+from shared.training.slices import Slice, cut, learning_bytes, may_be_cut, whole
 
 
 class Slices:
@@ -21,8 +22,12 @@ class Slices:
         """Return the slices of a block, in their order."""
         if block not in self._found:
             one = self._chain.blocks[block]
-            self._found[block] = cut(one) if self._are_cut else (whole(one),)
+            self._found[block] = cut(one, self._all_bytes) if self._are_cut else (whole(one),)
         return self._found[block]
+
+    @cached_property
+    def _all_bytes(self) -> int:
+        return sum(map(learning_bytes, self._chain.blocks))
 
     def __getitem__(self, one: BlockSlice) -> Slice:
         """Return a slice."""

@@ -95,8 +95,10 @@ def group_choice(
     def exchanged(cut: int) -> Layers:
         return layers_of(profile, rates, cut).among(members).carried(carried.push, carried.pull)
 
+    all_bytes = round(sum(block.parameter_bytes or 0.0 for block in profile.blocks))
+
     def group_seconds(layers: Layers) -> float:
-        return run_seconds(layers, whole_blocks=carried.whole_blocks)
+        return run_seconds(layers, all_bytes, whole_blocks=carried.whole_blocks)
 
     def member_seconds(cut: int) -> float:
         turn = _split_seconds(profile, shared, cut, carried) - _alone_seconds(profile, cut)

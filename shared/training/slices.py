@@ -71,12 +71,16 @@ def whole(block: Block) -> Slice:
     )
 
 
-def cut(block: Block) -> tuple[Slice, ...]:
-    """Cut a block into slices of about as many bytes as each other."""
-    parameters = _learning(block)
-    total = sum(value.nbytes for value in parameters.values())
+def learning_bytes(block: Block) -> int:
+    """Count the bytes of the parameters that learn."""
+    return sum(value.nbytes for value in _learning(block).values())
+
+
+def cut(block: Block, all_bytes: int) -> tuple[Slice, ...]:
+    """Cut a block into slices of about as many bytes as each other. all_bytes: `learning_bytes` of all blocks."""
+    parameters, total = _learning(block), learning_bytes(block)
     slices: list[list[ParameterRange]] = [[]]
-    slice_total, filled = slice_count(total), 0
+    slice_total, filled = slice_count(total, all_bytes), 0
     for name, value in parameters.items():
         begin, count = 0, value.numel()
         if not count:

@@ -35,12 +35,14 @@ def flow(layers: Layers) -> Schedule:
     )
 
 
-def run_seconds(layers: Layers, *, whole_blocks: bool = False) -> float:
+def run_seconds(layers: Layers, all_bytes: int | None = None, *, whole_blocks: bool = False) -> float:
     """Return the seconds of a step of a run, whose slices each travel in a message of its own, what is needed first before.
 
-    whole_blocks: True where every block is one slice, because its update needs all of its gradient.
+    all_bytes: of all layers of the model, where it has more than these. whole_blocks: True where every block is one slice,
+    because its update needs all of its gradient.
     """
-    slices = sliced(layers, max(1, *layers.bytes)) if whole_blocks else run_slices(layers)
+    all_bytes = sum(layers.bytes) if all_bytes is None else all_bytes
+    slices = sliced(layers, max(1, *layers.bytes)) if whole_blocks else run_slices(layers, all_bytes)
     return play(layers, slices, 1).seconds
 
 

@@ -55,9 +55,9 @@ def sliced(layers: Layers, slice_bytes: int) -> Slices:
     return _cut(layers, [slice_bytes] * len(layers))
 
 
-def run_slices(layers: Layers) -> Slices:
-    """Cut the layers as a group does."""
-    return _cut(layers, [max(1, math.ceil(size / slice_count(size))) for size in layers.bytes])
+def run_slices(layers: Layers, all_bytes: int) -> Slices:
+    """Cut the layers as a group does. all_bytes: of all layers of the model, which may have more than these."""
+    return _cut(layers, [max(1, math.ceil(size / slice_count(size, all_bytes))) for size in layers.bytes])
 
 
 def _cut(layers: Layers, most_bytes: Sequence[int]) -> Slices:

@@ -66,7 +66,13 @@ def played(profile, rates: Rates, cut: int, members: int, whole: bool) -> float:
         (*(2 * each / 3 for each in seconds), 2 * turn / 3),
         (*(8 * members * size / rates.uplink for size in sizes), 0.0),
     )
-    return play(layers, sliced(layers, max(1, *layers.bytes)) if whole else run_slices(layers), 1).seconds
+    slices = sliced(layers, max(1, *layers.bytes)) if whole else run_slices(layers, all_bytes(profile))
+    return play(layers, slices, 1).seconds
+
+
+def all_bytes(profile):
+    """Bytes of the parameters of all blocks."""
+    return round(sum(block.parameter_bytes for block in profile.blocks))
 
 
 @given(
@@ -99,7 +105,7 @@ def test_a_group_of_one_is_never_best(profile, up, down, trip):
 def test_a_member_is_no_quicker_the_more_there_are(profile, rate, members):
     """But for a message each way: one that has begun is not interrupted for what is needed first, which chance may spare."""
     fewer, more = (group_choice(profile, Rates(rate, rate), count).ways for count in (members - 1, members))
-    slice_bytes = max(block.bytes / slice_count(block.bytes) for block in profile.blocks)
+    slice_bytes = max(block.bytes / slice_count(block.parameter_bytes, all_bytes(profile)) for block in profile.blocks)
     both_ways_seconds = 2 * members * 8 * slice_bytes / rate
     for before, after in zip(fewer[2:], more[2:], strict=True):
         assert before.step_seconds <= (after.step_seconds + both_ways_seconds) * (1 + 1e-9)

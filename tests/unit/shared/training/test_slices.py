@@ -1,6 +1,7 @@
 """Slices of a block have each element once, and an optimizer that updates them in any order ends with the bits of the whole."""
 
 import copy
+import math
 import random
 
 import pytest
@@ -13,7 +14,7 @@ from shared.model.chain import build_chain
 from shared.registry import OPTIMIZERS
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
-from shared.training.slices import UNIT, cut, may_be_cut, whole
+from shared.training.slices import UNIT, cut, learning_bytes, may_be_cut, whole
 from tests.support.placed import CPU, recipe
 
 SIZES = (70, 700)
@@ -25,17 +26,24 @@ def wide():
     return nn.Sequential(nn.Sequential(nn.Linear(*SIZES), nn.BatchNorm1d(SIZES[1])), nn.Linear(SIZES[1], 2))
 
 
+def all_of(block):
+    """Cut a block that is all there is."""
+    return cut(block, learning_bytes(block))
+
+
 def block_of(module):
     return build_chain(module, torch.zeros(8, SIZES[0])).blocks[0]
 
 
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("slice_bytes", [256, 1000, 20_000, 10**9])
-def test_each_element_is_in_one_slice_and_ranges_begin_at_multiples(monkeypatch, slice_bytes):
+def test_each_element_is_in_one_slice_and_ranges_begin_at_multiples(monkeypatch, slice_bytes, times):
+    """times: bytes of all blocks over those of this one."""
     monkeypatch.setattr(slicing, "SLICE_BYTES", slice_bytes)
     block = block_of(wide())
-    parameters, slices = block.named_parameters(), cut(block)
-    total = sum(value.nbytes for value in parameters.values())
-    assert len(slices) == slicing.slice_count(total) <= slicing.MOST_SLICES
+    parameters, total = block.named_parameters(), learning_bytes(block)
+    slices = cut(block, all_bytes := times * total)
+    assert len(slices) == slicing.slice_count(total, all_bytes) <= math.ceil(slicing.SLICES_OF_ALL / times)
     assert [one.has_buffers for one in slices] == [True, *[False] * (len(slices) - 1)]
     for name, value in parameters.items():
         ranges = [each for one in slices for each in one.ranges if each.name == name]
@@ -67,7 +75,7 @@ def test_slices_in_any_order_end_with_the_bits_of_the_whole(monkeypatch, optimiz
     if layout == "transposed":
         module[0][0].weight.data = module[0][0].weight.data.t().contiguous().t()
     held = [HeldBlocks(build_chain(copy.deepcopy(module), torch.zeros(8, SIZES[0])), told, CPU, [0]) for _ in range(2)]
-    slices = cut(held[0].chain.blocks[0])
+    slices = all_of(held[0].chain.blocks[0])
     assert len(slices) > 10
     for step in range(4):
         gradients = {
@@ -87,7 +95,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is(monkeypatch):
     monkeypatch.setattr(slicing, "SLICE_BYTES", 9000)
     held = HeldBlocks(build_chain(wide(), torch.zeros(8, SIZES[0])), recipe("adam"), CPU, [0])
     before = {name: value.clone() for name, value in held.block_tensors(0).items()}
-    for one in cut(held.chain.blocks[0]):
+    for one in all_of(held.chain.blocks[0]):
         held.update_slice(0, one, {}, 0)
     assert all(torch.equal(value, before[name]) for name, value in held.block_tensors(0).items())
 
@@ -96,7 +104,7 @@ def test_weights_that_are_not_those_of_a_slice_are_refused_and_change_nothing(mo
     monkeypatch.setattr(slicing, "SLICE_BYTES", 9000)
     block = block_of(wide())
     before = {name: value.clone() for name, value in block_state.collect(block, None).items()}
-    one = cut(block)[3]
+    one = all_of(block)[3]
     (each,) = one.ranges
     name = f"parameter/{each.name}"
     for wrong in ({}, {name: torch.ones(7)}, {name: torch.ones(each.stop - each.begin), "buffer/x": torch.ones(1)}):

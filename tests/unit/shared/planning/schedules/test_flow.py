@@ -8,7 +8,7 @@ import pytest
 
 from shared.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, bound_seconds, run_seconds
 from shared.planning.schedules.period import play, run_slices, sliced
-from shared.slicing import MOST_SLICES, SLICE_BYTES
+from shared.slicing import SLICE_BYTES, SLICES_OF_ALL
 from tests.support.planning.schedules import MIB, drawn_seconds, layers
 
 flow = STRATEGIES["flow"]
@@ -197,4 +197,7 @@ def test_a_run_pushes_slices_and_those_that_are_needed_first_before_others():
     assert run_seconds(cut) == play(cut, sliced(cut, SLICE_BYTES), 1).seconds < 10.0
     assert run_seconds(cut, whole_blocks=True) == 10.0
     many = layers((2.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3, (2.0,) * 3, sizes=[1000 * SLICE_BYTES] * 3)
-    assert len(run_slices(many).layers) == 3 * MOST_SLICES
+    assert len(run_slices(many, sum(many.bytes)).layers) == pytest.approx(SLICES_OF_ALL, abs=2)
+    in_all = 2 * sum(many.bytes)
+    assert len(run_slices(many, in_all).layers) == pytest.approx(SLICES_OF_ALL / 2, abs=2)
+    assert run_seconds(many, in_all) == play(many, run_slices(many, in_all), 1).seconds
