@@ -54,15 +54,15 @@ class LosingSession(LinkedSession):
         placement: Placement,
         told: Recipe,
         worker: str,
-        lost_after: Sequence[int],
+        losses: Sequence[int],
         seconds: Seconds = lambda: 0.0,
         backward: str = "replay",
     ) -> None:
-        """worker: has no state. lost_after: packets after which each of its lives ends, counted from the one before."""
+        """worker: has no state. losses: after how many packets each of its lives ends, counted from the one before."""
         super().__init__(module, placement, told, backward, seconds)
         self._module = module
         self.lost = worker
-        self._lost_after = list(lost_after)
+        self._losses = list(losses)
         self._packets = 0
         self.lives = [Life(0)]
         self.turns: list[tuple[Turn, int]] = []
@@ -86,8 +86,8 @@ class LosingSession(LinkedSession):
 
     def _count(self) -> None:
         self._packets += 1
-        if self._lost_after and self._packets >= self._lost_after[0] and not self._is_away.is_set():
-            self._lost_after.pop(0)
+        if self._losses and self._packets >= self._losses[0] and not self._is_away.is_set():
+            self._losses.pop(0)
             self._packets = 0
             self._linking.cut(self.lost)
             self._is_away.set()

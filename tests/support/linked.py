@@ -142,19 +142,19 @@ class LinkedSession:
         told: Recipe,
         backward: str = "replay",
         seconds: Seconds = lambda: 0.0,
-        lost_after: Iterable[int] = (),
+        losses: Iterable[int] = (),
         computing: Callable[[str], Runner] | None = None,
         wires: Callable[[str, str], Wire] | None = None,
         chunk_bytes: int = CHUNK_BYTES,
         make_chain: Callable[[Any], Chain] = chain_of,
     ) -> None:
-        """seconds: before and after each call, and before each packet. lost_after: packets after which each stream is lost, one
+        """seconds: before and after each call, and before each packet. losses: after how many packets each stream is lost, one
         after the other; then none is. computing: where a worker computes, in place of calls that take `seconds`. wires: by the
         sender and the receiver. make_chain: of each worker's module.
         """
         self.chains = {worker: make_chain(copy.deepcopy(module)) for worker in placement.workers}
         self.placement = placement
-        self._linking = Linking(seconds, lost_after, wires, chunk_bytes)
+        self._linking = Linking(seconds, losses, wires, chunk_bytes)
         self._heard = Heard()
         self.events: dict[str, Ends] = {}
         """By worker."""

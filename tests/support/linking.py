@@ -29,16 +29,16 @@ class Linking:
     def __init__(
         self,
         seconds: Seconds = lambda: 0.0,
-        lost_after: Iterable[int] = (),
+        losses: Iterable[int] = (),
         wires: Callable[[str, str], Wire] | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """seconds: before each packet. lost_after: packets after which each stream is lost, one after the other; then none is.
+        """seconds: before each packet. losses: after how many packets each stream is lost, one after the other; then none is.
 
         wires: by the sender and the receiver.
         """
         self._seconds = seconds
-        self._lost_after = iter(lost_after)
+        self._losses = iter(losses)
         self._wires = wires
         self._chunk_bytes = chunk_bytes
         self.streams = 0
@@ -75,7 +75,7 @@ class Linking:
             self.dialled(near, far)
             self._lost[link] = lost = asyncio.Event()
             here, there = self._channels(near.worker, far.worker)
-            left = next(self._lost_after, None)
+            left = next(self._losses, None)
             self.streams += 1
             try:
                 await gathered(

@@ -36,11 +36,11 @@ class PlacedSession:
         told: Recipe,
         how: Method | None = None,
         seconds: Seconds = lambda: 0.0,
-        lost_after: Sequence[int] = (),
+        losses: Sequence[int] = (),
         step_log: Callable[[str], StepLog | None] = lambda _worker: None,
         give: Callable[[Outgoing], object] | None = None,
     ) -> None:
-        """seconds: before and after each call, and before each packet. lost_after: see `Linking`. step_log: of each worker.
+        """seconds: before and after each call, and before each packet. losses: see `Linking`. step_log: of each worker.
 
         give: see `PlacementExecutor`.
         """
@@ -49,7 +49,7 @@ class PlacedSession:
         self.next_step = 0
         self.turns: list[Turn] = []
         """Turns that were computed since the last change, in their order."""
-        self._linking = Linking(seconds, lost_after)
+        self._linking = Linking(seconds, losses)
         self.heard = {worker: _Noting(worker, self.turns) for worker in placement.workers}
         self._model = facts_of(next(iter(self.chains.values())), told, merged=give is not None)
         self._plan = PlacementPlan.of(placement, self._model)

@@ -26,8 +26,8 @@ TERM = 3
 class LinkServer:
     """A server of one worker's links, for peers that dial it with a ticket. `opened` and `ended` count its links."""
 
-    def __init__(self, executor: PlacementExecutor, lost_after: Sequence[int] = ()) -> None:
-        """lost_after: packets of the dialler after which each link is lost, one after the other; then none is."""
+    def __init__(self, executor: PlacementExecutor, losses: Sequence[int] = ()) -> None:
+        """losses: after how many packets of the dialler each link is lost, one after the other; then none is."""
         self.tickets = Tickets(SESSION)
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         """Status and sentence that refuse every further call; None where calls are served."""
@@ -37,7 +37,7 @@ class LinkServer:
         self.opened = self.ended = 0
         self._executor = executor
         self._lost_with = grpc.StatusCode.UNAVAILABLE
-        self._lost_after = iter(lost_after)
+        self._losses = iter(losses)
         self._serving: set[asyncio.Task[Any]] = set()
 
     @property
@@ -76,7 +76,7 @@ class LinkServer:
             serving.cancel()
 
     async def _serve(self, worker: str, context: Any) -> None:
-        left = next(self._lost_after, None)
+        left = next(self._losses, None)
 
         async def read() -> Any:
             nonlocal left
@@ -100,9 +100,9 @@ class LinkServer:
 
 
 @asynccontextmanager
-async def serving_links(executor: PlacementExecutor, lost_after: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
+async def serving_links(executor: PlacementExecutor, losses: Sequence[int] = ()) -> AsyncIterator[LinkServer]:
     """A server on a free port of loopback."""
-    links = LinkServer(executor, lost_after)
+    links = LinkServer(executor, losses)
     server = grpc.aio.server(options=server_options(1 << 23, 30.0))
     server.add_generic_rpc_handlers((links.handlers,))
     links.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -104,13 +104,13 @@ def dialer(*allowed):
 
 
 @asynccontextmanager
-async def standing(module=None, lost_after=()):
-    """Build a chain whose links are not dialled yet. lost_after: packets after which each link to `far` is lost."""
+async def standing(module=None, losses=()):
+    """Build a chain whose links are not dialled yet. losses: number of packets after which each link to `far` is lost."""
     session = LinkedSession(module or built("dropping"), CHAIN, recipe("adam"))
     async with AsyncExitStack() as stack:
         servers = {
             "near": await stack.enter_async_context(serving_links(session.workers["near"])),
-            "far": await stack.enter_async_context(serving_links(session.workers["far"], lost_after)),
+            "far": await stack.enter_async_context(serving_links(session.workers["far"], losses)),
         }
         chain = Chain(session, servers)
         for run in session.workers.values():
@@ -153,7 +153,7 @@ async def test_a_chain_trains_as_one_process_and_its_links_end_well():
 
 async def test_lost_links_are_dialled_again_with_the_next_ticket_and_cost_no_bit():
     module = built("dropping")
-    async with standing(module, lost_after=[3, 9, 0, 1, 20]) as chain:
+    async with standing(module, losses=[3, 9, 0, 1, 20]) as chain:
         chain.dial_all()
         await chain.train(batches())
         far = chain.servers["far"]

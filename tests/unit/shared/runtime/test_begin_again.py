@@ -41,7 +41,7 @@ TIERS = Placement(
 def trained(
     placement: Placement,
     worker: str,
-    lost_after: list[int],
+    losses: list[int],
     name: str = "dropping",
     seed: int = 0,
     told: Recipe = ADAM,
@@ -50,7 +50,7 @@ def trained(
     longest = dice.choice([0.0, 0.001, 0.05])
 
     async def main() -> LosingSession:
-        session = LosingSession(built(name), placement, told, worker, lost_after, lambda: dice.uniform(0, longest))
+        session = LosingSession(built(name), placement, told, worker, losses, lambda: dice.uniform(0, longest))
         await session.train([batch_of(step, placement.batch_size) for step in range(STEPS)])
         return session
 
@@ -87,13 +87,13 @@ def test_a_worker_without_a_state_is_lost_at_every_packet_and_the_end_is_that_of
 @pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
-def test_at_any_placement_and_as_often_as_one_likes(data, name, lost_after, ahead):
+def test_at_any_placement_and_as_often_as_one_likes(data, name, losses, ahead):
     placement = replace(data.draw(with_one_source(name)), staleness=0)
     plan = StepPlan(placement, MODEL_FACTS[name])
     assume(plan.stateless)
     worker = data.draw(st.sampled_from(sorted(plan.stateless)))
     told = recipe("adam", samples_ahead=ahead)
-    session = trained(placement, worker, lost_after, name, data.draw(st.integers(0, 1000)), told)
+    session = trained(placement, worker, losses, name, data.draw(st.integers(0, 1000)), told)
     assert_plain(session, placement, name)
 
 
@@ -107,13 +107,13 @@ def with_one_source(draw, name: str) -> Placement:
 @pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.lists(st.integers(0, 120), min_size=1, max_size=4), AHEAD)
-def test_with_staleness_the_order_of_all_lives_decides_every_bit(data, name, lost_after, ahead):
+def test_with_staleness_the_order_of_all_lives_decides_every_bit(data, name, losses, ahead):
     placement = data.draw(with_one_source(name))
     plan = StepPlan(placement, MODEL_FACTS[name])
     assume(plan.stateless)
     worker = data.draw(st.sampled_from(sorted(plan.stateless)))
     told = recipe("adam", samples_ahead=ahead)
-    session = trained(placement, worker, lost_after, name, data.draw(st.integers(0, 1000)), told)
+    session = trained(placement, worker, losses, name, data.draw(st.integers(0, 1000)), told)
     replayed = Replay(session, built(name), told)
     chains = replayed.run([batch_of(step, placement.batch_size) for step in range(STEPS)])
     assert_same_bits(state_of(chains, placement), state_of(session.chains, placement))

@@ -58,14 +58,14 @@ def trained(placement, told, seed, steps=STEPS):
 
         for rank in range(SIZE):
             longest = dice.choice([0.0, 0.001, 0.05])
-            lost_after = [dice.randrange(60) for _ in range(dice.randrange(6))]
+            losses = [dice.randrange(60) for _ in range(dice.randrange(6))]
             members[rank] = PlacedSession(
                 copy.deepcopy(module),
                 placement,
                 told,
                 Method(LossHead(told.loss, None), first_sample=rank * SAMPLES),
                 lambda longest=longest: dice.uniform(0, longest),
-                lost_after,
+                losses,
                 give=partial(give, rank),
             )
         try:

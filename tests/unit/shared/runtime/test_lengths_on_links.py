@@ -44,7 +44,7 @@ make_chain = partial(build_chain, example=torch.zeros(8, LONGEST, dtype=torch.in
     st.lists(st.integers(0, 60), max_size=8),
     st.integers(0, 1 << 30),
 )
-def test_each_step_has_the_length_of_its_batch_whatever_is_lost(placement, lengths, lost_after, seed):
+def test_each_step_has_the_length_of_its_batch_whatever_is_lost(placement, lengths, losses, seed):
     placement, dice = replace(placement, staleness=0), random.Random(seed)
     module = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), Mean(), nn.Linear(8, 3))
     size = placement.batch_size
@@ -56,7 +56,7 @@ def test_each_step_has_the_length_of_its_batch_whatever_is_lost(placement, lengt
             placement,
             recipe("sgd"),
             seconds=lambda: dice.uniform(0, 0.05),
-            lost_after=lost_after,
+            losses=losses,
             make_chain=make_chain,
         )
         await session.train(batches)

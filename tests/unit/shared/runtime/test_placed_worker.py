@@ -85,14 +85,14 @@ def everything(session: PlacedSession):
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.integers(1, 12), LOSSES, SEEDS)
-def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name, count, lost_after, seed):
+def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name, count, losses, seed):
     placement, told, module = data.draw(coded_placements(name)), recipe("adam"), built(name)
     samples = [placement.batch_size] * (count - 1) + [data.draw(st.integers(1, placement.batch_size))]
     batches = [batch_of(number, of_batch) for number, of_batch in enumerate(samples)]
     training = [batch_of(step, placement.batch_size) for step in range(2)]
 
     async def main() -> None:
-        session = PlacedSession(module, placement, told, seconds=delays(seed), lost_after=lost_after)
+        session = PlacedSession(module, placement, told, seconds=delays(seed), losses=losses)
         await session.train(training)
         simulated = in_process(copy.deepcopy(session.chains), placement, told)
         before = everything(session)
@@ -112,12 +112,12 @@ def test_an_evaluation_is_that_of_the_simulation_and_changes_nothing(data, name,
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), st.sampled_from(["replay", "stash"]), LOSSES, SEEDS)
-def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(data, name, backward, lost_after, seed):
+def test_placements_follow_each_other_and_an_order_of_events_decides_every_bit(data, name, backward, losses, seed):
     ways = data.draw(st.lists(coded_placements_of_three(name), min_size=2, max_size=4))
     told, module = recipe("adam", samples_ahead=data.draw(st.sampled_from([0, 2]))), built(name)
 
     async def main() -> None:
-        session = PlacedSession(module, ways[0], told, method(backward), delays(seed), lost_after)
+        session = PlacedSession(module, ways[0], told, method(backward), delays(seed), losses)
         replayed = {worker: chain_of(copy.deepcopy(module)) for worker in session.chains}
         simulated = in_process(replayed, ways[0], told, backward)
         for number, placement in enumerate(ways):
@@ -142,13 +142,13 @@ def coded_placements_of_three(draw, name: str) -> Placement:
 @pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data(), st.sampled_from(["dropping", "normed"]), LOSSES, SEEDS)
-def test_without_staleness_they_are_one_process_with_the_same_tiles(data, name, lost_after, seed):
+def test_without_staleness_they_are_one_process_with_the_same_tiles(data, name, losses, seed):
     any_valid = valid_placements(MODEL_FACTS[name], st.just(6)).map(lambda one: replace(one, staleness=0))
     ways = data.draw(st.lists(any_valid, min_size=2, max_size=4))
     told, module = recipe("adam", samples_ahead=data.draw(st.sampled_from([0, 2]))), built(name)
 
     async def main() -> None:
-        session = PlacedSession(module, ways[0], told, seconds=delays(seed), lost_after=lost_after)
+        session = PlacedSession(module, ways[0], told, seconds=delays(seed), losses=losses)
         plain = PlainTiles(list(module), ways[0], told)
         for placement in ways:
             if placement is not ways[0]:
@@ -209,14 +209,12 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
 
 @settings(max_examples=examples(40), deadline=None)
 @given(valid_placements(MODEL_FACTS["dropping"]) | chains(), st.data(), LOSSES, SEEDS)
-def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, lost_after, seed):
+def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, losses, seed):
     busy = {tile.worker for tile in placement.tiles} | {source.worker for source in placement.sources}
     stopping = data.draw(st.lists(st.sampled_from(sorted(busy)), min_size=1, unique=True))
 
     async def main() -> None:
-        session = PlacedSession(
-            built("dropping"), placement, recipe("sgd"), seconds=delays(seed), lost_after=lost_after
-        )
+        session = PlacedSession(built("dropping"), placement, recipe("sgd"), seconds=delays(seed), losses=losses)
         first = session.heard[first_worker(placement)]
         for worker in stopping:
             session.executors[worker].say_stopping()
@@ -287,17 +285,15 @@ def test_a_step_that_fails_ends_all_links_of_its_worker_with_its_error(worker):
 @pytest.mark.slow
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data(), LOSSES, SEEDS)
-def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, lost_after, seed):
+def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, losses, seed):
     any_valid = valid_placements(MODEL_FACTS["dropping"], st.just(6)).map(lambda one: replace(one, staleness=0))
     ways = data.draw(st.lists(any_valid, min_size=1, max_size=3))
 
-    async def main(folder: Path, name: str, seconds: Seconds, lost_after: list[int]) -> None:
+    async def main(folder: Path, name: str, seconds: Seconds, losses: list[int]) -> None:
         def log(worker: str) -> StepLog:
             return StepLog(folder, name, worker)
 
-        session = PlacedSession(
-            built("dropping"), ways[0], recipe("sgd"), seconds=seconds, lost_after=lost_after, step_log=log
-        )
+        session = PlacedSession(built("dropping"), ways[0], recipe("sgd"), seconds=seconds, losses=losses, step_log=log)
         for placement in ways:
             if placement is not ways[0]:
                 await session.change(placement)
@@ -307,7 +303,7 @@ def test_every_worker_logs_each_step_once_and_the_same_for_the_same_data(data, l
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run_virtually(lambda: main(folder, "plain", lambda: 0.0, []))
-        run_virtually(lambda: main(folder, "disturbed", delays(seed), lost_after))
+        run_virtually(lambda: main(folder, "disturbed", delays(seed), losses))
         for worker in ways[0].workers:
             busy = [StepPlan(placement, MODEL_FACTS["dropping"]).program(worker) for placement in ways]
             logs = [folder / f"{which}-{worker}.steps" for which in ("disturbed", "plain")]

@@ -56,7 +56,7 @@ def trained(make: Callable[[], LinkedSession], batches: Sequence[tuple[Tensor, T
 
 @settings(max_examples=examples(30), deadline=None)
 @given(ANY, st.lists(st.integers(0, 60), max_size=8), st.integers(0, 1 << 30), UPDATES)
-def test_in_float16_all_skip_what_one_process_skips_whatever_is_lost(placement, lost_after, seed, updates):
+def test_in_float16_all_skip_what_one_process_skips_whatever_is_lost(placement, losses, seed, updates):
     placement, told, module = (
         replace(placement, staleness=0),
         recipe("adam", precision="fp16", **updates),
@@ -67,12 +67,7 @@ def test_in_float16_all_skip_what_one_process_skips_whatever_is_lost(placement, 
     seconds = delays(random.Random(seed))
     session = trained(
         lambda: LinkedSession(
-            module,
-            placement,
-            told,
-            seconds=seconds,
-            lost_after=lost_after,
-            make_chain=partial(chain_of, precision="fp16"),
+            module, placement, told, seconds=seconds, losses=losses, make_chain=partial(chain_of, precision="fp16")
         ),
         batches,
     )
@@ -91,12 +86,12 @@ def test_in_float16_all_skip_what_one_process_skips_whatever_is_lost(placement, 
     st.integers(1, 8),
     UPDATES,
 )
-def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lost_after, seed, last_samples, updates):
+def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, losses, seed, last_samples, updates):
     placement, told, module = replace(placement, staleness=0), recipe("adam", **updates), built("dropping")
     samples = [placement.batch_size] * (STEPS - 1) + [min(last_samples, placement.batch_size)]
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
     seconds = delays(random.Random(seed))
-    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, lost_after=lost_after), batches)
+    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
     plain = PlainTiles(list(module), placement, told)
     expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
     assert_same_bits(dict(module.state_dict()), state_of(session.chains, placement))
@@ -115,14 +110,12 @@ def test_a_session_without_staleness_is_one_process_with_its_tiles(placement, lo
     st.integers(0, 1 << 30),
     st.sampled_from([0, 2]),
 )
-def test_late_gradients_are_never_later_than_k_whatever_is_lost(
-    placement, staleness, backward, lost_after, seed, ahead
-):
+def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, staleness, backward, losses, seed, ahead):
     placement = replace(placement, staleness=staleness)
     seconds, batches = delays(random.Random(seed)), [batch_of(step, placement.batch_size) for step in range(STEPS)]
     session = trained(
         lambda: LinkedSession(
-            built("dropping"), placement, recipe("sgd", samples_ahead=ahead), backward, seconds, lost_after
+            built("dropping"), placement, recipe("sgd", samples_ahead=ahead), backward, seconds, losses
         ),
         batches,
     )
@@ -139,7 +132,7 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(
     st.lists(st.integers(0, 60), max_size=4),
     st.integers(0, 1 << 30),
 )
-def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, lost_after, seed):
+def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
     """The codec of each link and direction, and the sender's feedback, work as in one process."""
     pairs = [(one.sender, one.receiver) for one in crossings(placement, unnamed_blocks(placement.blocks))]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
@@ -148,14 +141,14 @@ def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, l
     told, module = recipe("sgd"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     seconds = delays(random.Random(seed))
-    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, lost_after=lost_after), batches)
+    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
     simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
     in_process(simulated, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))
 
 
-@pytest.mark.parametrize("lost_after", [[], [12], [12, 12]])
-def test_reports_tell_how_often_links_were_lost(lost_after):
+@pytest.mark.parametrize("losses", [[], [12], [12, 12]])
+def test_reports_tell_how_often_links_were_lost(losses):
     blocks = len(MODEL_FACTS["dropping"].blocks)
     ranges = {"edge": [0, 1], "near": [1, 2], "far": [2, blocks]}
     tiles = [{"worker": worker, "blocks": run} for worker, run in ranges.items()]
@@ -163,9 +156,7 @@ def test_reports_tell_how_often_links_were_lost(lost_after):
         {"schema": "isthmus.placement/v1", "workers": [*ranges], "tiles": tiles}, "here", blocks, 8
     )
     batches = [batch_of(step, placement.batch_size) for step in range(3 * STEPS)]
-    session = trained(
-        lambda: LinkedSession(built("dropping"), placement, recipe("sgd"), lost_after=lost_after), batches
-    )
+    session = trained(lambda: LinkedSession(built("dropping"), placement, recipe("sgd"), losses=losses), batches)
     lost = session.streams - len(session.plan.links)
-    assert lost == len(lost_after)
+    assert lost == len(losses)
     assert sum(done.links_lost for done in session.done[len(batches) - 1]) == 2 * lost, "each at both ends"

@@ -210,14 +210,14 @@ def test_a_worker_whose_results_nobody_has_taken_waits(monkeypatch, placement, m
     [],
     58802,
 )  # each of two workers with samples begins by itself
-def test_the_orders_that_workers_report_can_be_followed_to_the_same_bits(placement, lost_after, seed):
+def test_the_orders_that_workers_report_can_be_followed_to_the_same_bits(placement, losses, seed):
     told, batches = recipe("adam", samples_ahead=AHEAD), [batch_of(step, SAMPLES) for step in range(STEPS)]
     dice = random.Random(seed)
     longest = dice.choice([0.001, 0.05])
 
     async def main() -> LinkedSession:
         session = LinkedSession(
-            built("dropping"), placement, told, seconds=lambda: dice.uniform(0, longest), lost_after=lost_after
+            built("dropping"), placement, told, seconds=lambda: dice.uniform(0, longest), losses=losses
         )
         await session.train(batches)
         return session

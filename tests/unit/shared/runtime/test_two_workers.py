@@ -107,6 +107,6 @@ def test_several_tensors_cross_at_once(cut, scheme, fickle):
 def test_a_run_gets_on_over_streams_of_a_few_packets_each():
     few: Iterator[int] = itertools.repeat(12)
     session = trained(
-        built("dropping"), at_cut(CUT, Scheme(2)), [batch_of(step, SAMPLES) for step in range(6)], lost_after=few
+        built("dropping"), at_cut(CUT, Scheme(2)), [batch_of(step, SAMPLES) for step in range(6)], losses=few
     )
     assert session.streams > 2
