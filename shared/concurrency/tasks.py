@@ -15,15 +15,17 @@ _log = structlog.get_logger(__name__)
 async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
     """Run all, and return their results, in order. The first failure cancels the others, and its error is raised.
 
-    asyncio.TaskGroup does the same and wraps the error in a group, which callers of ours would only unwrap again.
+    asyncio.TaskGroup wraps the error in a group, and before Python 3.13 it loses a cancellation of its caller that comes with
+    a failure.
     """
-    tasks: list[asyncio.Task[T]] = []
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    return [task.result() for task in tasks]
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            if not task.cancelling():  # a second time would interrupt what it does at its end
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import structlog.testing
 
-from shared.concurrency.tasks import meanwhile, repeat
+from shared.concurrency.tasks import gathered, meanwhile, repeat
 from tests.support.virtual import run_virtually
 
 
@@ -26,6 +26,47 @@ def test_work_that_fails_is_done_again_and_said_to_fail_once_in_a_row():
         run_virtually(main)
     assert next(calls, None) is None, "it was done as often as it was due"
     assert [entry["event"] for entry in logs] == ["the work failed; it goes on"] * 2
+
+
+async def test_a_caller_that_is_cancelled_while_a_failure_ends_the_others_stays_cancelled():
+    ending = asyncio.Event()
+
+    async def fail():
+        raise ValueError("a defect")
+
+    async def end_slowly():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await asyncio.Event().wait()
+
+    caller = asyncio.create_task(gathered(end_slowly(), fail()))
+    await ending.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+
+
+async def test_a_cancelled_caller_waits_for_what_its_tasks_do_at_their_end():
+    begun, ended = asyncio.Event(), []
+
+    async def end_slowly(number, turns):
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ended.append(number)
+
+    caller = asyncio.create_task(gathered(end_slowly(0, 1), end_slowly(1, 9)))
+    await begun.wait()
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended == [0, 1]
 
 
 class TestMeanwhile:
