@@ -91,6 +91,7 @@ docs: .venv/dev
 
 chaos: .venv/dev
 	$(BIN)/python -m tests.chaos --faults 2000
+	$(BIN)/python -m tests.chaos tiers --faults 600
 
 # 100,000 messages on every RPC of a trainer, 20,000 files, and 5,000 placements: about ten minutes.
 fuzz: .venv/dev
