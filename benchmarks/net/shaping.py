@@ -62,17 +62,22 @@ class LinkEnd:
         """Limit what leaves through this end; effective within 0.25 s."""
         if not bits_per_second > 0:
             raise LinkError(f"a link cannot be shaped to {bits_per_second:g} bit/s; the rate must be above 0")
-        if not self._shaped and bits_per_second < SLOW_BITS_PER_SECOND:
-            self._burst_bytes, self._queue_bytes = SLOW_BURST_BYTES, SLOW_QUEUE_BYTES
-        if not self._shaped and bits_per_second >= FAST_BITS_PER_SECOND:
-            self._burst_bytes = max(BURST_BYTES, round(bits_per_second / 8 * FAST_BURST_SECONDS))
-            self._set_units(min(_USUAL_GSO_BYTES, round(FAST_UNIT * self._burst_bytes)), lossy=self._lossy)
+        if not self._shaped:
+            self._suit(bits_per_second)
         self._tc(
             "change" if self._shaped else "add",
             *("tbf", "rate", f"{bits_per_second:.0f}bit"),
             *("burst", str(self._burst_bytes), "limit", str(self._queue_bytes)),
         )
         self._shaped = True
+
+    def _suit(self, bits_per_second: float) -> None:
+        """Choose burst, queue and units for a link that begins at this rate."""
+        if bits_per_second < SLOW_BITS_PER_SECOND:
+            self._burst_bytes, self._queue_bytes = SLOW_BURST_BYTES, SLOW_QUEUE_BYTES
+        elif bits_per_second >= FAST_BITS_PER_SECOND:
+            self._burst_bytes = max(BURST_BYTES, round(bits_per_second / 8 * FAST_BURST_SECONDS))
+            self._set_units(min(_USUAL_GSO_BYTES, round(FAST_UNIT * self._burst_bytes)), lossy=self._lossy)
 
     def unshape(self) -> None:
         """Lift the limit."""

@@ -37,6 +37,11 @@ SPEEDS = (1.4, 10.0, 20.0)
 TWICE = {2.8: 1.4, 20.0: 10.0}
 """Speeds that are twice another one."""
 PARTS = ("paths", "foresight", "paper", "calm")
+FORESIGHT_RATIOS = {
+    "best": "best, 20 over 10 m/s",
+    "foresight": "one that knows the path, 20 over 10 m/s",
+    "best over foresight": "best over that one, 20 m/s",
+}
 RESNET_BYTES = 188e6
 """Bytes of ResNet-50 with momentum."""
 RIVALS = tuple(name for name in MOVE_POLICY_NAMES if name not in ("best", "lower-bound"))
@@ -139,8 +144,7 @@ def report_foresight(profile: Profile, sites: Sequence[Site], paths: int, second
         (slow, most_slow), (fast, most_fast) = steps[10.0], steps[20.0]
         found.append({"best": slow / fast, "foresight": most_slow / most_fast, "best over foresight": most_fast / fast})
     print("TX2, seconds a step: median (5 to 95 %; least to most)")
-    for name, what in (("best", "best, 20 over 10 m/s"), ("foresight", "one that knows the path, 20 over 10 m/s"),
-                       ("best over foresight", "best over that one, 20 m/s")):  # fmt: skip
+    for name, what in FORESIGHT_RATIOS.items():
         print(f"  {what}: {spread([each[name] for each in found])}")
     return found
 

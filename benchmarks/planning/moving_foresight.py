@@ -1,7 +1,7 @@
-"""The choice of one that knows the path to its end: how much of the time in pauses no policy could spare.
+"""The choice of one that knows the path to its end, and has the best layout of its candidate in each second.
 
-A program over seconds and candidates. In each second training goes on with the best layout of its candidate, or begins to pause
-on the way to another one, for as long as the simulator says.
+A program over seconds and candidates. In each second training goes on, or begins to pause on the way to another candidate, for
+as long as the simulator says of these layouts. It is no strict bound: a policy with another layout may pause for less.
 """
 
 import numpy as np

@@ -117,7 +117,7 @@ def check_replica_of(session: Session, name: CheckpointName, block: int) -> None
     session.judge.check_replica(block)
 
 
-def check_replica(session: Session, index: int, data: bytes) -> None:
+def check_replica(session: Session, index: int, data: bytes | memoryview) -> None:
     """Refuse bytes that are no whole state of a block, before they are written. Computes. Raises ProtocolError."""
     session.blocks.held.check_block(index, _state_in(session, index, data))
 

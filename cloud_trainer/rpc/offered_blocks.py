@@ -154,11 +154,13 @@ class OfferedBlocks:
                 lane = self._threads.compute_lane(session.id)
                 await lane.aside(load_block, session, request.fence, index, data)
             else:
-                await self.keep(session, request.fence, name, index, bytes(data))
+                await self.keep(session, request.fence, name, index, data)
         finally:
             memory.end_upload(reserved_bytes)
 
-    async def keep(self, session: Session, fence: pb.Fence, name: CheckpointName, block: int, state: bytes) -> None:
+    async def keep(
+        self, session: Session, fence: pb.Fence, name: CheckpointName, block: int, state: bytes | memoryview
+    ) -> None:
         """Write a replica of a block, as it came. Raises ProtocolError or StatusError."""
         await self._threads.compute_lane(session.id).aside(check_replica, session, block, state)
         session.check_joined(fence)

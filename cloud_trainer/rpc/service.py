@@ -241,7 +241,7 @@ class TrainerService:
                     receiver, fence = BlockReceiver(session, packet.message), packet.message.fence
                     uses.callback(receiver.close)
                 if (tensor := receiver.add(packet)) is not None and (name := receiver.checkpoint) is not None:
-                    await self.offered_blocks.keep(session, fence, name, tensor.key.block, bytes(tensor.payload))
+                    await self.offered_blocks.keep(session, fence, name, tensor.key.block, tensor.payload)
                     return pb.UploadBlockResponse()
                 if tensor is not None:
                     return pb.UploadBlockResponse(

@@ -208,7 +208,7 @@ class SessionStore:
         _log.info("checkpoint written", session=session_id, checkpoint=str(name))
         return True
 
-    async def save_replica(self, session_id: str, name: CheckpointName, block: int, data: bytes) -> None:
+    async def save_replica(self, session_id: str, name: CheckpointName, block: int, data: bytes | memoryview) -> None:
         """Write a block of another worker's part of a checkpoint. Raises StorageError."""
         folder = self._kept(session_id)
         checkpoints = folder.checkpoints

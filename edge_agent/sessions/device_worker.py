@@ -154,7 +154,7 @@ class DeviceWorker:
             return
         assert store is not None, "without a folder there are no checkpoints"
         self._held.check_block(block, tensors)
-        await threads.disk.run(store.save_replica, checkpoint, block, bytes(state))
+        await threads.disk.run(store.save_replica, checkpoint, block, state)
 
     @property
     def _store(self) -> CheckpointStore | None:

@@ -31,7 +31,7 @@ class LocalFiles:
     def __str__(self) -> str:
         return str(self.path)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """See `Files`."""
         target, scratch = self._at(name), self._at(name + _SCRATCH)
         try:

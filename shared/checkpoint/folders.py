@@ -9,7 +9,7 @@ from shared.errors import StorageError
 class Files(Protocol):
     """A folder. Names are plain (`is_file_name`), so that none leads out of it; any other raises StorageError."""
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file, or replace the one of that name. Raises StorageError.
 
         After an error or a crash the old file or the new one is there, or none.

@@ -24,11 +24,11 @@ class FsspecFiles:
     def __str__(self) -> str:
         return str(self._system.unstrip_protocol(self._path))
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """See `Files`."""
         with _storage_failures(f"{self}/{name}", "written"):
             self._system.makedirs(self._path, exist_ok=True)
-            self._system.pipe_file(self._at(name), data)
+            self._system.pipe_file(self._at(name), bytes(data))
 
     def create(self, name: str) -> bool:
         """See `Files`. Only where the driver creates exclusively does one call alone succeed (docs/recovery-inside.md)."""

@@ -67,11 +67,11 @@ class CheckpointStore:
         """Write this side's part. Raises StorageError; then there is no part of that name, or a whole one."""
         self._save(_File(name), facts, data)
 
-    def save_replica(self, name: CheckpointName, block: int, data: bytes) -> None:
+    def save_replica(self, name: CheckpointName, block: int, data: bytes | memoryview) -> None:
         """Write a block of another side's part. Raises StorageError; then it is not here, or whole."""
         self._save(_File(name, block), {}, data)
 
-    def _save(self, file: "_File", facts: dict[str, Any], data: bytes) -> None:
+    def _save(self, file: "_File", facts: dict[str, Any], data: bytes | memoryview) -> None:
         manifest = {
             "format": FORMAT,
             **file.identity,

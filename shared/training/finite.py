@@ -14,5 +14,5 @@ def are_finite(tensors: Sequence[Tensor]) -> list[bool]:
     """
     if not tensors:
         return []
-    quick = torch.stack([tensor.detach().sum().isfinite() for tensor in tensors]).tolist()
-    return [sum_is or bool(tensor.isfinite().all()) for sum_is, tensor in zip(quick, tensors, strict=True)]
+    sums = torch.stack([tensor.detach().sum().isfinite() for tensor in tensors]).tolist()
+    return [is_finite or bool(tensor.isfinite().all()) for is_finite, tensor in zip(sums, tensors, strict=True)]
