@@ -58,24 +58,29 @@ async def lose_ways(
 ) -> None:
     """Have the device lose its ways to trainers, each until it goes through another one and a while longer.
 
+    A way that the run does without is given back, and does not count until one has gone through another trainer.
+
     ways: by the name of the trainer; other trainers reach it without.
     """
-    for _ in range(LOST_WAYS):
+    lost = 0
+    while lost < LOST_WAYS:
         await _until_shared(log, 1)
-        way, detours = ways[_one_of(trainers, dice).name], detours_of(log)
+        way, detours, shared = ways[_one_of(trainers, dice).name], detours_of(log), _count(log, _SHARED)
         if dice.random() >= SILENT_SHARE:
             way.inject(LinkFault.DROP)
         way.inject(LinkFault.FREEZE)
         counted[Fault.LOST_WAY] += 1
         try:
             async with asyncio.timeout(LOST_SECONDS):
-                while detours_of(log) == detours:  # noqa: ASYNC110
+                while detours_of(log) == detours and _count(log, _SHARED) < shared + 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-                await asyncio.sleep(dice.uniform(0.0, DETOUR_SECONDS))
+                if detours_of(log) > detours:
+                    await asyncio.sleep(dice.uniform(0.0, DETOUR_SECONDS))
         except TimeoutError:
             pass
         finally:
             way.inject(LinkFault.RESUME)
+        lost += detours_of(log) > 0
 
 
 def detours_of(log: Path) -> int:
