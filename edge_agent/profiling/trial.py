@@ -57,8 +57,9 @@ async def placed_seconds(
     clients: Mapping[str, TrainerClient], experiment: Experiment, threads: AgentThreads, steps: int
 ) -> float:
     """Return the mean seconds of a step under the placement of an experiment of its own, which is used up."""
-    watch = await _train_under(clients, experiment, threads, PLACED_WARM_UP_STEPS + steps)
-    steady = watch.ends[PLACED_WARM_UP_STEPS - 1 :]
+    staleness = experiment.placement.staleness
+    watch = await _train_under(clients, experiment, threads, PLACED_WARM_UP_STEPS + steps + staleness)
+    steady = watch.ends[PLACED_WARM_UP_STEPS - 1 : len(watch.ends) - staleness]
     return (steady[-1] - steady[0]) / (len(steady) - 1)
 
 

@@ -24,9 +24,9 @@ from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.timers import measuring_session, trainer_clients
 from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
+from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, with_costs
 from edge_agent.profiling.workers.measured_links import measured_link
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
-from edge_agent.profiling.workers.message_cost import message_costs, with_messages
 from edge_agent.profiling.workers.shared_segments import shared_segments
 from edge_agent.profiling.workers.tried_divisions import tried_divisions
 from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
@@ -99,7 +99,7 @@ async def _profile(
         emit(Estimated(line))
     divisions = tried_divisions(experiment, names)
     left, steps = len(divisions.keys() - parts.done.steps.keys()), STEPS_A_REPEAT * repeats
-    emit(Estimated(f"messages: {left} divisions, {PLACED_WARM_UP_STEPS + steps} steps of training each"))
+    emit(Estimated(f"in steps: {left} divisions, {PLACED_WARM_UP_STEPS + steps} steps of training each"))
     if dry_run:
         return None
     async with measuring_session(experiment, threads) as session:
@@ -111,7 +111,7 @@ async def _profile(
     await _try(experiment, divisions, threads, steps, parts)
     measured = replace(parse_profile(document, str(out)), samples_ahead=experiment.recipe.samples_ahead)
     tried = [(divisions[what], seconds) for what, seconds in parts.done.steps.items()]
-    document = with_messages(document, await asyncio.to_thread(message_costs, measured, tried))
+    document = with_costs(document, await asyncio.to_thread(costs_in_steps, measured, tried))
     profile = parse_profile(document, str(out))
     text = json.dumps(document, indent=1)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))

@@ -40,7 +40,7 @@ def slow_to_build(seconds: float) -> nn.Module:
 
 
 class PacedBySample(nn.Module):
-    """A linear layer that takes its time for each sample once it is trained or measured."""
+    """A linear layer that takes its time for each sample in every forward, the first of a replay too."""
 
     def __init__(self, inputs: int, outputs: int, seconds: float) -> None:
         super().__init__()
@@ -48,13 +48,13 @@ class PacedBySample(nn.Module):
         self.seconds = seconds
 
     def forward(self, value: Tensor) -> Tensor:
-        if value.requires_grad and not value.is_meta:
+        if not value.is_meta:  # never while a chain is verified, or its memory estimated
             time.sleep(len(value) * self.seconds)
         return self.linear(value)
 
 
 def paced_by_sample(seconds: float) -> nn.Module:
-    """Three blocks; the second takes so long a sample in a forward that learns."""
+    """Three blocks; the second takes so long a sample in a forward."""
     return nn.Sequential(nn.Linear(64, 32), PacedBySample(32, 16, seconds), nn.Linear(16, 10))
 
 

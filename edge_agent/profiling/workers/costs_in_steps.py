@@ -1,0 +1,145 @@
+"""The costs of each worker in real steps, found by what those of several divisions take: a message's, and its blocks' beside
+what they take alone.
+
+Every message wakes a process, and is packed, checked and read. Of a worker with a share of a core all of that takes the time of
+its blocks, and the longer, the slower the worker is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from shared.placement import Placement
+from shared.planning import Profile, Simulated, conditions_of
+from shared.planning.measurements import Floats
+from shared.planning.operation_costs import Linear
+
+_ROUNDS = 4
+"""Times that the simulator's slopes are taken, at most."""
+_SLOPE_PART = 0.002
+"""Part of a step by which a cost is changed to see how much longer a step takes."""
+_FRACTIONS = (1.0, 0.5, 0.25)
+"""Parts of the way to other costs that are tried, because slopes hold only near where they were taken."""
+_BETTER = 0.9
+"""Part of an error that has to be left for the search to go on."""
+_NOISE = 0.1
+"""Part of a step by which a measured one may be wrong. It is as unlikely that a worker has twice the cost of a message that its
+blocks suggest."""
+_BLOCKS_NOISE = 0.3
+"""Part of a step by which a measured one may be wrong. It is as unlikely that a worker's blocks take twice as long as alone."""
+
+
+class InSteps(NamedTuple):
+    """Costs of a worker in steps."""
+
+    message: Linear
+    """Seconds of each message that it sends, and of each that it receives, by bytes."""
+    factor: float
+    """Factor of the seconds that its blocks take alone."""
+
+
+def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -> dict[str, InSteps]:
+    """Return the costs of each worker.
+
+    profile: of blocks that were measured alone, and of messages that cost nothing. steps: placements, and the measured seconds
+    of a step of each. The costs, none below 0, are those with which the simulator errs least, as relative squares: first one
+    of a message for all workers, greater as their blocks take longer; then those of each that are not far from it, nor from
+    its blocks alone, without need.
+    """
+    costs, names = profile.by_samples, profile.names
+    assert costs is not None
+    workers = len(names)
+    measured = np.array([seconds for _, seconds in steps])
+    sizes = [*costs.weight_bytes, *(size * profile.batch_size for size in costs.feature_bytes)]
+    unit_bytes = max(
+        1.0, sum(sizes) / len(sizes)
+    )  # each number that is looked for is seconds: of a message, or of all blocks
+    alone = np.array([_block_seconds(profile, name) for name in names])
+    slowness = np.tile(alone / alone.mean(), 2)
+
+    def named(each: Floats) -> dict[str, InSteps]:
+        fixed, by_size, blocks = each.reshape(3, workers)
+        return {
+            name: InSteps(
+                Linear(float(fixed[place]), float(by_size[place]) / unit_bytes), float(blocks[place] / alone[place])
+            )
+            for place, name in enumerate(names)
+        }
+
+    def error(each: Floats) -> Floats:
+        found = named(each)
+        blocks = costs.slowed({name: cost.factor for name, cost in found.items()})
+        messages = {name: cost.message for name, cost in found.items()}
+        changed = replace(profile, by_samples=replace(blocks, messages=messages))
+        simulator = Simulated(changed, conditions_of(changed))
+        parts: Floats = np.array([simulator.seconds(placement) for placement, _ in steps]) / measured
+        return parts - 1.0
+
+    def with_messages(both: Floats) -> Floats:
+        """Return all numbers, for two of a message at a worker of mean slowness."""
+        return np.concatenate([np.repeat(both, workers) * slowness, alone])
+
+    def error_and_distance(each: Floats) -> Floats:
+        of_messages, of_blocks = each[: 2 * workers], each[2 * workers :]
+        distance = (of_messages - alike[: 2 * workers]) / slowness / expected
+        return np.concatenate([error(each), _NOISE * distance, _BLOCKS_NOISE * (of_blocks / alone - 1.0)])
+
+    if not steps:
+        return named(with_messages(np.zeros(2)))
+    change = _SLOPE_PART * float(measured.min())
+    both = _fitted(lambda both: error(with_messages(both)), np.zeros(2), change)
+    alike, expected = with_messages(both), max(change, float(both.sum()))
+    return named(_fitted(error_and_distance, alike, change))
+
+
+def with_costs(document: Mapping[str, object], costs: Mapping[str, InSteps]) -> dict[str, object]:
+    """Return a profile's JSON object with the costs of each worker in steps."""
+    workers = document["workers"]
+    assert isinstance(workers, list)
+    return {**document, "workers": [_with_cost(worker, costs[worker["name"]]) for worker in workers]}
+
+
+def _with_cost(worker: Mapping[str, object], cost: InSteps) -> dict[str, object]:
+    times = {key: (cost.factor * np.array(worker[key])).tolist() for key in ("forward", "backward", "update")}
+    return {**worker, **times, "message": [*cost.message]}
+
+
+def _block_seconds(profile: Profile, worker: str) -> float:
+    """Return the seconds that a worker takes for a batch in all blocks."""
+    costs, samples = profile.by_samples, profile.batch_size
+    assert costs is not None
+    return sum(block.forward.at(samples) + block.backward.at(samples) + block.update for block in costs.blocks[worker])
+
+
+def _fitted(error: Callable[[Floats], Floats], begin: Floats, change: float) -> Floats:
+    """Return the numbers of 0 or more with the least squares of these errors, as Gauss and Newton do. change: of a number,
+    to see what an error does."""
+    found, now = begin, error(begin)
+    for _ in range(_ROUNDS):
+        slopes = np.stack([(error(found + change * one) - now) / change for one in np.eye(len(found))], axis=1)
+        wanted, before = _least_squares(slopes, slopes @ found - now), now @ now
+        for fraction in _FRACTIONS:
+            tried = found + fraction * (wanted - found)
+            then = error(tried)
+            if then @ then < now @ now:
+                found, now = tried, then
+                break
+        if now @ now > _BETTER * before:
+            break
+    return found
+
+
+def _least_squares(slopes: Floats, wanted: Floats) -> Floats:
+    """Return the x of 0 or more of the least squares of slopes @ x - wanted, by trying which of a few are 0."""
+    best, least = np.zeros(slopes.shape[1]), float(wanted @ wanted)
+    for chosen in product((False, True), repeat=slopes.shape[1]):
+        some = np.flatnonzero(chosen)
+        x = np.linalg.lstsq(slopes[:, some], wanted, rcond=1e-6)[0]
+        missed = slopes[:, some] @ x - wanted
+        if (x >= 0.0).all() and missed @ missed < least * (1.0 - 1e-9):
+            best, least = np.zeros(slopes.shape[1]), float(missed @ missed)
+            best[some] = x
+    return best
