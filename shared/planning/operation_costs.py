@@ -19,11 +19,13 @@ class Message(NamedTuple):
     bits: float
     """Bits on the link, the message's framing included."""
     send_seconds: float = 0.0
-    """Seconds of the sender before the message leaves: encoding, and the overhead of a message."""
-    tail_seconds: float = 0.0
-    """Seconds of the sender after the message has left. They keep the worker busy, and the step does not wait for them."""
+    """Seconds of the sender before the message leaves, such as encoding."""
+    send_tail_seconds: float = 0.0
+    """Seconds of the sender beside. They keep the worker busy, and the message does not wait for them."""
     receive_seconds: float = 0.0
-    """Seconds of the receiver before it can use the message: decoding, and the overhead of a message."""
+    """Seconds of the receiver before it can use the message, such as decoding."""
+    receive_tail_seconds: float = 0.0
+    """Seconds of the receiver beside. They keep the worker busy once it has done what waits for the message."""
 
 
 class OperationCosts(Protocol):
@@ -92,10 +94,12 @@ class BlockCosts:
     """Bytes of one sample's labels."""
     codecs: Mapping[str, CodecCosts]
     overhead: Linear
-    """Cost of a message at each of its ends, by the bytes on the link, for workers of which `messages` has none."""
+    """Cost of a message at each of its ends, by the bytes on the link, for workers of which `messages` has none.
+
+    The worker computes nothing meanwhile: its threads share the interpreter, and where it has a share of a core that, too. The
+    message does not wait, because its parts are packed, sent and read while others are on the link."""
     messages: Mapping[str, Linear] = field(default_factory=dict)
-    """The same cost by worker, where it was measured on each. The worker computes nothing meanwhile: its threads share the
-    interpreter, and where it has a share of a core that, too."""
+    """The same cost by worker, where it was measured on each."""
 
     def seconds(self, worker: str, operation: Operation) -> float:
         """Return the seconds as `OperationCosts` says. PlanError for an unknown worker."""
@@ -114,7 +118,9 @@ class BlockCosts:
         sender, receiver = self.message_at(crossing.sender), self.message_at(crossing.receiver)
         if codec is None:
             return Message(
-                8 * plain_bytes, send_seconds=sender.at(plain_bytes), receive_seconds=receiver.at(plain_bytes)
+                8 * plain_bytes,
+                send_tail_seconds=sender.at(plain_bytes),
+                receive_tail_seconds=receiver.at(plain_bytes),
             )
         if codec not in self.codecs:
             raise PlanError(
@@ -124,8 +130,10 @@ class BlockCosts:
         encoded_bytes = plain_bytes * known.bits / FLOAT32_BITS
         return Message(
             8 * encoded_bytes,
-            send_seconds=known.encode.at(plain_bytes) + sender.at(encoded_bytes),
-            receive_seconds=known.decode.at(plain_bytes) + receiver.at(encoded_bytes),
+            send_seconds=known.encode.at(plain_bytes),
+            send_tail_seconds=sender.at(encoded_bytes),
+            receive_seconds=known.decode.at(plain_bytes),
+            receive_tail_seconds=receiver.at(encoded_bytes),
         )
 
     def message_at(self, worker: str) -> Linear:

@@ -152,11 +152,13 @@ class _Writer:
         for operation in segment:
             match operation:
                 case Receive(crossing):
-                    seconds += self._message(crossing).receive_seconds
+                    message = self._message(crossing)
+                    seconds += message.receive_seconds
+                    tail_seconds += message.receive_tail_seconds
                 case Send(crossing):
                     message = self._message(crossing)
                     seconds += message.send_seconds
-                    tail_seconds += message.tail_seconds
+                    tail_seconds += message.send_tail_seconds
                     direction = crossing.sender, crossing.receiver
                     bits_per_second, travel_seconds = self.directions[direction]
                     carry_seconds = message.bits / bits_per_second

@@ -236,8 +236,8 @@ def _whole_batches(name: str, blocks: tuple[BlockSeconds, ...], batch_size: int,
     serial = _runs(rest)
     replayed = serial + _runs(forward)
     replayed[:, -1] = serial[:, -1]  # after the last block the backward pass follows at once
-    # A link that is used carries a feature and an error gradient in a step.
-    both = MessageSeconds(2 * message.seconds, message.seconds_per_unit, 2 * message.seconds)
+    # A link that is used carries a feature and an error gradient in a step. The next step waits for what the second costs.
+    both = MessageSeconds(2 * message.seconds, message.seconds_per_unit, message.seconds)
     return WorkerProfile(name, replayed, serial, both)
 
 

@@ -25,6 +25,9 @@ class _Sent(NamedTuple):
     carry: Floats
     receive: Floats
     travel: Floats
+    send_tail: Floats
+    """Seconds of the sender for which the message does not wait; the same of the receiver."""
+    receive_tail: Floats
 
     @property
     def total(self) -> Floats:
@@ -103,10 +106,12 @@ class Bounds:
         coding = self._coding[bits]
         sending, receiving = (self._message[worker] for worker in (sender, receiver))
         return _Sent(
-            coding[:, 0] * counted + coding[:, 1] * sent_bytes + (sending[:, 0] * counted + sending[:, 1] * coded),
+            coding[:, 0] * counted + coding[:, 1] * sent_bytes,
             8 * coded / self.rates[sender, receiver],
-            coding[:, 2] * counted + coding[:, 3] * sent_bytes + (receiving[:, 0] * counted + receiving[:, 1] * coded),
+            coding[:, 2] * counted + coding[:, 3] * sent_bytes,
             np.where(is_sent, self._half_trips[sender, receiver], 0.0),
+            sending[:, 0] * counted + sending[:, 1] * coded,
+            receiving[:, 0] * counted + receiving[:, 1] * coded,
         )
 
 
@@ -224,8 +229,8 @@ class _Rows:
             for name, worker, stop in (("s", of.short, ms), ("l", of.long, ml), ("d", device, p)):
                 busy[worker, self._all] += np.where(stop < by.blocks, self._forward[name], 0.0)
         for sender, receiver, sent in self._messages():
-            busy[sender, self._all] += sent.send
-            busy[receiver, self._all] += sent.receive
+            busy[sender, self._all] += sent.send + sent.send_tail
+            busy[receiver, self._all] += sent.receive + sent.receive_tail
         yield from busy
 
     def _carrying(self) -> Iterator[Floats]:

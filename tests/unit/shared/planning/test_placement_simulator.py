@@ -46,7 +46,8 @@ def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rou
     assert len(run.settled) == len(run.done) == steps
     assert all(earlier <= later for earlier, later in itertools.pairwise(run.done))
     assert all(settled <= done for settled, done in zip(run.settled, run.done, strict=True))
-    assert run.done[-1] / steps >= step_cost(step).bound() * (1 - 1e-9)
+    last_tails = max(sum(task.tail_seconds for task in tasks) for tasks in step.workers.values())
+    assert run.done[-1] + last_tails >= steps * step_cost(step).bound() * (1 - 1e-9)
 
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
@@ -125,6 +126,21 @@ def test_most_chains_are_near_the_bound_at_any_staleness():
     near = sum(ratio <= 1.05 for ratio in ratios) / len(ratios)
     assert near > 0.7
     assert max(ratios) < 1.35
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_the_cost_of_a_message_keeps_the_worker_and_not_the_message(staleness):
+    placement = two_workers("edge", "trainer", 1, 2, 1, staleness=staleness)
+    block = BlockSeconds(Linear(1.0), Linear(2.0), 0.0)
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    costs = replace(costs, messages={"edge": Linear(0.4), "trainer": Linear(0.1)})
+    step = step_tasks(placement, BOTH_LEARN, costs, {Link("edge", "trainer"): Rates(1e12, 1e12)})
+    forward_and_backward, of_messages = 3.0, 3 * 0.4  # labels, a feature, an error gradient
+    expected = {
+        0: 2 * forward_and_backward + 2 * 0.4,  # labels before a step, an error gradient after it; a feature is away
+        1: forward_and_backward + 1.0 + of_messages,  # the edge has no rest, and replays
+    }
+    assert steady_step_seconds(step) == pytest.approx(expected[staleness], rel=1e-6)
 
 
 @given(staleness=st.integers(0, 3))

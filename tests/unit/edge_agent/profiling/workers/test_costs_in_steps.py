@@ -98,7 +98,7 @@ def test_a_worker_whose_blocks_take_less_in_steps_than_alone_is_found():
 def test_steps_that_are_quicker_than_their_parts_have_messages_that_cost_nothing():
     nothing = (Linear(0.0),) * 3
     messages, factors = found_in([(placement, 0.9 * step_seconds(nothing, placement)) for placement in DIVISIONS])
-    assert messages == [Linear(0.0)] * 3
+    assert max(cost.at(10_000) for cost in messages) < 1e-5
     assert max(factors) < 1.0
 
 

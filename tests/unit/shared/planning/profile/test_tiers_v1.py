@@ -55,14 +55,15 @@ def test_codecs_and_the_cost_of_a_message_may_be_left_out():
 def test_a_worker_may_have_a_cost_of_a_message_of_its_own():
     profile = parse_profile(changed("workers.1.message", [0.02, 1e-8]), "tiers")
     both_ends = [profile.worker(name).message for name in NAMES]
-    assert both_ends == [MessageSeconds(2 * s, each, 2 * s) for s, each in ((0.001, 1e-9), (0.02, 1e-8), (0.001, 1e-9))]
+    assert both_ends == [MessageSeconds(2 * s, each, s) for s, each in ((0.001, 1e-9), (0.02, 1e-8), (0.001, 1e-9))]
     up, down = (
         profile.by_samples.message(Crossing(sender, receiver, Cargo.WEIGHTS, 1, Rows(0, 0)), None)
         for sender, receiver in (("edge", "near"), ("near", "edge"))
     )
     size = GOOD["blocks"][1]["bytes"]
-    assert (up.send_seconds, up.receive_seconds) == (0.001 + 1e-9 * size, 0.02 + 1e-8 * size)
-    assert (down.send_seconds, down.receive_seconds) == (up.receive_seconds, up.send_seconds)
+    assert (up.send_tail_seconds, up.receive_tail_seconds) == (0.001 + 1e-9 * size, 0.02 + 1e-8 * size)
+    assert (down.send_tail_seconds, down.receive_tail_seconds) == (up.receive_tail_seconds, up.send_tail_seconds)
+    assert up.send_seconds == up.receive_seconds == 0.0, "nothing waits for it"
 
 
 def test_renamed_workers_keep_their_times_and_segments():
