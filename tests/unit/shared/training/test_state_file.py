@@ -1,6 +1,8 @@
 """Files of tensors: read as the library reads and refused where it refuses, and nothing is copied on the way."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import safetensors
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from shared.codec.buffers import aligned_buffer
 from shared.errors import ProtocolError
 from shared.training.state_file import deserialize, serialize
+from tests.conftest import ROOT
 from tests.fuzz.damage import damaged, json_files
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.uint8, torch.bool)
@@ -127,3 +130,16 @@ def test_a_head_with_more_than_the_receiver_expects_is_not_read(room, fits):
     else:
         with pytest.raises(ProtocolError, match=f"its head has {HEAD_BYTES} bytes; it may have {room}"):
             deserialize(GOOD, room)
+
+
+def test_saving_loads_no_module_on_its_thread():
+    """NumPy has one that two threads must not ask for at once."""
+    program = (
+        "import sys, torch\n"
+        "from shared.training.held_state import to_bytes\n"
+        "before = set(sys.modules)\n"
+        "to_bytes({'0/weight': torch.ones(2)})\n"
+        "print(*(set(sys.modules) - before))\n"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
