@@ -12,7 +12,8 @@ from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpoint
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.training.block_state import BlockTensors
-from shared.training.held_state import states_in, to_bytes
+from shared.training.held_state import states_in
+from shared.training.state_file import serialize
 
 _log = structlog.get_logger(__name__)
 _MEMBERS = "members.json"
@@ -151,7 +152,7 @@ class GroupStore:
 
     @staticmethod
     def _save(store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]) -> None:
-        store.save(name, facts, to_bytes(state))
+        store.save(name, facts, serialize(state))
         store.prune()
 
     @staticmethod

@@ -24,7 +24,7 @@ from shared.errors import StorageError
 from shared.runtime.checkpoint_states import load_states
 from shared.training import state_file
 from shared.training.block_state import BlockTensors
-from shared.training.held_state import to_bytes
+from shared.training.state_file import serialize
 
 _log = structlog.get_logger(__name__)
 
@@ -199,7 +199,7 @@ class SessionStore:
             checkpoints.save(name, facts, data)
             checkpoints.prune(pinned)
 
-        data = await self.disk.run(to_bytes, state)
+        data = await self.disk.run(serialize, state)
         try:
             await self._write(session_id, folder, lambda: checkpoints.bytes_after(name, len(data), pinned), write)
         except StorageError as failure:

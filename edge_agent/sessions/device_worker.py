@@ -19,8 +19,9 @@ from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import Threads
 from shared.training import block_state, state_file
-from shared.training.held_state import changing_blocks, copy_state, put_back, to_bytes
+from shared.training.held_state import changing_blocks, copy_state, put_back
 from shared.training.losses import LossHead, check_labels
+from shared.training.state_file import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -184,7 +185,7 @@ class _DevicesPart:
     def _write(self, copy: dict[str, Tensor]) -> None:
         store, shared = self._state.stored.store, self._state.stored.shared
         assert store is not None, "without a folder none is taken"
-        store.save(self._name, dict(self._facts), to_bytes(copy))
+        store.save(self._name, dict(self._facts), serialize(copy))
         store.prune([] if shared is None else [shared])
 
     async def give_up(self) -> None:

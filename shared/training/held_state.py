@@ -27,13 +27,8 @@ def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
     }
 
 
-def to_bytes(state: dict[str, Tensor]) -> bytes:
-    """The copy as a safetensors file."""
-    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in state.items()})
-
-
 def states_in(data: bytes) -> dict[int, BlockTensors]:
-    """The state of each block in a worker's part of a checkpoint. Raises StorageError for other bytes than `to_bytes` makes."""
+    """The state of each block in a part of a checkpoint. Raises StorageError for bytes that `serialize` would not write."""
     try:
         states: dict[int, BlockTensors] = {}
         for entry, tensor in safetensors.torch.load(data).items():

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy.ctypeslib  # noqa: F401 - loaded when first used; two threads that save at once recurse in it
 import safetensors.torch
 import torch
 from torch import Tensor

@@ -44,8 +44,9 @@ from shared.prediction import (
 )
 from shared.training import block_state, state_file
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state, put_back, states_in, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.recipe import Recipe
+from shared.training.state_file import serialize
 from shared.training.step_log import check_steps
 from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.conftest import ROOT
@@ -299,7 +300,7 @@ def kinds() -> Mapping[str, Kind]:
     held = HeldBlocks(chain, recipe, torch.device("cpu"), range(1, 3))
     block = chain.blocks[1]
     block_file = state_file.serialize(block_state.collect(block, None))
-    stage_file = to_bytes(copy_state(held))
+    stage_file = serialize(copy_state(held))
     facts = {"placement": {"schema": "isthmus.placement/v1"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:

@@ -25,9 +25,10 @@ from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.tensor_wire import wire_dtype
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state, put_back, states_in, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.losses import BatchLoss, whole_loss
 from shared.training.recipe import Recipe
+from shared.training.state_file import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkOpening, StepDone
@@ -261,7 +262,7 @@ class PlacedAgent(TrainersBlocks):
                 name=pb.CheckpointName(lineage=self.lineage, step=step),
             )
             assert [written async for written in client.checkpoint_worker(request)] == [None, True]
-        return to_bytes(copy_state(self.held))
+        return serialize(copy_state(self.held))
 
     async def restore(self, lineage: int, step: int, own: bytes, placement: Placement) -> None:
         """Go back to a checkpoint of all workers, under what was in force then."""

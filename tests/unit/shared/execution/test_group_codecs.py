@@ -12,7 +12,8 @@ from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights
 from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import states_in, to_bytes
+from shared.training.held_state import states_in
+from shared.training.state_file import serialize
 from tests.support.crossed import crossed, seeds
 from tests.support.group_members import (
     STEPS,
@@ -191,7 +192,7 @@ def test_a_group_that_goes_on_from_a_copy_ends_as_if_nothing_had_happened(stoppe
     weights = GroupWeights(HeldBlocks(chain, told, CPU, range(placed.blocks)), "uniform2")
     members = members_of(module, told, placed, {"near": Group(weights, range(2))})
     members.train(stopped, {rank: batches(rank) for rank in range(2)})
-    states = states_in(to_bytes(weights.copied()))
+    states = states_in(serialize(weights.copied()))
     again = HeldBlocks(chain_of(copy.deepcopy(module)), told, CPU, range(placed.blocks))
     restored = Group(GroupWeights.restored(again, "uniform2", states), range(2), first_step=stopped)
     members = members_of(module, told, placed, {"near": restored})

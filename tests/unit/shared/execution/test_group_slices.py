@@ -16,7 +16,8 @@ from shared.execution.shared_blocks import CodedWeights
 from shared.model.random_state import random_state
 from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import states_in, to_bytes
+from shared.training.held_state import states_in
+from shared.training.state_file import serialize
 from tests.support.crossed import crossed
 from tests.support.group_members import (
     STEPS,
@@ -138,7 +139,7 @@ def test_a_checkpoint_of_whole_blocks_brings_the_group_back(down):
     weights = GroupWeights(HeldBlocks(chain, told, CPU, range(4)), down)
     groups = {"near": Group(weights, range(1))}
     members_of(module, told, copies(4, down=down), groups).train(3, {0: batches(0, 3)})
-    stored = to_bytes(weights.copied())
+    stored = serialize(weights.copied())
     assert not any("slice" in name for state in states_in(stored).values() for name in state)
     held = HeldBlocks(chain_of(copy.deepcopy(module)), told, CPU, range(4))
     again = GroupWeights.restored(held, "raw" if down == "raw" else down, states_in(stored))

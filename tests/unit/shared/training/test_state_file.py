@@ -136,9 +136,9 @@ def test_saving_loads_no_module_on_its_thread():
     """NumPy has one that two threads must not ask for at once."""
     program = (
         "import sys, torch\n"
-        "from shared.training.held_state import to_bytes\n"
+        "from shared.training.state_file import serialize\n"
         "before = set(sys.modules)\n"
-        "to_bytes({'0/weight': torch.ones(2)})\n"
+        "serialize({'0/weight': torch.ones(2)})\n"
         "print(*(set(sys.modules) - before))\n"
     )
     loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -10,12 +10,13 @@ from shared.codec import FeedbackMode
 from shared.execution.split import Scheme, split_session
 from shared.model.random_state import random_state
 from shared.registry import POLICIES
-from shared.training.held_state import copy_state, put_back, states_in, to_bytes
+from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.losses import LossHead
 from shared.training.measure import measure_stage
 from shared.training.policies import BackwardPolicy, KeptGraph, Replay, policy_by_name
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
 from shared.training.stage import Stage, lone_stage
+from shared.training.state_file import serialize
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, Tupled, tupled, tupled_chain
 from tests.support.plain import (
     assert_same_bits,
@@ -105,7 +106,7 @@ def test_the_cut_moves_and_both_sides_restart_without_changing_a_bit(kind):
         train(edge, cloud, kind, steps)
     restarted = apart(1, seeds=(2, 3))
     for old, new in zip((edge, cloud), restarted, strict=True):
-        put_back(new.held, old.held.indices, states_in(to_bytes(copy_state(old.held))))
+        put_back(new.held, old.held.indices, states_in(serialize(copy_state(old.held))))
     restarted = Stage(restarted[0].held, 0, edge.stop), Stage(restarted[1].held, edge.stop, 4)
     train(*restarted, kind, range(5, STEPS))
     trained = {}
