@@ -58,14 +58,16 @@ async def lose_ways(
 ) -> None:
     """Have the device lose its ways to trainers, each until it goes through another one and a while longer.
 
-    A way that the run does without is given back, and does not count until one has gone through another trainer.
+    Until the first time it is the way to the trainer with the blocks: a run may end without any other. A way that the run
+    does without is given back, and does not count until one has gone through another trainer.
 
     ways: by the name of the trainer; other trainers reach it without.
     """
     lost = 0
     while lost < LOST_WAYS:
         await _until_shared(log, 1)
-        way, detours, shared = ways[_one_of(trainers, dice).name], detours_of(log), _count(log, _SHARED)
+        detours, shared = detours_of(log), _count(log, _SHARED)
+        way = ways[(_one_of(trainers, dice) if detours else _holder(trainers)).name]
         if dice.random() >= SILENT_SHARE:
             way.inject(LinkFault.DROP)
         way.inject(LinkFault.FREEZE)
@@ -90,7 +92,12 @@ def detours_of(log: Path) -> int:
 
 def _one_of(trainers: Sequence[Side], dice: random.Random) -> Side:
     any_one = dice.choice(trainers)
-    return max(trainers, key=Side.stepped_at) if dice.random() < OF_THE_HOLDER else any_one
+    return _holder(trainers) if dice.random() < OF_THE_HOLDER else any_one
+
+
+def _holder(trainers: Sequence[Side]) -> Side:
+    """Return the trainer with the blocks: the one that was the last to do a step."""
+    return max(trainers, key=Side.stepped_at)
 
 
 _SHARED, _REPLACED = "checkpoint at every worker", "trainers replaced"
