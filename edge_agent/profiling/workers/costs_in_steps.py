@@ -54,9 +54,8 @@ def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -
     workers = len(names)
     measured = np.array([seconds for _, seconds in steps])
     sizes = [*costs.weight_bytes, *(size * profile.batch_size for size in costs.feature_bytes)]
-    unit_bytes = max(
-        1.0, sum(sizes) / len(sizes)
-    )  # each number that is looked for is seconds: of a message, or of all blocks
+    # Each number that is looked for is seconds: of a message of this size, or of all blocks.
+    unit_bytes = max(1.0, sum(sizes) / len(sizes))
     alone = np.array([_block_seconds(profile, name) for name in names])
     slowness = np.tile(alone / alone.mean(), 2)
 

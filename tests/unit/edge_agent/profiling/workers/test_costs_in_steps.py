@@ -79,7 +79,9 @@ def test_with_the_costs_that_are_found_the_simulator_has_the_measured_steps(cost
     messages, factors = found_in(measured)
     assert all(part >= 0.0 for cost in messages for part in cost)
     for placement, seconds in measured:
-        assert step_seconds(messages, placement, factors) == pytest.approx(seconds, rel=0.1)
+        assert step_seconds(messages, placement, factors) == pytest.approx(seconds, rel=0.06), (
+            "costs far from alike are not believed whole"
+        )
 
 
 def test_a_worker_whose_messages_take_much_longer_than_others_is_found():
