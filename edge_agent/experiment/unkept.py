@@ -2,19 +2,20 @@
 
 Parameters and buffers move with their blocks and are in every checkpoint. The file of the results has what the module's
 own state dict has, so a buffer that is registered with `persistent=False` is not in it. A number in a plain attribute
-is kept
-nowhere: it stays behind where a block moves, and begins again where a run is resumed.
+is kept nowhere: it stays behind where a block moves, and begins again where a run is resumed.
 """
 
+from itertools import chain
 from typing import NamedTuple
 
 import structlog
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from edge_agent.experiment.workload import Workload
 from shared.model.build import build_model
-from shared.model.inputs import by_place, features_of_inputs
+from shared.model.inputs import features_of_inputs
 from shared.model.random_state import random_state
 from shared.model.snapshot import same_bits, unchanged
 
@@ -51,13 +52,14 @@ def unkept(workload: Workload) -> Unkept:
     """Run the model once more, forward, in train mode, and compare; it is afterwards as it was."""
     module = workload.chain.module
     buffers, numbers = _unsaved(module), _numbers(module)
-    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    # Some blocks may be on a GPU already, and the others are not.
+    here = _copies_from_elsewhere(module)
     with unchanged(module), torch.no_grad(), random_state("unkept"):
         module.train()
         before = _numbers(module)
-        inputs = (tensor.to(device) for tensor in features_of_inputs(workload.example.example()))
-        by_place(module, workload.example.names)(*inputs)
-        trained, counted = _unsaved(module), _numbers(module)
+        inputs, names = features_of_inputs(workload.example.example()), workload.example.names
+        functional_call(module, here, () if names else inputs, dict(zip(names, inputs, strict=False)))
+        trained, counted = {**_unsaved(module), **here}, _numbers(module)
     drawn = buffers
     if buffers:
         model, seed = workload.config.model, workload.config.training.seed
@@ -70,6 +72,12 @@ def unkept(workload: Workload) -> Unkept:
         ],
         [name for name in numbers if counted.get(name) != before.get(name)],
     )
+
+
+def _copies_from_elsewhere(module: nn.Module) -> dict[str, Tensor]:
+    """Copy the parameters and buffers that are not in this machine's memory into it, by name."""
+    tensors = chain(module.named_parameters(), module.named_buffers())
+    return {name: value.detach().cpu() for name, value in tensors if value.device.type != "cpu"}
 
 
 def _unsaved(module: nn.Module) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import structlog
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shared.errors import DivergedError, StorageError
 from shared.training.finite import are_finite
@@ -54,10 +54,14 @@ def first_not_finite(module: nn.Module) -> str | None:
 
     A parameter that learns must be finite. A buffer may hold an infinity, as a mask does, but no NaN.
     """
-    learning = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    for name, is_finite in zip(learning, are_finite(list(learning.values())), strict=True):
-        if not is_finite:
-            return name
+    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            by_device.setdefault(parameter.device, {})[name] = parameter
+    for learning in by_device.values():
+        for name, is_finite in zip(learning, are_finite(list(learning.values())), strict=True):
+            if not is_finite:
+                return name
     for name, buffer in module.named_buffers():
         if bool(torch.isnan(buffer).any()):
             return name

@@ -46,6 +46,8 @@ def translate_loss_failures(loss: str, outputs: Features, labels: Features) -> f
 
 
 def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusError:
+    if isinstance(cause, DeviceError):
+        return cause
     if device_failure(device) is not None:
         return DeviceError(f"{what} failed, and the trainer's {device} with it: {described(cause)}")
     return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")

@@ -47,8 +47,14 @@ def joined(parts: Sequence[Piece]) -> Tensor | None:
     known = next((part.tensor for part in parts if part.tensor is not None), None)
     if known is None:
         return None
+    # What has come is in this machine's memory, and what was computed here may be on a GPU.
     return torch.cat(
-        [known.new_zeros((part.rows.count, *known.shape[1:])) if part.tensor is None else part.tensor for part in parts]
+        [
+            known.new_zeros((part.rows.count, *known.shape[1:]))
+            if part.tensor is None
+            else part.tensor.to(known.device)
+            for part in parts
+        ]
     )
 
 

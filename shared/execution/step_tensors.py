@@ -115,5 +115,5 @@ def _added(pieces: list[Piece]) -> Tensor | None:
     total: Tensor | None = None
     for piece in pieces:
         if piece.tensor is not None:
-            total = piece.tensor if total is None else total + piece.tensor
+            total = piece.tensor if total is None else total + piece.tensor.to(total.device)
     return total

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def are_finite(tensors: Sequence[Tensor]) -> list[bool]:
-    """Tell of each tensor whether all of its numbers are finite, with one wait for the device where those of all are.
+    """Tell of each tensor whether all of its numbers are finite, with one wait for their device where those of all are.
 
     A sum is finite only if all that is added is, and takes a tenth of the time of a look at each number. Numbers that overflow
     only in their sum are looked at one by one.

@@ -117,19 +117,19 @@ def permitted(kind: str, model: str) -> list[str]:
 
 @asynccontextmanager
 async def running_trainers(
-    checkpoints: Path | None = None, *, accept_inputs: bool = True
+    checkpoints: Path | None = None, *, accept_inputs: bool = True, device: str = "cpu"
 ) -> AsyncIterator[dict[str, TrainerServer]]:
     """All trainers in this process and on this loop, by name; they may dial each other.
 
     checkpoints: where each keeps those of its sessions, in a folder by its name; None keeps none. accept_inputs: whether they
-    take samples.
+    take samples. device: on which they compute.
     """
     async with AsyncExitStack() as servers:
         found: dict[str, TrainerServer] = {}
+        flags = [PEERS_ALLOWED, f"compute.device={device}", *([ACCEPTS_INPUTS] if accept_inputs else [])]
         for name in TRAINERS:
             kept = [] if checkpoints is None else [f"checkpoints.location={checkpoints / name}"]
-            taking = [ACCEPTS_INPUTS] if accept_inputs else []
-            found[name] = await servers.enter_async_context(running_trainer(*taking, PEERS_ALLOWED, *kept))
+            found[name] = await servers.enter_async_context(running_trainer(*flags, *kept))
         yield found
 
 

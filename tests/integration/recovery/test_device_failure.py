@@ -1,6 +1,6 @@
 """A trainer whose GPU has failed for good says so, ends for its supervisor to start another, and lets the others go on there.
 
-No GPU is needed: what finds out whether one can still compute is made to say that it cannot, once a model has failed.
+Without a GPU, what finds out whether one can still compute is made to say that it cannot, once a model has failed.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
+import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cloud_trainer.server import serve
@@ -16,7 +17,7 @@ from shared.errors import DeviceError, ExitCode, IsthmusError
 from shared.execution import failures
 from tests.support.commands import MLP
 from tests.support.peers.strangers import path_of
-from tests.support.running import edge_config, held_port, trainer_config
+from tests.support.running import edge_config, heard_trainer_process, held_port, trainer_config
 from tests.support.wire import RawPeer, opening
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,6 +28,7 @@ FAILING = [
     'model.factory="tests.support.models.failing:failing"',
     'model.kwargs={block=2, when="backward"}',
 ]
+KERNEL = 'model.kwargs={block=2, when="kernel"}'
 
 
 @asynccontextmanager
@@ -70,6 +72,16 @@ async def test_a_trainer_whose_device_has_failed_ends_with_its_own_exit_code_and
         with pytest.raises(DeviceError, match="with it") as failed:
             await trainer
         assert failed.value.exit_code is ExitCode.DEVICE
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+async def test_an_index_out_of_range_on_a_gpu_ends_its_trainer_with_the_exit_code_of_a_device():
+    with heard_trainer_process("compute.device=cuda", begun_by_python=True) as (trainer, address, _):
+        with pytest.raises(IsthmusError, match=r"the trainer's cuda:0 with it: .*device-side assert") as told:
+            async with asyncio.timeout(120):
+                await run_training(edge_config(*FAILING, KERNEL, f"trainer.address={address}"))
+        assert told.value.exit_code is ExitCode.REFUSED, "which systemd does not restart"
+        assert trainer.wait(60) == ExitCode.DEVICE
 
 
 async def test_a_model_that_fails_by_itself_ends_its_own_session_alone():

@@ -20,7 +20,10 @@ class _FailsBackward(torch.autograd.Function):
 
 
 class Failing(nn.Module):
-    """A linear layer that fails `when` told: in the "forward" or "backward" of a training, or in an "evaluation"."""
+    """A linear layer that fails `when` told: in the "forward" or "backward" of a training, or in an "evaluation".
+
+    A training that fails in a "kernel" has an index out of range, and on a GPU the process has no device any more.
+    """
 
     def __init__(self, inputs: int, outputs: int, when: str | None) -> None:
         super().__init__()
@@ -34,6 +37,8 @@ class Failing(nn.Module):
             self.trained = True
             if self.when == "forward":
                 raise RuntimeError("the forward is not\nwritten yet")
+            if self.when == "kernel":
+                value = value[torch.full((len(value),), len(value), device=value.device)]
             if self.when == "backward":
                 value = _FailsBackward.apply(value)
         elif self.when == "evaluation" and self.trained:
