@@ -1,10 +1,10 @@
 """The number of slices in which a group exchanges a block: told by bytes, the same to those who run and those who plan."""
 
-SLICE_BYTES = 512 * 1024
+SLICE_BYTES = 256 * 1024
 """The fewest bytes of a slice: with less, messages cost more than they save."""
-SLICES_OF_ALL = 20
-"""The most slices of all blocks together, but for what rounding adds. A twentieth of what travels in a step is little to wait
-for, and on a fast link each message costs both sides more than its bytes."""
+SLICES_OF_ALL = 40
+"""The most slices of all blocks together, but for what rounding adds. A fortieth of what travels in a step is little to wait
+for. With a hundred and sixty, each message costs both sides more than its bytes."""
 
 
 def slice_count(block_bytes: int, all_bytes: int) -> int:

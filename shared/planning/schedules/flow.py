@@ -38,12 +38,13 @@ def flow(layers: Layers) -> Schedule:
 def run_seconds(layers: Layers, all_bytes: int | None = None, *, whole_blocks: bool = False) -> float:
     """Return the seconds of a step of a run, whose slices each travel in a message of its own, what is needed first before.
 
+    A message follows the one before at once, however long either is on its way.
     all_bytes: of all layers of the model, where it has more than these. whole_blocks: True where every block is one slice,
     because its update needs all of its gradient.
     """
     all_bytes = sum(layers.bytes) if all_bytes is None else all_bytes
     slices = sliced(layers, max(1, *layers.bytes)) if whole_blocks else run_slices(layers, all_bytes)
-    return play(layers, slices, 1).seconds
+    return play(layers, slices, 1, is_run=True).seconds
 
 
 def _best(layers: Layers) -> tuple[int, Period]:

@@ -75,19 +75,20 @@ def _cut(layers: Layers, most_bytes: Sequence[int]) -> Slices:
     return slices
 
 
-def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False) -> Period:
+def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False, is_run: bool = False) -> Period:
     """Play a period.
 
     message_bytes: a message takes slices until it has so many.
     quiet: no push begins that would still travel when the backward pass ends, because the first layers, for which the next step
     waits, are ready only then.
+    is_run: the seconds of a message pass until it is there, and the next one follows at once; in paper 002 they keep the link.
     """
     computed = _computed(layers)
     ready: dict[int, list[int]] = {}
     for piece, layer in enumerate(slices.layers):
         ready.setdefault(layer, []).append(piece)
     arrivals = [(computed[layer], pieces) for layer, pieces in sorted(ready.items(), reverse=True)]
-    link = _Link(slices, message_bytes, layers.message_seconds)
+    link = _Link(slices, message_bytes, layers.message_seconds, is_run=is_run)
     pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0)
     pulls = link.carry([(push.end, push.slices) for push in pushes], slices.pull_seconds)
     arrived = [computed[0]] * len(layers)
@@ -110,9 +111,10 @@ def _computed(layers: Layers) -> list[float]:
 class _Link:
     """One direction of a link, which carries one message after the other."""
 
-    def __init__(self, slices: Slices, message_bytes: int, message_seconds: float) -> None:
+    def __init__(self, slices: Slices, message_bytes: int, message_seconds: float, *, is_run: bool) -> None:
         self._sizes = [stop - begin for begin, stop in zip(slices.begins, slices.stops, strict=True)]
-        self._message_bytes, self._message_seconds = message_bytes, message_seconds
+        self._message_bytes = message_bytes
+        self._kept_seconds, self._late_seconds = (0.0, message_seconds) if is_run else (message_seconds, 0.0)
 
     def carry(
         self, arrivals: Sequence[tuple[float, list[int]]], seconds: list[float], quiet_until: float = 0.0
@@ -129,7 +131,7 @@ class _Link:
                     heappush(waiting, piece)
                 upcoming += 1
             room = quiet_until - now if now < quiet_until else float("inf")
-            taken, size, took = [], 0, self._message_seconds
+            taken, size, took = [], 0, self._kept_seconds
             while waiting and size < self._message_bytes and took + seconds[waiting[0]] <= room:
                 piece = heappop(waiting)
                 taken.append(piece)
@@ -138,6 +140,6 @@ class _Link:
             if not taken:
                 now = quiet_until
                 continue
-            messages.append(Message(now, now + took, taken))
+            messages.append(Message(now, now + took + self._late_seconds, taken))
             now += took
         return messages

@@ -67,7 +67,7 @@ def played(profile, rates: Rates, cut: int, members: int, whole: bool) -> float:
         (*(8 * members * size / rates.uplink for size in sizes), 0.0),
     )
     slices = sliced(layers, max(1, *layers.bytes)) if whole else run_slices(layers, all_bytes(profile))
-    return play(layers, slices, 1).seconds
+    return play(layers, slices, 1, is_run=True).seconds
 
 
 def all_bytes(profile):

@@ -201,3 +201,10 @@ def test_a_run_pushes_slices_and_those_that_are_needed_first_before_others():
     in_all = 2 * sum(many.bytes)
     assert len(run_slices(many, in_all).layers) == pytest.approx(SLICES_OF_ALL / 2, abs=2)
     assert run_seconds(many, in_all) == play(many, run_slices(many, in_all), 1).seconds
+
+
+def test_the_messages_of_a_run_follow_each_other_at_once_and_are_there_later():
+    # The forward until 1, the backward until 2, four pushes that end at 4 and are there at 4.5, and the last pull until 5.
+    one = layers((2.0,), (1.0,), (1.0,), (2.0,), message_seconds=0.5, sizes=[4 * SLICE_BYTES])
+    assert run_seconds(one) == 5.5
+    assert play(one, sliced(one, SLICE_BYTES), 1).seconds == 7.0, "in paper 002 the link waits for each"
