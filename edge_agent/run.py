@@ -376,7 +376,7 @@ class _Runs:
         await control_state.begin(run, decisions, choice)
         self._emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._threads.load.run, experiment.close)
+            stack.push_async_callback(self._threads.reading.run, experiment.close)
             if decisions is not None:
                 measure = partial(measure_meanwhile, run.session)
                 await stack.enter_async_context(decisions.running(run.deployer, measure))

@@ -29,7 +29,7 @@ from benchmarks.groups.paper import (
     speed_ups,
     speed_ups_table,
 )
-from benchmarks.groups.scheduling import scheduling_seconds, scheduling_table
+from benchmarks.groups.scheduling import profiling_shares, profiling_table, scheduling_seconds, scheduling_table
 from benchmarks.groups.sleeping import MOST_MEMBERS
 from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.machine import machine
@@ -41,7 +41,7 @@ from shared.planning.schedules import load_layers
 def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:
     """The grid, the figures of the paper, and the time of a schedule."""
     cells, bars, shapes, times = list(grid()), savings(), sensitivity(), speed_ups()
-    taken = scheduling_seconds(repeats)
+    taken, shares = scheduling_seconds(repeats), profiling_shares()
     tables = [
         claims_table(claims(cells)),
         missed_table(cells),
@@ -50,6 +50,7 @@ def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:
         sensitivity_table(shapes),
         speed_ups_table(times),
         scheduling_table(taken),
+        profiling_table(shares),
     ]
     scheduling = {f"{name} {depth}": spread for (name, depth), spread in taken.items()}
     return tables, {
@@ -58,6 +59,7 @@ def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:
         "sensitivity": shapes,
         "speed_ups": times,
         "scheduling": scheduling,
+        "profiling": shares,
     }
 
 

@@ -1,11 +1,16 @@
-"""Processor time of a schedule, by strategy and number of layers (paper 002, Table I and Fig. 12)."""
+"""Processor time of a schedule, by strategy and number of layers, and of what a member notes of each step to make one (paper
+002, Tables I and II, Fig. 12)."""
 
 import random
 import time
 
 from rich.table import Table
 
+from benchmarks.groups.networks import NETWORKS
 from benchmarks.support.report import Spread
+from edge_agent.adaptation.measured_layers import SegmentTimes
+from shared.events import Events
+from shared.events.worker import Computed
 from shared.planner_names import DYNACOMM, FLOW, IBATCH
 from shared.planning.schedules import STRATEGIES, Layers
 
@@ -64,4 +69,44 @@ def scheduling_table(found: dict[tuple[str, int], Spread]) -> Table:
         late = ours and spread.median > GOALS[depth]
         goal = f"{1e3 * GOALS[depth]:g}" if ours else ""
         table.add_row(name, str(depth), spread.show(1e3, 2), goal, "MISSED" if late else "")
+    return table
+
+
+PROFILING_GOAL = 0.0133
+"""Part of a step that profiling may take (paper 002, Table II)."""
+PROFILED_BATCH = 32
+PROFILED_STEPS = 100
+
+
+def profiling_shares() -> dict[str, float]:
+    """Return by network the part of a step's computing that a member's notes of its segments take.
+
+    A member notes the seconds of every segment, here as many as with a message for each layer.
+    """
+    found = {}
+    for network in NETWORKS:
+        layers = network.layers(PROFILED_BATCH, 1e9, MESSAGE_SECONDS)
+        seconds = sum(layers.forward_seconds) + sum(layers.backward_seconds)
+        of_step = [Computed(0, segment, "forward", 0.0, 1.0) for segment in range(2 * len(layers))]
+        emits = {}
+        for is_noted in (False, True):
+            events = Events()
+            if is_noted:
+                SegmentTimes(events)
+            started = time.process_time()
+            for _ in range(PROFILED_STEPS):
+                for event in of_step:
+                    events.emit(event)
+            emits[is_noted] = (time.process_time() - started) / PROFILED_STEPS
+        found[network.name] = (emits[True] - emits[False]) / seconds
+    return found
+
+
+def profiling_table(found: dict[str, float]) -> Table:
+    """The shares beside the goal."""
+    title = f"what a member notes to profile its layers, of a step's computing at batch {PROFILED_BATCH}"
+    table = Table("network", "%", "goal", "", title=title, title_justify="left")
+    for name, share in found.items():
+        missed = "MISSED" if share > PROFILING_GOAL else ""
+        table.add_row(name, f"{100 * share:.4f}", f"{100 * PROFILING_GOAL:g}", missed)
     return table

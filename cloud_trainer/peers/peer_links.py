@@ -35,7 +35,7 @@ class PeerLinks:
         if not named or len(set(named)) < len(named):
             raise ProtocolError(f"{len(named)} peers are named; it must be one or more, each once")
         for peer in peers:
-            if peer.worker not in executor.links:
+            if peer.worker not in executor.ends:
                 raise ProtocolError(
                     f"there is no link between {executor.worker!r} and {peer.worker[:40]!r} under this placement"
                 )

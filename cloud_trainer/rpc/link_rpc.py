@@ -85,7 +85,7 @@ class LinkRpc:
         return executor
 
     async def _serve(self, executor: PlacementExecutor, name: StreamName, opened: LinkOpened, context: Context) -> None:
-        served = ServedStream(context, executor.links[name.worker], self._link)
+        served = ServedStream(context, executor.ends[name.worker], self._link)
 
         async def serve() -> None:
             await served.stream.write(LinkMessage(opened=opened))

@@ -126,6 +126,7 @@ def _sharing() -> Panels:
     blocks = Curve(EDGE.of("isthmus_worker_blocks"), "{{worker}}, " + INSTANCE)
     exchanged = Curve(EDGE.rate("isthmus_exchange_bytes_total"), "{{direction}}, " + INSTANCE)
     inputs = Curve(EDGE.of("isthmus_inputs_sent_total"), INSTANCE)
+    overlap = Curve(EDGE.of("isthmus_overlap_ratio"), INSTANCE)
     return [
         graph("Samples", "Of a batch, by worker.", "short", 6, samples, steps=True),
         graph("Blocks by worker", "With which each computes.", "short", 6, blocks, steps=True),
@@ -133,9 +134,10 @@ def _sharing() -> Panels:
         graph(
             "Exchange", "Of one shared block, up to its acknowledgement.", "s", 6, *_seconds("isthmus_exchange_seconds")
         ),
-        graph("Inputs sent", "Tensors, since the start.", "short", 8, inputs, steps=True),
-        graph("Exposed", "Of a step, while the edge computed nothing.", "s", 8, *_seconds("isthmus_exposed_seconds")),
-        graph("Scheduling", "Making a member's schedule again.", "s", 8, *_seconds("isthmus_scheduling_seconds")),
+        graph("Inputs sent", "Tensors, since the start.", "short", 6, inputs, steps=True),
+        graph("Exposed", "Of a step, while the edge computed nothing.", "s", 6, *_seconds("isthmus_exposed_seconds")),
+        graph("Overlap", "Of what links carried of shared blocks.", "percentunit", 6, overlap),
+        graph("Scheduling", "Making a member's schedule again.", "s", 6, *_seconds("isthmus_scheduling_seconds")),
     ]
 
 

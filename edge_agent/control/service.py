@@ -36,42 +36,42 @@ TRAINING = "training"
 class EdgeControl:
     """The answers. protos/isthmus/v1/control.proto says what each promises and refuses."""
 
-    def __init__(self, of: ControlState, health: Health) -> None:
-        self._of = of
+    def __init__(self, state: ControlState, health: Health) -> None:
+        self._state = state
         self._health = health
 
     async def get_status(
         self, _request: pb.EdgeControlServiceGetStatusRequest
     ) -> pb.EdgeControlServiceGetStatusResponse:
         """Return the current status of the run."""
-        return pb.EdgeControlServiceGetStatusResponse(status=edge_status(self._of))
+        return pb.EdgeControlServiceGetStatusResponse(status=edge_status(self._state))
 
     async def watch(
         self, request: pb.EdgeControlServiceWatchRequest
     ) -> AsyncIterator[pb.EdgeControlServiceWatchResponse]:
         """The same again and again."""
         interval = request.interval if request.HasField("interval") else None
-        async with aclosing(watch(interval, lambda: edge_status(self._of), self._of.ended)) as statuses:
+        async with aclosing(watch(interval, lambda: edge_status(self._state), self._state.ended)) as statuses:
             async for status in statuses:
                 yield pb.EdgeControlServiceWatchResponse(status=status)
 
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:
         """Let training stand still."""
-        await self._of.pause.pause()
+        await self._state.pause.pause()
         await self._tell_health()
-        return pb.PauseResponse(step=self._of.statistics.steps)
+        return pb.PauseResponse(step=self._state.statistics.steps)
 
     async def resume(self, _request: pb.ResumeRequest) -> pb.ResumeResponse:
         """Let it go on."""
-        self._of.pause.release()
-        return pb.ResumeResponse(step=self._of.statistics.steps)
+        self._state.pause.release()
+        return pb.ResumeResponse(step=self._state.statistics.steps)
 
     async def drain(self, request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
         if request.leave:
             self._check_may_leave()
         _log.info("told to drain", leave=request.leave)
-        self._of.shutdown.drain(leave=request.leave)
+        self._state.shutdown.drain(leave=request.leave)
         await self._tell_health()
         return pb.EdgeControlServiceDrainResponse()
 
@@ -84,32 +84,32 @@ class EdgeControl:
             request.trainer if request.HasField("trainer") else None,
         )
         run = self._open_run()
-        self._of.pinning.check(wanted)
+        self._state.pinning.check(wanted)
         if wanted.staleness is not None and wanted.staleness > (limit := await run.session.max_staleness()):
             raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"staleness is {wanted.staleness}; the trainer's limit is {limit} (server.max_staleness)",
             )
-        before = self._of.pinning.now
-        await self._of.pinning.pin(wanted)
+        before = self._state.pinning.now
+        await self._state.pinning.pin(wanted)
         if wanted.trainer is not None:
             try:
                 await run.deployer.in_force()
             except IsthmusError:
-                await self._of.pinning.put_back(before)
+                await self._state.pinning.put_back(before)
                 raise
-        return pb.PinResponse(pinned=pins_message(self._of.pinning.now))
+        return pb.PinResponse(pinned=pins_message(self._state.pinning.now))
 
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
         names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness", "trainer"]
-        await self._of.pinning.release(["cuts" if name == "cut" else name for name in names])
-        return pb.ReleaseResponse(pinned=pins_message(self._of.pinning.now))
+        await self._state.pinning.release(["cuts" if name == "cut" else name for name in names])
+        return pb.ReleaseResponse(pinned=pins_message(self._state.pinning.now))
 
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
         """Have the workers run something else, and wait until they do."""
         run = self._open_run()
-        if self._of.decisions is not None:
+        if self._state.decisions is not None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "a decision engine runs (engine.profile), which chooses the placement; pin what it may not change",
@@ -123,13 +123,13 @@ class EdgeControl:
         except DataError as private:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(private)) from private
         check_stands(run.deployer.want(wanted, Chooser.OPERATOR))
-        self._of.pinning.end()
+        self._state.pinning.end()
         return pb.PlaceResponse(version=(await run.deployer.in_force()).version)
 
     async def handover(self, request: pb.HandoverRequest) -> pb.HandoverResponse:
         """Have a trainer get all that another one has, and wait until it does."""
         run = self._open_run()
-        if (pinned := self._of.pinning.now.trainer) is not None:
+        if (pinned := self._state.pinning.now.trainer) is not None:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"trainer {pinned!r} is pinned; release it before")
         before = None
         while before is not run.deployer.placement:  # another request may come meanwhile
@@ -146,7 +146,7 @@ class EdgeControl:
 
     async def list_trainers(self, _request: pb.ListTrainersRequest) -> pb.ListTrainersResponse:
         """Tell what each configured trainer is to the session, and whether it answers."""
-        return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run(), self._of.ranking))
+        return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run(), self._state.ranking))
 
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""
@@ -156,14 +156,14 @@ class EdgeControl:
                 f'the planner is "{request.planner}"; a run has {GREEDY}, which follows the link, or {FIXED}, which keeps the '
                 "deployment that is in force",
             )
-        if self._of.decisions is None:
+        if self._state.decisions is None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "no decision engine runs, because engine.profile is not set, or this is a member of a group; the deployment "
                 "changes by pins only",
             )
         try:
-            await self._of.decisions.use(request.planner)
+            await self._state.decisions.use(request.planner)
         except PlanError as unable:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
         return pb.SetPlannerResponse(planner=request.planner)
@@ -182,7 +182,7 @@ class EdgeControl:
         self, _request: pb.EdgeControlServiceListSessionsRequest
     ) -> pb.EdgeControlServiceListSessionsResponse:
         """The unfinished sessions of this device."""
-        sessions = await asyncio.to_thread(lambda: session_statuses(stored_sessions(self._of.folder)))
+        sessions = await asyncio.to_thread(lambda: session_statuses(stored_sessions(self._state.folder)))
         return pb.EdgeControlServiceListSessionsResponse(sessions=sessions)
 
     async def set_log_level(
@@ -202,11 +202,11 @@ class EdgeControl:
             await has_changed.wait()
 
     async def _tell_health(self) -> None:
-        await self._health.say(self._of.activity is Activity.TRAINING, TRAINING)
+        await self._health.say(self._state.activity is Activity.TRAINING, TRAINING)
 
     def _check_may_leave(self) -> None:
         """Refuse to leave a group where this device is in none, or has not come to it yet. Raises StatusError."""
-        if self._of.config.member is None:
+        if self._state.config.member is None:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "this device is in no group (group.name), so that there is nothing to leave; drain without --leave",
@@ -214,8 +214,8 @@ class EdgeControl:
         self._open_run()
 
     def _open_run(self) -> OpenRun:
-        run = self._of.run
-        if run is None or self._of.ended.is_set():
+        run = self._state.run
+        if run is None or self._state.ended.is_set():
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
 

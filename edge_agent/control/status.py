@@ -15,16 +15,16 @@ from shared.control.answers import deployment_status, level_now
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
-def edge_status(of: ControlState) -> pb.EdgeStatus:
+def edge_status(state: ControlState) -> pb.EdgeStatus:
     """Build the current status of the run."""
-    statistics, config = of.statistics, of.config
+    statistics, config = state.statistics, state.config
     status = pb.EdgeStatus(
-        state=pb.RunState.Value(f"RUN_STATE_{of.activity.name}"),
+        state=pb.RunState.Value(f"RUN_STATE_{state.activity.name}"),
         trainer=trainer_addresses(config),
         model=config.model.factory,
         step=statistics.steps,
         total_steps=statistics.total_steps,
-        pinned=pins_message(of.pinning.now),
+        pinned=pins_message(state.pinning.now),
         staleness=statistics.staleness,
         waits_because=statistics.waits_because,
         phases=_phases(statistics),
@@ -40,7 +40,7 @@ def edge_status(of: ControlState) -> pb.EdgeStatus:
     )
     if (seconds := statistics.step_time.recent) is not None and seconds > 0:
         status.samples_per_second = float(f"{config.data.batch_size / seconds:.6g}")
-    left_out = () if of.run is None else of.run.session.stored.record.left_out
+    left_out = () if state.run is None else state.run.session.stored.record.left_out
     for name, worker in statistics.workers.items():
         seconds, out = _shown(worker.compute), name in left_out
         status.workers.add(
@@ -48,16 +48,16 @@ def edge_status(of: ControlState) -> pb.EdgeStatus:
         )
     for (sender, receiver), rate in statistics.link_rates.items():
         status.links.add(sender=sender, receiver=receiver, bits_per_second=rate)
-    status.running.FromNanoseconds(int(of.running_seconds * 1e9))
-    if of.decisions is not None:
-        status.planner = of.decisions.planner
-        outcome = of.decisions.outcome
+    status.running.FromNanoseconds(int(state.running_seconds * 1e9))
+    if state.decisions is not None:
+        status.planner = state.decisions.planner
+        outcome = state.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
-    for name, seconds_per_step in of.ranking.items():
+    for name, seconds_per_step in state.ranking.items():
         status.candidates.add(name=name, seconds_per_step=seconds_per_step)
-    if of.run is not None:
-        _add_session(status, of.run)
+    if state.run is not None:
+        _add_session(status, state.run)
     return status
 
 

@@ -14,7 +14,7 @@ class AgentThreads:
 
     compute: WorkerThread
     codec: WorkerThread
-    load: WorkerThread
+    reading: WorkerThread
     disk: WorkerThread
 
     @classmethod
@@ -24,11 +24,11 @@ class AgentThreads:
         threads = cls(
             WorkerThread("compute", prepare_compute_thread),
             WorkerThread("codec"),
-            WorkerThread("load"),
+            WorkerThread("reading"),
             WorkerThread("disk"),
         )
         try:
             yield threads
         finally:
-            for worker in (threads.compute, threads.codec, threads.load, threads.disk):
+            for worker in (threads.compute, threads.codec, threads.reading, threads.disk):
                 worker.close()

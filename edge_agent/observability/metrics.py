@@ -93,6 +93,11 @@ class SharingMetrics:
             registry,
             SECONDS_BUCKETS,
         ).series.values()
+        self.overlap = KnownGauge(
+            "isthmus_overlap_ratio",
+            "Part of the seconds in which links carried shared blocks that the newest step did not wait for.",
+            registry,
+        )
         self.inputs_sent = OneTotal(
             "isthmus_inputs_sent", "Tensors of inputs that the edge sent to trainers.", registry
         )

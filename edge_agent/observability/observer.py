@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from edge_agent.observability.metrics import EdgeMetrics
+from edge_agent.observability.overlap import Overlap
 from edge_agent.training.events import (
     Activity,
     ActivityChanged,
@@ -37,6 +38,8 @@ from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 _EXCHANGED = (Role.ROLE_WEIGHT_GRADIENT, Role.ROLE_WEIGHTS)
 """Roles of what workers exchange of the blocks that they share."""
+_TIMED_DOWN = (Role.ROLE_ERROR_GRADIENT, *_EXCHANGED)
+"""Roles of what comes whose time on the link is told."""
 
 
 class RunObserver:
@@ -54,6 +57,7 @@ class RunObserver:
         self._computed_seconds: float | None = None
         """Seconds that this device has computed for its newest step, where it shares blocks."""
         self._shares_blocks = False
+        self._overlap = Overlap()
         subscribe = events.subscribe
         subscribe(SessionOpened, self._open)
         subscribe(BeganAgain, self._begin_again)
@@ -161,6 +165,8 @@ class RunObserver:
         key, sharing = event.tensor.key, self._metrics.sharing
         if key.role in _EXCHANGED:
             sharing.exchange_seconds.observe(event.seconds)
+            done_seconds = time.monotonic()
+            self._overlap.carry(done_seconds - event.seconds, done_seconds)
             sharing.exchange_bytes["up"].inc(len(event.tensor.payload))
         if key.role == Role.ROLE_FEATURE:
             self._metrics.phase_seconds["uplink"].observe(event.seconds)
@@ -176,9 +182,12 @@ class RunObserver:
         self._statistics.bytes_down += payload_bytes
         if tensor.key.role in _EXCHANGED:
             self._metrics.sharing.exchange_bytes["down"].inc(payload_bytes)
-        if tensor.key.role == Role.ROLE_ERROR_GRADIENT and (stream := self._streams.get(event.peer)) is not None:
-            sent = stream.peer_clock.to_local(tensor.sender_nanoseconds)
-            self._statistics.downlink.add(max(time.monotonic() - sent, 0.0))
+        if tensor.key.role in _TIMED_DOWN and (stream := self._streams.get(event.peer)) is not None:
+            sent, arrived = stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
+            if tensor.key.role == Role.ROLE_ERROR_GRADIENT:
+                self._statistics.downlink.add(max(arrived - sent, 0.0))
+            else:
+                self._overlap.carry(sent, arrived)
 
     def _note_own_step(self, event: StepComputed) -> None:
         """T1."""
@@ -215,7 +224,10 @@ class RunObserver:
             self._metrics.step_seconds.observe(step_seconds)
             statistics.step_time.add(step_seconds)
             if self._computed_seconds is not None:
-                self._metrics.sharing.exposed_seconds.observe(max(step_seconds - self._computed_seconds, 0.0))
+                exposed_seconds = max(step_seconds - self._computed_seconds, 0.0)
+                self._metrics.sharing.exposed_seconds.observe(exposed_seconds)
+                if (overlap := self._overlap.end_step(exposed_seconds)) is not None:
+                    self._metrics.sharing.overlap.set(overlap)
         self._step_done_seconds = done_seconds
         statistics.steps += 1
         statistics.samples += event.samples

@@ -112,7 +112,7 @@ async def _train_under(
         device = await DeviceWorker.made(session.state, events.emit)
         worker = device.placed
         try:
-            joined = await Recovery(session, device).rejoin(is_whole=True)
+            joined = await Recovery(session, device).join_or_go_back(is_whole=True)
             await dial_peers(session, joined.tickets)
             aggregator, watch = StepAggregator(events, worker, _ignore), _Watch(events, worker.executor)
             step_runner = StepRunner(session, worker, aggregator, boundary)
@@ -123,7 +123,7 @@ async def _train_under(
                 await step_runner.do(links, batches, stop_step)
         finally:
             await worker.stop()
-            await threads.load.run(experiment.close)
+            await threads.reading.run(experiment.close)
     except BaseException:
         await session.abandon()
         raise

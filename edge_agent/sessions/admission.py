@@ -8,7 +8,7 @@ from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from edge_agent.sessions.worker_calls import Position
+from edge_agent.sessions.worker_calls import Standing
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.errors import FencedError, IsthmusError, SessionLostError
@@ -40,11 +40,11 @@ async def admit(session: OpenSession, name: str) -> None:
         await session.threads.disk.run(session.stored.set_left_out, members.left_out)
 
 
-async def take_in(session: OpenSession, name: str) -> Position:
+async def take_in(session: OpenSession, name: str) -> Standing:
     """Have a trainer as a member in a recovery, and return what it could continue with. Raises its IsthmusError."""
     trainer = _trainer(session, name)
     try:
-        position = await (trainer.position() if trainer.session_id else trainer.open())
+        position = await (trainer.join() if trainer.session_id else trainer.open())
     except SessionLostError:
         position = await trainer.open()
     session.members.admit(trainer)
@@ -65,9 +65,9 @@ async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
         await trainer.open()
         return
     try:
-        position = await trainer.position()
+        position = await trainer.join()
     except FencedError:  # It was joined with this term before it was away.
-        position = Position()
+        position = Standing()
     in_force = True, session.placement.version
     if (position.is_whole, position.placement_version) != in_force:
         await _have_nothing(session, trainer)

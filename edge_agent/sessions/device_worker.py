@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
+from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Standing, Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName, CheckpointStore
 from shared.codec import FeedbackMode
 from shared.errors import NotStoredError, StorageError
@@ -58,14 +58,14 @@ class DeviceWorker:
         """States that have arrived for the next placement, by the block's index."""
         self.placed = placed
 
-    async def position(self) -> Position:
-        """Tell the position as `WorkerCalls` says. Raises StorageError."""
+    async def join(self) -> Standing:
+        """Tell as `WorkerCalls` says; the device has the coordinator's term already. Raises StorageError."""
         state, disk, store = self._state, self._state.threads.disk, self._store
         parts = frozenset(await disk.run(state.stored.checkpoints))
         replicas = {} if store is None else await disk.run(store.replicas)
         kept = {name: frozenset(blocks) for name, blocks in replicas.items()}
         is_whole = not self.placed.executor.has_failed
-        return Position(is_whole, state.lineage, state.placement.version, parts, kept)
+        return Standing(is_whole, state.lineage, state.placement.version, parts, kept)
 
     @property
     def may_be_repeated(self) -> bool:

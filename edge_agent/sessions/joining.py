@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from edge_agent.sessions.worker_calls import Position, Tickets
+from edge_agent.sessions.worker_calls import Standing, Tickets
 from shared.checkpoint import CheckpointName
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, IsthmusError, SessionLostError
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Joined(NamedTuple):
     """The answers of a session's trainers."""
 
-    positions: dict[str, Position]
+    positions: dict[str, Standing]
     """Positions by trainer. A trainer neither here nor in `lost` is absent."""
     lost: dict[str, SessionLostError]
     """Trainers that answer and have lost the session, with their words."""
@@ -41,9 +41,9 @@ async def join(session: OpenSession, needed: Collection[str]) -> Joined:
     asked = [name for name in members if name in needed or name not in members.absent]
     serving = await _of_all(session, asked, needed, lambda trainer: trainer.client.check_serving())
 
-    async def join_one(trainer: TrainerWorker) -> Position | None:
+    async def join_one(trainer: TrainerWorker) -> Standing | None:
         try:
-            return await trainer.position()
+            return await trainer.join()
         except SessionLostError as gone:
             if trainer.name not in needed:
                 raise
@@ -61,7 +61,7 @@ async def join(session: OpenSession, needed: Collection[str]) -> Joined:
     return Joined({name: position for name, position in positions.items() if position is not None}, lost)
 
 
-async def clear_others(session: OpenSession, positions: Mapping[str, Position]) -> None:
+async def clear_others(session: OpenSession, positions: Mapping[str, Standing]) -> None:
     """Make the trainers without blocks hold none in their own records: the next change may give them some."""
     plan, beginning, holding = session.state.plan, CheckpointName(0, 0), session.members.holders(session.placement)
     stale = [
@@ -75,7 +75,7 @@ async def clear_others(session: OpenSession, positions: Mapping[str, Position]) 
 
 
 async def restore(
-    session: OpenSession, positions: Mapping[str, Position], name: CheckpointName, plan: PlacementPlan
+    session: OpenSession, positions: Mapping[str, Standing], name: CheckpointName, plan: PlacementPlan
 ) -> Tickets:
     """Restore a checkpoint at every trainer under a placement, which is then in force.
 

@@ -9,7 +9,7 @@ import structlog
 
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request, placement_message
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Position, Transfer, WorkerCalls
+from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Standing, Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
@@ -38,14 +38,14 @@ class TrainerWorker:
         """Blocks whose frozen parameters may differ from ours at the trainer."""
         self.forget_blocks()
 
-    async def position(self) -> Position:
-        """Ask for the position as `WorkerCalls` says. Raises SessionLostError if the trainer has lost the session."""
+    async def join(self) -> Standing:
+        """Join as `WorkerCalls` says, which ends links of older terms. Raises SessionLostError where the session is lost."""
         record, config = self._state.stored.record, self._state.experiment.config
         others = [name for name in record.trainer_sessions.values() if name not in ("", self.session_id)]
         answer = await self.client.join_session(
             self.session_id, self._state.stored.session_term, others if config.checkpoints.replicas == "store" else ()
         )
-        return Position(
+        return Standing(
             answer.whole,
             answer.lineage,
             answer.placement_version,
@@ -54,7 +54,7 @@ class TrainerWorker:
             answer.tickets,
         )
 
-    async def open(self) -> Position:
+    async def open(self) -> Standing:
         """Open the session at a trainer that does not have it, and join it there.
 
         Its id is on disk before it is joined: if the agent dies in between, it leaves a session without an agent,
@@ -72,7 +72,7 @@ class TrainerWorker:
         self.session_id = answer.session_id
         await self._compare_frozen(answer.frozen_digests)
         _log.info("session opened at one more trainer", trainer=self.name)
-        return await self.position()
+        return await self.join()
 
     async def prepare(self, change: Change) -> None:
         """Prepare as `WorkerCalls` says."""

@@ -13,7 +13,7 @@ Call = Callable[[], Awaitable[None]]
 """A call that can be repeated without harm."""
 
 
-class Position(NamedTuple):
+class Standing(NamedTuple):
     """The state from which a worker could continue."""
 
     is_whole: bool = False
@@ -80,8 +80,8 @@ class WorkerCalls(Protocol):
     def name(self) -> str:
         """Return the worker's name in every placement."""
 
-    async def position(self) -> Position:
-        """Accept the coordinator's term, and tell the position of the worker."""
+    async def join(self) -> Standing:
+        """Accept the coordinator's term, and tell from which state the worker could continue."""
 
     async def prepare(self, change: Change) -> None:
         """Make sure that a placement can come into force, once the worker has the blocks that it lacked."""

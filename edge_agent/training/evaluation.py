@@ -66,12 +66,14 @@ class Evaluator:
         return totals.result()
 
     async def _feed(self, executor: PlacementExecutor, test: EvaluationLoader, totals: "_Totals") -> None:
-        async with Prefetcher(test.iterate(), self._session.threads.load, executor.note_ready, test.reading) as batches:
-            executor.feed(batches, test.batches)
+        async with Prefetcher(
+            test.iterate(), self._session.threads.reading, executor.note_ready, test.reading
+        ) as batches:
+            executor.read_from(batches, test.batches)
             try:
                 await run_unless_failed(totals.until(lambda: executor.window.settled >= test.batches), batches.failure)
             finally:
-                executor.feed_no_more()  # otherwise the compute thread could be in the batches while they close
+                executor.read_no_more()  # otherwise the compute thread could be in the batches while they close
 
 
 class _Totals:

@@ -15,7 +15,7 @@ REFUSALS, FAILURES = 2, 4
 
 
 class FailureBudget:
-    """A counter of the failures that may end a run. It also waits longer after every lost link at one step.
+    """A counter of the failures that may end a run. It also waits longer after every failure at one step.
 
     A lost link is no failure. A step that a trainer refuses is tried once more, because damage on the way may have
     caused the refusal. A second refusal ends the run, because the trainer would refuse the step each time. Failures

@@ -30,7 +30,7 @@ class Links:
         """Ends with a failure that dialling again cannot mend, or has not mended for as long as the user allows."""
         executor.keep_links()
         self._ending = asyncio.Event()
-        self._links = [_Link(session, executor, peer, emit, self._ending, evaluation) for peer in executor.links]
+        self._links = [_Link(session, executor, peer, emit, self._ending, evaluation) for peer in executor.ends]
         self._keeping = [asyncio.create_task(self._keep_up(link)) for link in self._links]
 
     @property

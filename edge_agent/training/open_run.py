@@ -97,7 +97,7 @@ class InFlight(Protocol):
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Return the numbers of waiting batches, by queue."""
+        """Return the numbers of waiting items for links (`send`) and of steps with waiting loads (`arrived`)."""
 
     @property
     def attached(self) -> bool:

@@ -22,7 +22,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.sessions.successors import successors
-from edge_agent.sessions.worker_calls import Position, Tickets, WorkerCalls
+from edge_agent.sessions.worker_calls import Standing, Tickets, WorkerCalls
 from shared.concurrency.tasks import gathered
 from shared.errors import (
     ConfigError,
@@ -79,7 +79,7 @@ class Recovery:
         self._also_needed: set[str] = set()
         """Trainers without blocks that are needed to restore the chosen checkpoint."""
 
-    async def rejoin(self, *, is_whole: bool) -> Rejoined | Restored:
+    async def join_or_go_back(self, *, is_whole: bool) -> Rejoined | Restored:
         """Join every trainer, and continue from memory if possible, or from the newest checkpoint of all.
 
         is_whole: True if training can continue from the state of this device. The call can be repeated after a failure:
@@ -106,7 +106,7 @@ class Recovery:
         self._goes_back, self._also_needed = False, set()
         return restored
 
-    def _goes_on(self, at: Position | None) -> bool:
+    def _goes_on(self, at: Standing | None) -> bool:
         """Tell whether a trainer has in memory the state from which this device continues."""
         state = self._session.state
         in_force = True, state.lineage, state.placement.version
@@ -135,7 +135,7 @@ class Recovery:
         if session.members.left_out and not (joined.positions or joined.lost):
             await self._take_in_another(joined)
         workers: dict[str, WorkerCalls] = {**session.members, device.name: device}
-        here = await device.position()
+        here = await device.join()
         nowhere: list[int] = []
         """Blocks of the newest checkpoint that no worker has."""
         for name in sorted(here.parts, reverse=True):
@@ -146,7 +146,7 @@ class Recovery:
             except StorageError as failure:
                 await disk.run(stored.drop_damaged, name, failure)
                 continue
-            positions = {device.name: here, **dict.fromkeys(joined.lost, Position()), **joined.positions}
+            positions = {device.name: here, **dict.fromkeys(joined.lost, Standing()), **joined.positions}
             on_disk = {worker: position.on_disk(name) for worker, position in positions.items()}
             placement = await self._around(before, on_disk)
             missing = fetches(before, placement, on_disk, changing_blocks(session.experiment.chain))

@@ -64,7 +64,7 @@ class Rejoiner:
                 ):
                     raise failure
                 self._budget.count(failure, self._done_step(), self._worker.executor.window.begun)
-                _log.warning("the links are lost; joining again", reason=str(failure))
+                _log.warning("the links have ended; joining again", reason=str(failure))
                 await self._budget.wait(self._done_step())
             try:
                 return await self.rejoin(is_whole=is_whole)
@@ -81,7 +81,7 @@ class Rejoiner:
         """Join the trainers again. Those that stay away for too long are left out from then on."""
         session, recorded = self._session, self._session.stored.record.left_out
         while True:
-            attempts = session.retry.run(partial(self._recovery.rejoin, is_whole=is_whole))
+            attempts = session.retry.run(partial(self._recovery.join_or_go_back, is_whole=is_whole))
             try:
                 joined = await self.liveness.watch_over(attempts)
             except AwayTooLongError as absent:

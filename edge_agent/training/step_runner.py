@@ -37,7 +37,7 @@ class StepRunner:
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""
-        loader, load = self._session.experiment.loader, self._session.threads.load
+        loader, load = self._session.experiment.loader, self._session.threads.reading
         source = loader.iterate(step, stop_step)
         self._batches = Prefetcher(source, load, self._worker.executor.note_ready, loader.reading)
         return self._batches
@@ -48,14 +48,14 @@ class StepRunner:
         Raises the IsthmusError that ends training, or that the links cannot mend.
         """
         executor = self._worker.executor
-        executor.feed(batches, stop_step)
+        executor.read_from(batches, stop_step)
         try:
-            with self._boundary.stopping(executor.feed_to_boundary):
+            with self._boundary.stopping(executor.read_to_boundary):
                 await run_unless_failed(
                     self._reach(stop_step), executor.failure, self._aggregator.failure, links.failure, batches.failure
                 )
         finally:
-            executor.feed_no_more()
+            executor.read_no_more()
 
     async def _reach(self, stop_step: int) -> None:
         reached = self._aggregator.reaching(stop_step)
@@ -65,4 +65,4 @@ class StepRunner:
         finally:
             requested.cancel()
         if not reached.done():
-            await self._aggregator.reaching(self._worker.executor.feed_to_boundary())
+            await self._aggregator.reaching(self._worker.executor.read_to_boundary())

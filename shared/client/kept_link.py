@@ -22,10 +22,10 @@ class KeptLink(ABC):
     def __init__(
         self, executor: PlacementExecutor, peer: str, session_id: str, session_term: int, evaluation: int
     ) -> None:
-        """peer: the worker there, one of `executor.links`. session_id: of the session there. evaluation: 0 for training."""
+        """peer: the worker there, one of `executor.ends`. session_id: of the session there. evaluation: 0 for training."""
         self.executor = executor
         self.peer = peer
-        self.end = executor.links[peer]
+        self.end = executor.ends[peer]
         self.opening = LinkOpening(
             protocol_version=PROTOCOL_VERSION,
             session_id=session_id,

@@ -31,7 +31,7 @@ class Encoded(Event):
 
 @dataclass(frozen=True, slots=True)
 class Sent(Event):
-    """The tensors of a message were handed to the link."""
+    """The tensors of a message are about to be sent."""
 
     peer: str
     payload_bytes: int

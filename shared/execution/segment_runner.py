@@ -51,7 +51,7 @@ class SegmentRunner:
         """True if a tensor may have another type than it crosses in."""
 
     def add_samples(self, state: StepInFlight, source: Rows, inputs: Slots, labels: Features) -> None:
-        """Begin a step with the samples of this worker's own. source: their rows in a whole batch."""
+        """Take this worker's own samples of a step. source: their rows in a whole batch."""
         rows = self._scaled(source, state.samples)
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
@@ -81,7 +81,7 @@ class SegmentRunner:
                 case Backward(stage, _) if rows := self._rows(stage.rows, state):
                     gradients = state.tensors.at_outputs(stage, rows)
                     at_inputs, of_blocks = self._blocks.backward(state.step, stage, gradients)
-                    self._answer(state, stage, rows, at_inputs)
+                    self._add_input_gradients(state, stage, rows, at_inputs)
                     _keep(state, of_blocks)
                 case Sum(block, parts):
                     weighted = list(self._weighted(state, block, parts))
@@ -98,7 +98,7 @@ class SegmentRunner:
                 state.tensors.add_feature(crossing.index, rows, load)
             case Cargo.ERROR_GRADIENT:
                 for slot in crossing.slots:
-                    state.tensors.add_answer(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
+                    state.tensors.add_gradient(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
                 state.labels.append(tuple(Piece(rows, one) for one in load))
             case Cargo.NORMS if load[0] is not None:
@@ -133,11 +133,11 @@ class SegmentRunner:
             assert state.scale is not None, "it is known since the step has begun"
             self._own_scale.note(state.step, state.scale, overflowed=float(state.coefficient) == SKIP)
 
-    def _answer(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
+    def _add_input_gradients(self, state: StepInFlight, stage: Tile, rows: Rows, at_inputs: Gradients) -> None:
         for slot, _, at, whole in self._plan.answers[stage]:
             if part := self._rows(whole, state):
                 piece = rows_within(Piece(rows, at_inputs[slot]), part)
-                state.tensors.add_answer(stage.first, at, slot, piece)
+                state.tensors.add_gradient(stage.first, at, slot, piece)
 
     def _forward(self, step: int, operation: Forward, inputs: Slots) -> Slots:
         if not self._plan.training:
@@ -148,7 +148,7 @@ class SegmentRunner:
         inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
         share = rows.count / state.samples
         state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
-        self._answer(state, stage, rows, at_inputs)
+        self._add_input_gradients(state, stage, rows, at_inputs)
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
         outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
@@ -157,7 +157,7 @@ class SegmentRunner:
             return
         state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
         last = self._plan.placement.blocks
-        state.tensors.add_answer(last, last, 0, Piece(rows, gradients[0]))
+        state.tensors.add_gradient(last, last, 0, Piece(rows, gradients[0]))
 
     def _labels(self, state: StepInFlight, rows: Rows) -> Features:
         return features_of(tuple(gathered(pieces, rows) for pieces in zip(*state.labels, strict=True)))

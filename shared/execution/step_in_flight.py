@@ -32,7 +32,7 @@ class StepInFlight:
     step: int
     samples: int
     has_begun: bool
-    """True once this worker's own samples are there; others may be ahead."""
+    """True once the step may be computed here; its samples may be there before."""
     next_segments: list[int]
     """The segments that can be next, as far as the others of the step are done."""
     tensors: StepTensors

@@ -16,7 +16,7 @@ from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import Crossing, ModelFacts, Rows, Tile
 
 
-class _Answer(NamedTuple):
+class _Gradient(NamedTuple):
     """The error gradient that one stage has at one of its inputs."""
 
     feature: int
@@ -32,7 +32,7 @@ class StepTensors:
     def __init__(self, model: ModelFacts) -> None:
         self._model = model
         self._values: dict[int, list[Piece]] = defaultdict(list)
-        self._answers: dict[int, list[_Answer]] = defaultdict(list)
+        self._gradients: dict[int, list[_Gradient]] = defaultdict(list)
 
     def add_feature(self, feature: int, rows: Rows, tensors: Slots) -> None:
         """Rows of a feature are here: inputs, or what has come of it."""
@@ -46,12 +46,12 @@ class StepTensors:
             if tensor is not None and self._model.values[value].feature > stage.first:
                 self._values[value].append(Piece(rows, tensor))
 
-    def add_answer(self, feature: int, at: int, slot: int, piece: Piece) -> None:
+    def add_gradient(self, feature: int, at: int, slot: int, piece: Piece) -> None:
         """The error gradient that a stage has at a slot of its inputs is here.
 
         feature: the block with which the stage begins. at: the block behind the stage that takes it, here or elsewhere.
         """
-        self._answers[self._model.features[feature][slot]].append(_Answer(feature, at, piece))
+        self._gradients[self._model.features[feature][slot]].append(_Gradient(feature, at, piece))
 
     def inputs(self, stage: Tile, rows: Rows) -> Slots:
         """Return what a stage reads, slot by slot; None for what it does not."""
@@ -66,7 +66,7 @@ class StepTensors:
         answered = self._model.answered_slots(stage.first, stage.stop)
         found: list[Tensor | None] = []
         for slot, value in enumerate(self._model.features[stage.stop]):
-            taken = [each for each in self._answers[value] if each.at == stage.stop] if slot in answered else []
+            taken = [each for each in self._gradients[value] if each.at == stage.stop] if slot in answered else []
             found.append(_summed(taken, rows) if taken else None)
         return tuple(found)
 
@@ -79,14 +79,16 @@ class StepTensors:
         found: list[Tensor | None] = []
         for slot, value in enumerate(self._model.features[crossing.index]):
             own = [
-                each.piece for each in self._answers[value] if (each.feature, each.at) == (crossing.index, crossing.at)
+                each.piece
+                for each in self._gradients[value]
+                if (each.feature, each.at) == (crossing.index, crossing.at)
             ]
             found.append(gathered(own, rows) if slot in crossing.slots and own else None)
         return tuple(found)
 
     def keep(self, values: Collection[int], gradients: Collection[int]) -> None:
         """Forget all other tensors, and all other error gradients."""
-        for held, kept in ((self._values, values), (self._answers, gradients)):
+        for held, kept in ((self._values, values), (self._gradients, gradients)):
             for value in [each for each in held if each not in kept]:
                 del held[value]
 
@@ -97,7 +99,7 @@ class StepTensors:
         )
 
 
-def _summed(answers: list[_Answer], rows: Rows) -> Tensor | None:
+def _summed(answers: list[_Gradient], rows: Rows) -> Tensor | None:
     """Add the answers on these rows, those of later stages first."""
     ranked = [each.piece for each in sorted(answers, key=lambda each: -each.feature)]
     if all(piece.rows == rows for piece in ranked):

@@ -1,6 +1,6 @@
 """Placements: tiles of blocks and samples on workers, their validity, and their consequences. Numbers and names only."""
 
-from shared.placement.arrival_window import ArrivalWindow
+from shared.placement.arrival_judge import ArrivalJudge
 from shared.placement.chains import at_cuts, chain_workers, cuts_of
 from shared.placement.changes import BlockMove, moves
 from shared.placement.deployment import Deployment
@@ -54,7 +54,7 @@ __all__ = [
     "AGENT",
     "GROUP",
     "Answer",
-    "ArrivalWindow",
+    "ArrivalJudge",
     "Backward",
     "BlockFacts",
     "BlockMove",

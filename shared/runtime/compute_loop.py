@@ -27,7 +27,7 @@ from shared.training.losses import BatchLoss
 LATEST_SECONDS = 0.02
 """Longest delay before the event loop is notified of finished work that no other worker waits for, if work takes as
 long as before."""
-MOST_UNHEARD = 8
+MOST_UNTAKEN = 8
 """Maximum unreported pieces of work. It bounds the number of quick steps by which a request for a boundary comes too late."""
 
 
@@ -62,8 +62,8 @@ class BatchSource(Protocol):
         """The next batch, which is ready. Called on the compute thread."""
 
 
-class Begun(NamedTuple):
-    """A batch has begun, or its samples leave before."""
+class Departing(NamedTuple):
+    """Loads that leave as a batch begins, or, of its samples, before."""
 
     step: int
     outgoing: list[Outgoing]
@@ -71,7 +71,7 @@ class Begun(NamedTuple):
     """True if this worker has nothing to compute for the step."""
 
 
-class Computed(NamedTuple):
+class SegmentDone(NamedTuple):
     """A piece of work is done."""
 
     step: int
@@ -90,8 +90,8 @@ class Computed(NamedTuple):
     """Segment of the worker's program that was computed."""
 
 
-Results = ResultQueue[Begun | Computed]
-"""Finished work of the compute thread on its way to the event loop: `MOST_UNHEARD` pieces at most."""
+Results = ResultQueue[Departing | SegmentDone]
+"""Finished work of the compute thread on its way to the event loop: `MOST_UNTAKEN` pieces at most."""
 
 
 class ComputeLoop:
@@ -115,13 +115,13 @@ class ComputeLoop:
         self._loads = loads
         self._results = results
         self._record = record
-        self._runner = runner
+        self._thread = runner
         self._device = scheduler.device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
         """True if others wait for finished work, so that the event loop must hear of it at once."""
         self._loop: asyncio.AbstractEventLoop
-        self._unheard_since = math.inf
+        self._untaken_since = math.inf
         """Time at which the first unreported piece was done. The compute thread's own."""
         self._cleared_at: dict[int, int] = {}
         """Staleness of each step that is cleared and not done. The compute thread's own."""
@@ -131,7 +131,7 @@ class ComputeLoop:
         self._stop_step = window.fed
         self._is_computing = False
 
-    def feed(self, source: BatchSource, stop_step: int) -> None:
+    def read_from(self, source: BatchSource, stop_step: int) -> None:
         """Begin batches of a source, the steps before `stop_step`, as soon as each is ready and the window lets it.
 
         A batch that waits for that begins the moment that it may, before this worker turns to anything else. Its samples leave
@@ -141,8 +141,8 @@ class ComputeLoop:
             self._source, self._stop_step = source, stop_step
         self._changed.set()
 
-    def feed_until(self, stop_step: Callable[[int], int]) -> int:
-        """Take no batch from a step on, until the next `feed`; returns the step. Batches that are taken begin all the same.
+    def read_until(self, stop_step: Callable[[int], int]) -> int:
+        """Take no batch from a step on, until the next `read_from`; returns the step. Batches that are taken begin even so.
 
         stop_step: this step, given that which would be taken next.
         """
@@ -169,7 +169,7 @@ class ComputeLoop:
         """
         self._loop = asyncio.get_running_loop()
         self._results.open()
-        return self._loop.create_task(self._run())
+        return self._loop.create_task(self._give_turns())
 
     async def stop(self, running: "asyncio.Task[None] | None") -> None:
         """End `running`, which `start` has returned; when this returns, nothing is being computed."""
@@ -177,9 +177,9 @@ class ComputeLoop:
         if running is not None:
             running.cancel()
             await asyncio.wait({running})
-        await self._runner.run(_nothing)  # a call that was under way goes on after its caller
+        await self._thread.run(_nothing)  # a call that was under way goes on after its caller
 
-    async def _run(self) -> None:
+    async def _give_turns(self) -> None:
         more_is_left = False
         while self._results.failure is None:
             self._changed.clear()
@@ -188,7 +188,7 @@ class ComputeLoop:
                 continue
             self._is_computing = True
             try:
-                more_is_left = await self._runner.run(self._turn)
+                more_is_left = await self._thread.run(self._turn)
             finally:
                 self._is_computing = False
                 self._results.take_all()
@@ -202,7 +202,7 @@ class ComputeLoop:
 
     def _turn(self) -> bool:
         """Begin batches and compute until another user wants the thread. Returns whether more can be computed."""
-        self._unheard_since = math.inf
+        self._untaken_since = math.inf
         self._take_loads()
         has_begun = self._begin_batches()
         if self._results.is_full or (has_begun and self._is_over):
@@ -217,7 +217,7 @@ class ComputeLoop:
             if self._results.is_full:
                 return self._scheduler.next_work() is not None
             if (work := self._scheduler.next_work()) is not None:
-                self._tell(done)
+                self._announce_if_due(done)
         self._take_ahead(reads=True)  # while nothing else can be computed
         if (source := self._source) is not None:
             self._make_ready(source)
@@ -226,9 +226,9 @@ class ComputeLoop:
     @property
     def _is_over(self) -> bool:
         """True if the turn has to end, because others want the thread or the event loop has to look first."""
-        return self._results.is_stopped or self._results.is_full or self._runner.is_wanted
+        return self._results.is_stopped or self._results.is_full or self._thread.is_wanted
 
-    def _compute(self, work: Work) -> Computed:
+    def _compute(self, work: Work) -> SegmentDone:
         started = time.monotonic()
         with translate_failures(f"step {work.step} at {self._scheduler.worker!r}", self._device):
             outgoing = work.run()
@@ -237,7 +237,9 @@ class ComputeLoop:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._scheduler.finish(work)
         staleness = self._staleness_of(work)
-        done = Computed(work.step, work.what, outgoing, started, ended, work.ends_step, loss, staleness, work.segment)
+        done = SegmentDone(
+            work.step, work.what, outgoing, started, ended, work.ends_step, loss, staleness, work.segment
+        )
         self._results.put(done)
         return done
 
@@ -298,13 +300,13 @@ class ComputeLoop:
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:
-            self._put_begun(Begun(step, outgoing, ends_step=False))
+            self._put_departing(Departing(step, outgoing, ends_step=False))
         return True
 
     def _make_ready(self, source: BatchSource) -> bool:
         """Prepare as `BatchSource` says. Awaited results are reported before a long read."""
         if self._is_awaited and source.reads_long:
-            self._tell_at_once()
+            self._announce()
         return source.make_ready()
 
     def _begin(self, step: int) -> None:
@@ -313,22 +315,22 @@ class ComputeLoop:
         if ends_step:
             self._record.write(step)
         if outgoing or ends_step:
-            self._put_begun(Begun(step, outgoing, ends_step))
+            self._put_departing(Departing(step, outgoing, ends_step))
 
-    def _put_begun(self, begun: Begun) -> None:
-        self._results.put(begun)
-        if any(one.crossing.cargo is Cargo.FEATURE for one in begun.outgoing):
-            self._tell_at_once()  # before this worker computes: samples take a link longer than anything else
+    def _put_departing(self, departing: Departing) -> None:
+        self._results.put(departing)
+        if any(one.crossing.cargo is Cargo.FEATURE for one in departing.outgoing):
+            self._announce()  # before this worker computes: samples take a link longer than anything else
 
-    def _tell(self, done: Computed) -> None:
+    def _announce_if_due(self, done: SegmentDone) -> None:
         """Report finished work to the event loop, unless that can wait one piece more."""
-        self._unheard_since = min(self._unheard_since, done.ended_seconds)
+        self._untaken_since = min(self._untaken_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
-        if self._is_awaited or next_ends > self._unheard_since + LATEST_SECONDS:
-            self._tell_at_once()
+        if self._is_awaited or next_ends > self._untaken_since + LATEST_SECONDS:
+            self._announce()
 
-    def _tell_at_once(self) -> None:
-        self._unheard_since = math.inf
+    def _announce(self) -> None:
+        self._untaken_since = math.inf
         self._results.announce()
 
 

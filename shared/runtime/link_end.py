@@ -13,12 +13,12 @@ from shared.errors import ProtocolError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_in_flight import Outgoing
-from shared.placement import ArrivalWindow, Cargo, Crossing, Program, Receive, Send, bundles
+from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send, bundles
 from shared.runtime.announcements import check_announcement
 from shared.runtime.crossing_wire import ROLES, EncodedSlots
 from shared.runtime.load_coder import LoadCoder, raw_bytes
 from shared.runtime.load_queue import Arrived, LoadQueue
-from shared.runtime.outbox import Item, Outbox
+from shared.runtime.outbox import KeptLoad, Outbox
 from shared.runtime.report_relay import ReportRelay
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
@@ -30,13 +30,16 @@ LinkStream = Duplex[LinkMessage, LinkMessage]
 
 
 class LinkEnd:
-    """Made on any thread, and used on the event loop."""
+    """This worker's end of the link to another one: what it sends again after a loss, and what may come.
+
+    Made on any thread, and used on the event loop.
+    """
 
     def __init__(
         self,
         peer: str,
         coder: LoadCoder,
-        arrivals: ArrivalWindow,
+        arrivals: ArrivalJudge,
         loads: LoadQueue,
         relay: ReportRelay,
         emit: Emit,
@@ -271,7 +274,7 @@ class LinkEnd:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    async def _send(self, stream: LinkStream, items: tuple[Item, ...]) -> None:
+    async def _send(self, stream: LinkStream, items: tuple[KeptLoad, ...]) -> None:
         tensors: list[WireTensor] = []
         payload_bytes = raw = 0
         for item in items:

@@ -10,7 +10,7 @@ from shared.execution.feedback import Feedback, errors_of
 from shared.execution.step_in_flight import Load, tensors_in
 from shared.placement import Cargo, Crossing
 from shared.runtime.crossing_wire import CrossingWire, EncodedSlots
-from shared.runtime.outbox import Item
+from shared.runtime.outbox import KeptLoad
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class LoadCoder:
         self._lossless = {crossing for crossing in crossings if wire.is_lossless(crossing)}
         self._quick_bytes = {crossing: wire.quick_bytes(crossing) for crossing in crossings}
 
-    async def encode(self, item: Item) -> EncodedSlots:
+    async def encode(self, item: KeptLoad) -> EncodedSlots:
         """Return the tensors of an item by slot."""
         tensors = tensors_in(item.load)
         if any(tensor.is_cuda for tensor in tensors):
@@ -61,7 +61,7 @@ class LoadCoder:
         """Call a function on the thread of the codecs, or here, and return its result."""
         return function() if at_once else await self._codecs.run(function)
 
-    def _encode(self, item: Item) -> EncodedSlots:
+    def _encode(self, item: KeptLoad) -> EncodedSlots:
         if item.encoded is not None:  # by a call that nobody waits for any more, because its stream was lost
             return item.encoded
         item.encoded = encoded = self.wire.encode(item.crossing, item.load)

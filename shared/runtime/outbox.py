@@ -15,7 +15,7 @@ MOST_WAITING_BYTES = 4096
 
 
 @dataclass(slots=True)
-class Item:
+class KeptLoad:
     """A load on its way: encoded once, because a codec may draw random numbers."""
 
     step: int
@@ -51,7 +51,9 @@ class Outbox:
         self._bundles = bundles or {}
         self._labelled = labelled
         self._most_ahead = most_ahead
-        self._items: dict[Crossing, ResendBuffer[Item]] = {crossing: ResendBuffer(first_step) for crossing in crossings}
+        self._items: dict[Crossing, ResendBuffer[KeptLoad]] = {
+            crossing: ResendBuffer(first_step) for crossing in crossings
+        }
         self._urgencies: dict[Crossing, tuple[int, int, int]] = {}
         """The crossings of which something waits, each with the urgency of its first item."""
         self._ready: list[tuple[tuple[int, int, int], Crossing]] = []
@@ -76,19 +78,19 @@ class Outbox:
     def keep_first(self, outgoing: Outgoing) -> None:
         """Keep a load that the peer has, and lacks if it loses all: the weights with which a placement came into force."""
         self._keeps_first = True
-        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
+        item = KeptLoad(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
         self._items[outgoing.crossing].keep(outgoing.step, item)
 
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
-        item = Item(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load, scale=outgoing.scale)
+        item = KeptLoad(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load, scale=outgoing.scale)
         if outgoing.crossing.cargo is Cargo.LABEL and self._labelled is not None:
             assert isinstance(outgoing.load, tuple)
             item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
         self._items[outgoing.crossing].keep(outgoing.step, item)
         self._look_at(outgoing.crossing)
 
-    def next(self, begun: int) -> tuple[Item, ...]:
+    def next(self, begun: int) -> tuple[KeptLoad, ...]:
         """Return the items to send next, together: of those that wait, the most urgent; labels with their feature.
 
         begun: step that begins next here. Samples and labels from this step on wait for everything else.
@@ -107,9 +109,9 @@ class Outbox:
                 return (item,)
         return ()
 
-    def _waiting(self, begun: int) -> Iterator[Item]:
+    def _waiting(self, begun: int) -> Iterator[KeptLoad]:
         """The first item of each crossing of which something waits, in their order."""
-        ahead: list[Item] = []
+        ahead: list[KeptLoad] = []
         for _, crossing in self._ready:
             if (item := self._items[crossing].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
@@ -119,7 +121,7 @@ class Outbox:
                 ahead.append(item)
         yield from ahead
 
-    def _together(self, bundle: Bundle, step: int) -> tuple[Item, ...]:
+    def _together(self, bundle: Bundle, step: int) -> tuple[KeptLoad, ...]:
         """Return the items of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
         first = (self._items[one].first_unsent() for one in bundle.together)
         return tuple(item for item in first if item is not None and item.step == step)
@@ -136,11 +138,11 @@ class Outbox:
             if before != now:
                 insort(self._ready, (now, crossing), key=_urgency_of)
 
-    def is_there(self, item: Item) -> bool:
+    def is_there(self, item: KeptLoad) -> bool:
         """Tell whether the peer has had this item of the life of this worker that is over."""
         return item.step < self._there.get(item.crossing, item.step)
 
-    def note_sent(self, item: Item) -> None:
+    def note_sent(self, item: KeptLoad) -> None:
         """All of an item has been handed to the link."""
         self._items[item.crossing].sent_step = item.step + 1
         self._look_at(item.crossing)

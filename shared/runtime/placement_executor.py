@@ -15,8 +15,8 @@ from shared.execution.feedback import Feedback
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
-from shared.placement import GROUP, ArrivalWindow, Backward, BlockSlice, Cargo, Window, from_group
-from shared.runtime.compute_loop import MOST_UNHEARD, BatchSource, Begun, Computed, ComputeLoop, Results
+from shared.placement import GROUP, ArrivalJudge, Backward, BlockSlice, Cargo, Window, from_group
+from shared.runtime.compute_loop import MOST_UNTAKEN, BatchSource, ComputeLoop, Departing, Results, SegmentDone
 from shared.runtime.crossing_wire import CrossingWire
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_coder import LoadCoder
@@ -77,21 +77,21 @@ class PlacementExecutor:
         self._is_idle = not plan.program(worker)
         scheduler, changed = StepScheduler(window, blocks), asyncio.Event()
         self._loads = LoadQueue(scheduler.arriving, changed)
-        results = Results(self._hear, MOST_UNHEARD)
+        results = Results(self._take_result, MOST_UNTAKEN)
         self._compute_loop = ComputeLoop(scheduler, self._loads, results, self._record, threads.compute, changed)
         crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         batches = blocks.held.recipe.accumulate_batches
         feedback = Feedback(blocks.feedback, scheduler.receives, plan.model.features, batches)
         coder = LoadCoder(wire, crossings, feedback, threads.codecs)
-        arrivals = ArrivalWindow(window)
+        arrivals = ArrivalJudge(window)
         self._relay = relay = ReportRelay(window, emit, changed)
-        self.links = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
+        self.ends = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
         """By the worker at the other end."""
-        for peer in plan.stateless.intersection(self.links):
+        for peer in plan.stateless.intersection(self.ends):
             for one in plan.between(worker, peer):
                 if one.cargo is Cargo.WEIGHTS:
                     weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
-                    self.links[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
+                    self.ends[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
         self._costs: dict[int, _Cost] = {}
         self._order = ComputedOrder(scheduler.segment_count)
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class PlacementExecutor:
     @property
     def waiting(self) -> dict[str, int]:
         """Counts of waiting work: steps whose loads have arrived and are not computed, and items for the links to others."""
-        return {"arrived": self._loads.waiting, "send": sum(link.waiting for link in self.links.values())}
+        return {"arrived": self._loads.waiting, "send": sum(link.waiting for link in self.ends.values())}
 
     @property
     def has_failed(self) -> bool:
@@ -149,7 +149,7 @@ class PlacementExecutor:
         Raises ProtocolError where there is no such link, the IsthmusError that ends the stream, and the failure of computing.
         """
         assert self._task is not None, "start comes first"
-        if (end := self.links.get(peer)) is None:
+        if (end := self.ends.get(peer)) is None:
             raise ProtocolError(f"there is no link between {self.worker!r} and {peer[:40]!r} under this placement")
         serving = asyncio.create_task(end.run(stream, end_writing))
         try:
@@ -164,12 +164,12 @@ class PlacementExecutor:
 
     def keep_links(self) -> None:
         """Have the links stay that this worker has dialled, until `end_links`."""
-        for link in self.links.values():
+        for link in self.ends.values():
             link.keep()
 
     def end_links(self) -> None:
         """Have the links end that this worker has dialled, once nothing is under way; `serve` returns then."""
-        for link in self.links.values():
+        for link in self.ends.values():
             link.end()
 
     @property
@@ -191,37 +191,39 @@ class PlacementExecutor:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""
         self._compute_loop.fail(failure)
 
-    def feed(self, source: BatchSource, stop_step: int) -> None:
-        """See `ComputeLoop.feed`."""
-        self._compute_loop.feed(source, stop_step)
+    def read_from(self, source: BatchSource, stop_step: int) -> None:
+        """See `ComputeLoop.read_from`."""
+        self._compute_loop.read_from(source, stop_step)
 
-    def feed_to_boundary(self) -> int:
-        """Take no batch beyond the next boundary, until the next `feed`; returns its step, see `Recipe.boundary_from`."""
-        return self._compute_loop.feed_until(self._blocks.held.recipe.boundary_from)
+    def read_to_boundary(self) -> int:
+        """Take no batch beyond the next boundary, until the next `read_from`; returns its step, see `Recipe.boundary_from`."""
+        return self._compute_loop.read_until(self._blocks.held.recipe.boundary_from)
 
-    def feed_no_more(self) -> None:
-        """Take no batch any more, until the next `feed`."""
-        self._compute_loop.feed_until(lambda taken: taken)
+    def read_no_more(self) -> None:
+        """Take no batch any more, until the next `read_from`."""
+        self._compute_loop.read_until(lambda taken: taken)
 
     def note_ready(self) -> None:
         """The source has a batch that it had not. Called on any thread."""
         self._compute_loop.note_ready()
 
-    def _hear(self, news: Begun | Computed) -> None:
-        if isinstance(news, Begun):
-            self._post(news.outgoing)
-            if news.ends_step:  # it only has the samples
-                self._end_step(news.step, None, 0)
+    def _take_result(self, result: Departing | SegmentDone) -> None:
+        if isinstance(result, Departing):
+            self._post(result.outgoing)
+            if result.ends_step:  # it only has the samples
+                self._end_step(result.step, None, 0)
             return
-        self._loads.note_used(news.step, news.segment)
-        if news.step >= self.window.first:
-            self._order.note(news.segment)
-        seconds = news.ended_seconds - news.started_seconds
-        self._costs.setdefault(news.step, _Cost(news.started_seconds)).seconds += seconds
-        self._emit(events.Computed(news.step, news.segment, news.what, news.started_seconds, news.ended_seconds))
-        self._post(news.outgoing)
-        if news.ends_step:
-            self._end_step(news.step, news.loss, news.staleness)
+        self._loads.note_used(result.step, result.segment)
+        if result.step >= self.window.first:
+            self._order.note(result.segment)
+        seconds = result.ended_seconds - result.started_seconds
+        self._costs.setdefault(result.step, _Cost(result.started_seconds)).seconds += seconds
+        self._emit(
+            events.Computed(result.step, result.segment, result.what, result.started_seconds, result.ended_seconds)
+        )
+        self._post(result.outgoing)
+        if result.ends_step:
+            self._end_step(result.step, result.loss, result.staleness)
 
     def _post(self, outgoing: list[Outgoing]) -> None:
         for one in outgoing:
@@ -229,14 +231,14 @@ class PlacementExecutor:
                 assert self._give is not None, "only programs of a group's member have it"
                 self._give(one)
             else:
-                self.links[one.crossing.receiver].send(one)
+                self.ends[one.crossing.receiver].send(one)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
         cost = self._costs.pop(step, None)
         seconds = 0.0 if cost is None else cost.seconds
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
-        done.links_lost = sum(link.times_lost for link in self.links.values())
+        done.links_lost = sum(link.times_lost for link in self.ends.values())
         done.order.extend(self._order.take())
         if cost is not None:
             done.compute_seconds = cost.seconds
@@ -245,7 +247,7 @@ class PlacementExecutor:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:
                 done.correct = loss.correct
-        for peer, link in self.links.items():
+        for peer, link in self.ends.items():
             if (rate := link.bits_per_second) is not None:
                 done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=link.round_trip_seconds)
         self._relay.tell(done)

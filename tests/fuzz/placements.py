@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ProtocolError
 from shared.placement import (
-    ArrivalWindow,
+    ArrivalJudge,
     BlockSlice,
     Cargo,
     Crossing,
@@ -113,7 +113,7 @@ def _nobody_knows_more_than_is_his(placement: Placement, model: ModelFacts) -> N
 def _nobody_may_be_told(placement: Placement, model: ModelFacts) -> None:
     """A worker refuses a label, an output and its error gradient, whoever sends it."""
     for worker, training in product(placement.workers, (True, False)):
-        judge = ArrivalWindow(Window(StepPlan(placement, model, training=training), worker))
+        judge = ArrivalJudge(Window(StepPlan(placement, model, training=training), worker))
         for sender, cargo in product(WORKERS, (Cargo.LABEL, Cargo.FEATURE, Cargo.ERROR_GRADIENT)):
             try:
                 judge.accept(sender, cargo, BlockSlice(placement.blocks), 0, placement.batch_size)

@@ -80,7 +80,7 @@ class LosingSession(LinkedSession):
         """Note what a peer has of the worker, before the first stream of a life."""
         for peer, lost in ((near, far), (far, near)):
             if lost.worker == self.lost:
-                awaited = {(one.role, one.block): one.next_step for one in peer.links[lost.worker].position.awaited}
+                awaited = {(one.role, one.block): one.next_step for one in peer.ends[lost.worker].position.awaited}
                 for crossing in self.plan.between(lost.worker, peer.worker):
                     self.lives[-1].had.setdefault(crossing, awaited[ROLES[crossing.cargo], crossing.index])
 

@@ -108,7 +108,7 @@ def feed(executor: PlacementExecutor, placement: Placement, first_step: int, bat
     """Have batch after batch begin with the samples of this worker, if it has any."""
     for source in placement.sources:
         if source.worker == executor.worker:
-            executor.feed(Given(source, placement.batch_size, batches), first_step + len(batches))
+            executor.read_from(Given(source, placement.batch_size, batches), first_step + len(batches))
 
 
 async def drive(

@@ -123,7 +123,7 @@ class Linking:
         return Duplex(
             LinkMessage,
             PacketChannel(lambda: survive(channel.read()), write),
-            Assembler(executor.links[peer.worker].accept, aligned_buffer),
+            Assembler(executor.ends[peer.worker].accept, aligned_buffer),
             self._chunk_bytes,
             1 << 20,
             lambda *_: None,

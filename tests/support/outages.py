@@ -145,7 +145,7 @@ class _Executor:
 
     def __init__(self) -> None:
         self.worker, self.has_failed = "edge", False
-        self.links = {"trainer": SimpleNamespace(accept=None, note_delivered=None, position=0)}
+        self.ends = {"trainer": SimpleNamespace(accept=None, note_delivered=None, position=0)}
         self.window = SimpleNamespace(owed=None)
         self.up, self.lost = asyncio.Event(), asyncio.Event()
 
@@ -159,7 +159,7 @@ class _Executor:
         raise UnreachableError("the link was lost")
 
     def lose_link(self) -> None:
-        self.links["trainer"].position += 1  # it was up for a while
+        self.ends["trainer"].position += 1  # it was up for a while
         self.up.clear()
         self.lost.set()
 
@@ -229,7 +229,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
 async def _train(session: OpenSession, executor: _Executor) -> None:
     recovery = Recovery(session, cast(DeviceWorker, None))
     while True:
-        await session.retry.run(partial(recovery.rejoin, is_whole=True))
+        await session.retry.run(partial(recovery.join_or_go_back, is_whole=True))
         with suppress(SessionLostError):
             async with Links(session, cast(PlacementExecutor, executor), ignore) as links:
                 await links.failure

@@ -88,6 +88,9 @@ def check_what_is_shared(metrics, report):
     assert bool(sent) == bool(counted["up"]), "the last acks need not come"
     assert counted["up"] <= STEPS * sent
     assert bool(sent) == bool(value(metrics, "isthmus_exchange_seconds_count"))
+    overlap = value(metrics, "isthmus_overlap_ratio")
+    assert bool(sent or received) == (overlap is not None)
+    assert overlap is None or 0.0 <= overlap <= 1.0
     shows = any(
         one.crossing.cargo is Cargo.FEATURE and one.crossing.index == 0 and one.crossing.sender == AGENT
         for one in crossing

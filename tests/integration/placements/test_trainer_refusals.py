@@ -316,7 +316,7 @@ async def test_where_labels_stay_whatever_tells_one_is_refused_and_nothing_is_ha
         RawPeer(server.address) as peer,
         AsyncExitStack() as stack,
     ):
-        session, step, position = agent.sessions["gpu"], STEPS, agent.worker.executor.links["gpu"].position
+        session, step, position = agent.sessions["gpu"], STEPS, agent.worker.executor.ends["gpu"].position
         if evaluation:
             await stack.enter_async_context(peer.evaluating(session, evaluation, agent.term))
             step, position = 0, LinkPosition(awaited=[Awaited(role=Role.ROLE_FEATURE, block=3)])

@@ -87,7 +87,7 @@ class LinkServer:
             packet = await context.read()
             return None if packet is grpc.aio.EOF else packet
 
-        end = self._executor.links[worker]
+        end = self._executor.ends[worker]
         stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
             PacketChannel(read, context.write),

@@ -341,11 +341,11 @@ class PlacedAgent(TrainersBlocks):
 
     def _dialled(self, executor: PlacementExecutor) -> list[str]:
         own = [link.listener for link in self.worker.plan.training.links if link.dialer == AGENT]
-        return [name for name in own if name in executor.links]
+        return [name for name in own if name in executor.ends]
 
     async def _linked(self, trainer: str, executor: PlacementExecutor, evaluation: int = 0) -> "asyncio.Task[None]":
         listener = StreamListener(
-            accept=executor.links[trainer].accept,
+            accept=executor.ends[trainer].accept,
             owed=lambda: executor.window.settled if executor.under_way else None,
             delivered=lambda *_: None,
         )

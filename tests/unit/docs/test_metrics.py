@@ -143,6 +143,7 @@ UNKNOWN = {
     "isthmus_loss_scale",
     "isthmus_skipped_updates",
     "isthmus_accuracy_ratio",
+    "isthmus_overlap_ratio",
     "isthmus_candidate_step_seconds",
 }
 """Gauges of the edge that have no series before their figure is known."""

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.groups.grid import claims, grid, message_bound_seconds
 from benchmarks.groups.networks import NETWORKS
 from benchmarks.groups.paper import BACKWARD, FORWARD, SPEED_UPS, WHOLE, savings, sensitivity, speed_ups
-from benchmarks.groups.scheduling import scheduling_seconds
+from benchmarks.groups.scheduling import PROFILING_GOAL, profiling_shares, scheduling_seconds
 from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE
 from shared.planning.schedules import bound_seconds
 
@@ -95,3 +95,9 @@ def test_eight_members_gain_at_least_what_the_paper_says():
 def test_the_time_of_a_schedule_is_told_for_each_depth():
     found = scheduling_seconds(repeats=1)
     assert {(DYNACOMM, 152), (DYNACOMM, 1000), (FLOW, 152)} <= set(found)
+
+
+def test_profiling_takes_no_more_of_a_step_than_the_papers():
+    found = profiling_shares()
+    assert set(found) == {network.name for network in NETWORKS}
+    assert max(found.values()) <= PROFILING_GOAL

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shared.errors import ConfigError, ProtocolError
 from shared.placement import (
-    ArrivalWindow,
+    ArrivalJudge,
     Backward,
     BlockFacts,
     BlockSlice,
@@ -152,7 +152,7 @@ def test_only_tensors_that_programs_receive_may_arrive(data):
     placement = data.draw(placements(model))
     worker = data.draw(st.sampled_from(WORKERS))
     plan = StepPlan(placement, model)
-    judge = ArrivalWindow(Window(plan, worker, first_step=5))
+    judge = ArrivalJudge(Window(plan, worker, first_step=5))
     received = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
     assert set(judge.expected) == set(received)
     for crossing in received:
@@ -170,7 +170,7 @@ def test_only_tensors_that_programs_receive_may_arrive(data):
 def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
     placement = two_workers("edge", "far", 2, 4, 8, staleness=staleness)
     window = Window(StepPlan(placement, FOUR), "far")
-    judge = ArrivalWindow(window)
+    judge = ArrivalJudge(window)
     for step in range(staleness + 1):
         judge.accept("edge", Cargo.FEATURE, BlockSlice(2), step, 8)
     with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
@@ -182,18 +182,18 @@ def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
 
 def test_all_parts_of_a_step_are_of_one_batch():
     plan = StepPlan(two_workers("edge", "far", 2, 4, 8), FOUR)
-    judge = ArrivalWindow(Window(plan, "far"))
+    judge = ArrivalJudge(Window(plan, "far"))
     judge.accept("edge", Cargo.LABEL, BlockSlice(4), 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 8 samples; it has 5"):
         judge.accept("edge", Cargo.FEATURE, BlockSlice(2), 0, 8)
     judge.accept("edge", Cargo.FEATURE, BlockSlice(2), 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 9 samples; it has 1 to 8"):
-        ArrivalWindow(Window(plan, "far")).accept("edge", Cargo.LABEL, BlockSlice(4), 0, 9)
+        ArrivalJudge(Window(plan, "far")).accept("edge", Cargo.LABEL, BlockSlice(4), 0, 9)
 
 
 def test_all_tensors_of_a_step_are_of_one_length_whoever_sends_them():
     window = Window(StepPlan(stacked(("edge", 0, 1), ("far", 1, 3), ("edge", 3, 4)), FOUR), "far")
-    judge = ArrivalWindow(window)
+    judge = ArrivalJudge(window)
     judge.accept_length("edge", 0, 5)
     judge.note_length(1, 7)
     for step, other in ((0, 6), (1, 5)):

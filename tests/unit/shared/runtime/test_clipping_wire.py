@@ -50,7 +50,7 @@ def frame(
 )
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count, precision):
-    end = linked(precision=precision).workers[worker].links[peer]
+    end = linked(precision=precision).workers[worker].ends[peer]
     if role == SCALE and precision == "fp32":
         with pytest.raises(ProtocolError, match="who has none to send"):
             end.accept(frame(role, count))
@@ -71,12 +71,12 @@ def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count, preci
 
 def test_neither_comes_where_blocks_are_clipped_by_themselves_or_from_one_who_has_none():
     with pytest.raises(ProtocolError, match="who has none to send"):
-        linked("block").workers["near"].links["edge"].accept(frame(COEFFICIENT, 1))
+        linked("block").workers["near"].ends["edge"].accept(frame(COEFFICIENT, 1))
     session = linked()
     with pytest.raises(ProtocolError, match="who has none to send"):
-        session.workers["near"].links["edge"].accept(frame(NORMS, PARAMETERS))
+        session.workers["near"].ends["edge"].accept(frame(NORMS, PARAMETERS))
     with pytest.raises(ProtocolError, match="who has none to send"):
-        session.workers["near"].links["far"].accept(frame(COEFFICIENT, 1))
+        session.workers["near"].ends["far"].accept(frame(COEFFICIENT, 1))
 
 
 @pytest.mark.parametrize(

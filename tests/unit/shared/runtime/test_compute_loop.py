@@ -16,7 +16,7 @@ from shared.errors import ModelError
 from shared.events.worker import Computed, StepComputed
 from shared.execution.model_facts import facts_of
 from shared.placement import AGENT, Cargo, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
-from shared.runtime.compute_loop import MOST_UNHEARD
+from shared.runtime.compute_loop import MOST_UNTAKEN
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
@@ -111,9 +111,9 @@ async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bit
     module, compute, heard = built("dropping"), CountedWorker("compute"), Heard()
     plain, ours = PlainTiles(list(module), alone(len(module)), recipe("sgd")), copy.deepcopy(module)
     async with computing(ours, compute, heard) as executor:
-        executor.feed(batches(STEPS), STEPS)
+        executor.read_from(batches(STEPS), STEPS)
         await heard.all_done(range(STEPS), 1)
-        assert compute.asked <= -(-STEPS // MOST_UNHEARD)
+        assert compute.asked <= -(-STEPS // MOST_UNTAKEN)
     for step in range(STEPS):
         plain.step(step, *batch_of(step, SAMPLES))
     assert [len(heard.done[step]) for step in range(STEPS)] == [1] * STEPS, "each step is told once"
@@ -124,7 +124,7 @@ async def test_another_user_gets_the_thread_between_two_pieces():
     gate, compute, heard = Gate(), CountedWorker("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
-        executor.feed(batches(STEPS), STEPS)
+        executor.read_from(batches(STEPS), STEPS)
         await asyncio.to_thread(gate.entered.wait)
         others = asyncio.create_task(compute.run(lambda: gate.seen))
         await asyncio.sleep(0)
@@ -137,7 +137,7 @@ async def test_when_it_has_stopped_nothing_is_computed_any_more():
     gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
-        executor.feed(batches(STEPS), STEPS)
+        executor.read_from(batches(STEPS), STEPS)
         await asyncio.to_thread(gate.entered.wait)
         stopping = asyncio.create_task(executor.stop())
         await asyncio.sleep(0)
@@ -153,14 +153,14 @@ async def test_only_steps_begun_before_the_feeding_ends_are_done():
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.close()
         source = batches(STEPS)
-        executor.feed(source, STEPS)
+        executor.read_from(source, STEPS)
         await asyncio.to_thread(gate.entered.wait)
-        begun = executor.feed_to_boundary()
+        begun = executor.read_to_boundary()
         assert 1 <= begun < STEPS
         gate.is_open.release(STEPS)
         await heard.all_done(range(begun), 1)
         assert (executor.window.begun, len(executor.under_way), gate.seen) == (begun, 0, begun)
-        executor.feed(source, STEPS)
+        executor.read_from(source, STEPS)
         await heard.all_done(range(STEPS), 1)
         assert gate.seen == STEPS
 
@@ -169,7 +169,7 @@ async def test_a_step_that_fails_surfaces_once_and_those_before_it_are_heard():
     gate, compute, heard = Gate(), WorkerThread("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
         gate.seen, gate.fails_at = 0, 8
-        executor.feed(batches(STEPS), STEPS)
+        executor.read_from(batches(STEPS), STEPS)
         with pytest.raises(ModelError, match="this one"):
             await executor.failure
         assert sorted(heard.done) == list(range(7))
@@ -185,7 +185,7 @@ async def test_a_defect_of_a_reader_ends_the_run_and_is_raised(step):
     heard = Heard()
     heard.subscribe(StepComputed, fail)
     async with computing(built("dropping"), WorkerThread("compute"), heard) as executor:
-        executor.feed(batches(STEPS), STEPS)
+        executor.read_from(batches(STEPS), STEPS)
         with pytest.raises(LookupError):
             await executor.failure
         assert sorted(heard.done) == list(range(step))
@@ -222,7 +222,7 @@ async def test_a_batch_that_is_ready_late_is_begun_then():
 
     module, compute, heard, source = built("dropping"), WorkerThread("compute"), Heard(), Late()
     async with computing(module, compute, heard) as executor:
-        executor.feed(source, 2)
+        executor.read_from(source, 2)
         for step in range(2):
             await asyncio.sleep(0)
             assert executor.window.begun == step
@@ -273,7 +273,7 @@ async def test_awaited_results_are_reported_before_a_long_read_of_the_next_batch
     heard, source = Heard(), Reading()
     heard.subscribe(Computed, lambda _event: forward.set())
     async with computing(built("dropping"), WorkerThread("compute"), heard, shared) as executor:
-        executor.feed(source, 2)
+        executor.read_from(source, 2)
         assert await asyncio.to_thread(source.waited.wait, 20)
 
 
@@ -283,10 +283,8 @@ async def test_samples_of_a_batch_that_begins_leave_before_this_worker_computes_
         nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), WorkerThread("compute"), Heard(), divided
     ) as executor:
         gate.close()
-        with patch.object(
-            executor.links["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()
-        ):
-            executor.feed(batches(1), 1)
+        with patch.object(executor.ends["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()):
+            executor.read_from(batches(1), 1)
             try:
                 await asyncio.wait_for(sent.wait(), 20)
                 assert gate.seen == 0

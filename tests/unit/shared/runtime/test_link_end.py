@@ -59,7 +59,7 @@ def near_end():
     async def main() -> LinkedSession:
         return LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
 
-    return run_virtually(main).workers["near"].links["edge"]
+    return run_virtually(main).workers["near"].ends["edge"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ class Refusing:
 async def test_the_reason_of_a_refusal_is_read_before_a_position_can_be_written():
     session = LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
     with pytest.raises(RefusedError, match="no place"):
-        await session.workers["near"].links["edge"].run(Refusing())
+        await session.workers["near"].ends["edge"].run(Refusing())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_peer_cannot_say_of_others_or_of_other_steps_that_they_are_done(worker
     async def main() -> None:
         session = LinkedSession(built("dropping"), replace(LABELS_STAY, staleness=1), recipe("sgd"))
         edge, near = session.workers["edge"], session.workers["near"]
-        near.links["edge"].reports.add(StepDone(worker=worker, step=step), more_comes=False)
+        near.ends["edge"].reports.add(StepDone(worker=worker, step=step), more_comes=False)
         with pytest.raises(IsthmusError, match=r"is next|others pass that on"):
             await session.train([batch_of(0, 4)])
         assert edge is not near
@@ -202,7 +202,7 @@ def varying_end():
         make_chain = partial(build_chain, example=inputs, length_varies=True)
         return LinkedSession(several.NamedEncoder(), LABELS_STAY, recipe("sgd"), make_chain=make_chain)
 
-    return run_virtually(main).workers["near"].links["edge"]
+    return run_virtually(main).workers["near"].ends["edge"]
 
 
 @pytest.mark.parametrize("length", [several.LENGTH + 1, 10**12, 0])

@@ -185,20 +185,20 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
         executor = await session.workers["near"].evaluation(session.heard["near"].emit)
-        assert {(one.role, one.block) for one in executor.links["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
-        assert not executor.links["far"].position.awaited
+        assert {(one.role, one.block) for one in executor.ends["edge"].position.awaited} == {(Role.ROLE_FEATURE, 1)}
+        assert not executor.ends["far"].position.awaited
         gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
         with pytest.raises(ProtocolError, match="who has none to send"):
-            executor.links["far"].accept(gradient)
+            executor.ends["far"].accept(gradient)
         with pytest.raises(ProtocolError, match="waits for something else"):
-            executor.links["edge"].resume(session.executors["edge"].links["near"].position)
+            executor.ends["edge"].resume(session.executors["edge"].ends["near"].position)
         await executor.stop()
         await session.stop()
 
         session = PlacedSession(built("dropping"), halves, recipe("sgd"))
         executor = await session.workers["near"].evaluation(session.heard["near"].emit)
-        assert set(session.executors["near"].links) == {"edge", "far"}
-        assert set(executor.links) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
+        assert set(session.executors["near"].ends) == {"edge", "far"}
+        assert set(executor.ends) == {"edge"}, "with whom it exchanges weights, it has nothing to evaluate"
         with pytest.raises(ProtocolError, match="there is no link between 'near' and 'far'"):
             await executor.serve("far", still_stream())
         await executor.stop()
@@ -230,7 +230,7 @@ def test_each_workers_announced_stop_reaches_the_first_worker(placement, data, l
 def test_a_peer_speaks_of_no_stop_but_of_those_it_passes_on():
     async def main() -> None:
         session = PlacedSession(built("dropping"), CHAIN, recipe("sgd"))
-        session.executors["near"].links["edge"].reports.tell_stopping("nobody")
+        session.executors["near"].ends["edge"].reports.tell_stopping("nobody")
         with pytest.raises(ProtocolError, match="others pass that on"):
             await session.train([batch_of(0, 4)])
         await session.stop()

@@ -12,7 +12,7 @@ from torch import Tensor
 from shared.errors import ProtocolError
 from shared.events.worker import Received, StepComputed
 from shared.placement import (
-    ArrivalWindow,
+    ArrivalJudge,
     BlockFacts,
     BlockSlice,
     Cargo,
@@ -89,7 +89,7 @@ def test_none_go_ahead_where_k_bounds_nothing_or_nothing_is_trained():
 def test_a_worker_takes_as_many_as_were_agreed_and_not_one_more(staleness):
     plan = StepPlan(replace(TIERS, staleness=staleness), facts())
     window = Window(plan, "far")
-    judge = ArrivalWindow(window)
+    judge = ArrivalJudge(window)
     for step in range(staleness + AHEAD + 1):
         judge.accept("edge", Cargo.FEATURE, BlockSlice(0), step, SAMPLES)
     latest = staleness + AHEAD
@@ -187,7 +187,7 @@ def test_a_worker_whose_results_nobody_has_taken_waits(monkeypatch, placement, m
         return state_of(run_virtually(main).chains, placement)
 
     expected = trained()
-    monkeypatch.setattr(placement_executor, "MOST_UNHEARD", most)
+    monkeypatch.setattr(placement_executor, "MOST_UNTAKEN", most)
     assert_same_bits(expected, trained())
 
 

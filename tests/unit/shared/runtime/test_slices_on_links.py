@@ -31,7 +31,7 @@ def trainers_end():
     async def main():
         session = PlacedSession(built("dropping"), copies(4), recipe("adam"), give=lambda _one: None)
         wire = CrossingWire(copies(4), session.chains["edge"], lambda _labels: None, recipe("adam"), merged=True)
-        return session.executors["near"].links["edge"], wire
+        return session.executors["near"].ends["edge"], wire
 
     return run_virtually(main)
 

@@ -11,8 +11,8 @@ from shared.placement.tiles import Cargo
 from shared.placement.window import Window
 
 
-class ArrivalWindow:
-    """The judge of one worker under one placement."""
+class ArrivalJudge:
+    """The judge of what comes to one worker under one placement."""
 
     def __init__(self, window: Window) -> None:
         """window: of this worker, with nothing under way."""
