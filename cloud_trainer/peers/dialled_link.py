@@ -67,11 +67,12 @@ class DialledLink(KeptLink):
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    def raise_unless_passing(self, failure: IsthmusError) -> None:
-        """Raise as `KeptLink` says. Damage at one place twice is no accident."""
+    def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
+        """Answer as `KeptLink` says. Damage at one place twice is no accident."""
         if isinstance(failure, DamagedMessageError):
             before, self._damaged_at = self._damaged_at, self.end.position
             if before != self._damaged_at:
-                return
-        if not isinstance(failure, UnreachableError | BusyError):
-            raise passed_on(failure, f"the link to worker {self.peer!r} cannot go on: {failure}") from failure
+                return None
+        if isinstance(failure, UnreachableError | BusyError):
+            return None
+        return passed_on(failure, f"the link to worker {self.peer!r} cannot go on: {failure}")

@@ -110,8 +110,7 @@ class _Link(KeptLink):
         if not self._ending.is_set():
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
 
-    def raise_unless_passing(self, failure: IsthmusError) -> None:
-        """Raise as `KeptLink` says. A trainer that does not answer has been tried for as long as the user allows."""
+    def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
+        """Answer as `KeptLink` says: all but the loss of a link that was up. Else the user's time to wait for it has passed."""
         is_lost = isinstance(failure, UnreachableError) and self.call is not None
-        if not is_lost or self.opening.evaluation or self._retry.give_up_seconds == 0:
-            raise failure
+        return None if is_lost and not self.opening.evaluation and self._retry.give_up_seconds != 0 else failure

@@ -46,13 +46,13 @@ class KeptLink(ABC):
         """Serve a call. Returns once the link is ended from here. Raises IsthmusError where it has ended otherwise."""
 
     @abstractmethod
-    def raise_unless_passing(self, failure: IsthmusError) -> None:
-        """Raise the error that ends the link, if dialling again cannot mend a failure."""
+    def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
+        """Return the error with which the link ends; None where it is dialled again. `call` is still the one that failed."""
 
     async def keep_up(self) -> None:
         """Dial, serve and dial again until the link is ended from here, or this is cancelled.
 
-        Raises the failure of computing, and the error of `raise_unless_passing`.
+        Raises the failure of computing, and what `error_that_ends` returns.
         """
         spacing, is_logged = Spacing(), False
         while True:
@@ -64,7 +64,10 @@ class KeptLink(ABC):
             except IsthmusError as failure:
                 if self.executor.has_failed:
                     self.executor.failure.result()
-                self.raise_unless_passing(failure)
+                if (error := self.error_that_ends(failure)) is failure:
+                    raise
+                if error is not None:
+                    raise error from failure
                 retry_after_seconds = (
                     failure.retry_after_seconds if isinstance(failure, UnreachableError | BusyError) else 0.0
                 )
