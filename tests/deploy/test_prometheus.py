@@ -58,10 +58,10 @@ DIVIDED = [
 """A third run, for what only a divided batch has, and float16: exchanged blocks, and a scale of the loss."""
 MEMBER = [
     *("training.epochs=10000", "training.evaluate_every_epochs=0", "compute.threads=1"),
-    'group={name="line", rank=0}',
+    'group={name="line", rank=0, schedule="dynacomm"}',
     *('privacy.gradients_to=["trainer"]', 'privacy.inputs_to=["trainer"]'),
 ]
-"""A fourth run, of the only member of a group."""
+"""A fourth run, of the only member of a group, which makes its schedule again."""
 AMONG_CANDIDATES = ["training.epochs=10000", "training.evaluate_every_epochs=0", "compute.threads=1"]
 """A fifth run, which chooses between two trainers."""
 
