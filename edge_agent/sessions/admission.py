@@ -44,11 +44,11 @@ async def take_in(session: OpenSession, name: str) -> Standing:
     """Have a trainer as a member in a recovery, and return what it could continue with. Raises its IsthmusError."""
     trainer = _trainer(session, name)
     try:
-        position = await (trainer.join() if trainer.session_id else trainer.open())
+        standing = await (trainer.join() if trainer.session_id else trainer.open())
     except SessionLostError:
-        position = await trainer.open()
+        standing = await trainer.open()
     session.members.admit(trainer)
-    return position
+    return standing
 
 
 def _trainer(session: OpenSession, name: str) -> TrainerWorker:
@@ -65,11 +65,11 @@ async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
         await trainer.open()
         return
     try:
-        position = await trainer.join()
+        standing = await trainer.join()
     except FencedError:  # It was joined with this term before it was away.
-        position = Standing()
+        standing = Standing()
     in_force = True, session.placement.version
-    if (position.is_whole, position.placement_version) != in_force:
+    if (standing.is_whole, standing.placement_version) != in_force:
         await _have_nothing(session, trainer)
     else:
         trainer.forget_blocks()
