@@ -31,7 +31,7 @@ SLICED_EVERY = 2
 """Every second span of so many seeds is of models of which some blocks go in slices."""
 SLICED = (
     'model.factory="shared.model.zoo:mlp"',
-    "model.kwargs={depth=4, hidden=512}",
+    "model.kwargs={depth=4, hidden=362}",
     'training.optimizer={name="adamw", learning_rate=0.003}',
 )
 """A model of two blocks of two slices each, at two trainers one of each, and an optimizer that updates slices."""

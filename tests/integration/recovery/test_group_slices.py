@@ -20,7 +20,7 @@ from tests.support.running_group import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-WIDE = ["model.kwargs={depth=3, hidden=512}", 'training.optimizer={name="adam", learning_rate=0.003}']
+WIDE = ["model.kwargs={depth=3, hidden=362}", 'training.optimizer={name="adam", learning_rate=0.003}']
 """A model whose second block goes in two slices, and an optimizer that updates slices."""
 SLICES = {(0, 0), (1, 0), (1, 1), (2, 0)}
 CUT_BLOCKS_SLICES = 2
