@@ -219,7 +219,9 @@ class RunObserver:
         self._metrics.steps.inc()
         self._metrics.samples.inc(event.samples)
         done_seconds, statistics = time.monotonic(), self._statistics
-        if self._step_done_seconds is not None:
+        if self._step_done_seconds is None:
+            self._overlap.forget()
+        else:
             step_seconds = done_seconds - self._step_done_seconds
             self._metrics.step_seconds.observe(step_seconds)
             statistics.step_time.add(step_seconds)

@@ -14,6 +14,10 @@ class Overlap:
         """Note a message."""
         self._carried.append((begin_seconds, end_seconds))
 
+    def forget(self) -> None:
+        """Forget what was carried, because it belongs to no step that is timed."""
+        self._carried.clear()
+
     def end_step(self, exposed_seconds: float) -> float | None:
         """Return the part that did not hold up the step, and begin the next one; None if nothing was carried.
 

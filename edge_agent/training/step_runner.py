@@ -37,9 +37,9 @@ class StepRunner:
 
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""
-        loader, load = self._session.experiment.loader, self._session.threads.reading
+        loader, thread = self._session.experiment.loader, self._session.threads.reading
         source = loader.iterate(step, stop_step)
-        self._batches = Prefetcher(source, load, self._worker.executor.note_ready, loader.reading)
+        self._batches = Prefetcher(source, thread, self._worker.executor.note_ready, loader.reading)
         return self._batches
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:

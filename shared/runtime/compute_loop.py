@@ -95,7 +95,7 @@ Results = ResultQueue[Departing | SegmentDone]
 
 
 class ComputeLoop:
-    """The steps of one worker, computed on a runner. Made on any thread, and used on the event loop."""
+    """The steps of one worker, computed on a thread. Made on any thread, and used on the event loop."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class ComputeLoop:
         loads: LoadQueue,
         results: Results,
         record: StepRecord,
-        runner: Runner,
+        thread: Runner,
         changed: asyncio.Event,
     ) -> None:
-        """scheduler, record: belong to the runner's thread from here on.
+        """scheduler, record: belong to the thread from here on.
 
         changed: set when more may begin or be computed.
         """
@@ -115,7 +115,7 @@ class ComputeLoop:
         self._loads = loads
         self._results = results
         self._record = record
-        self._thread = runner
+        self._thread = thread
         self._device = scheduler.device
         self._changed = changed
         self._is_awaited = bool(window.plan.peers(window.worker))
@@ -125,8 +125,8 @@ class ComputeLoop:
         """Time at which the first unreported piece was done. The compute thread's own."""
         self._cleared_at: dict[int, int] = {}
         """Staleness of each step that is cleared and not done. The compute thread's own."""
-        self._feeding = threading.Lock()
-        """Lock held while a batch is taken, so that the end of feeding knows the batches that are taken."""
+        self._taking = threading.Lock()
+        """Lock held while a batch is taken, so that the end of reading knows the batches that are taken."""
         self._source: BatchSource | None = None
         self._stop_step = window.fed
         self._is_computing = False
@@ -137,7 +137,7 @@ class ComputeLoop:
         A batch that waits for that begins the moment that it may, before this worker turns to anything else. Its samples leave
         before, where they may.
         """
-        with self._feeding:
+        with self._taking:
             self._source, self._stop_step = source, stop_step
         self._changed.set()
 
@@ -146,7 +146,7 @@ class ComputeLoop:
 
         stop_step: this step, given that which would be taken next.
         """
-        with self._feeding:
+        with self._taking:
             self._stop_step = stop_step(self._window.fed)
             if self._stop_step == self._window.fed:
                 self._source = None
@@ -293,8 +293,8 @@ class ComputeLoop:
         """Take the next batch, if it may be taken and is ready; returns whether it was."""
         if (source := self._source_to_take()) is None or not self._make_ready(source):
             return False
-        with self._feeding:
-            if self._source_to_take() is not source:  # the feeding ended while the batch was read; it stays ready
+        with self._taking:
+            if self._source_to_take() is not source:  # the reading ended while the batch was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)

@@ -104,7 +104,7 @@ class PlacementExecutor:
     @property
     def waiting(self) -> dict[str, int]:
         """Counts of waiting work: steps whose loads have arrived and are not computed, and items for the links to others."""
-        return {"arrived": self._loads.waiting, "send": sum(link.waiting for link in self.ends.values())}
+        return {"arrived": self._loads.waiting, "send": sum(end.waiting for end in self.ends.values())}
 
     @property
     def has_failed(self) -> bool:
@@ -164,13 +164,13 @@ class PlacementExecutor:
 
     def keep_links(self) -> None:
         """Have the links stay that this worker has dialled, until `end_links`."""
-        for link in self.ends.values():
-            link.keep()
+        for end in self.ends.values():
+            end.keep()
 
     def end_links(self) -> None:
         """Have the links end that this worker has dialled, once nothing is under way; `serve` returns then."""
-        for link in self.ends.values():
-            link.end()
+        for end in self.ends.values():
+            end.end()
 
     @property
     def failure(self) -> "asyncio.Task[None]":
@@ -238,7 +238,7 @@ class PlacementExecutor:
         seconds = 0.0 if cost is None else cost.seconds
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
-        done.links_lost = sum(link.times_lost for link in self.ends.values())
+        done.links_lost = sum(end.times_lost for end in self.ends.values())
         done.order.extend(self._order.take())
         if cost is not None:
             done.compute_seconds = cost.seconds
@@ -247,7 +247,7 @@ class PlacementExecutor:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:
                 done.correct = loss.correct
-        for peer, link in self.ends.items():
-            if (rate := link.bits_per_second) is not None:
-                done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=link.round_trip_seconds)
+        for peer, end in self.ends.items():
+            if (rate := end.bits_per_second) is not None:
+                done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=end.round_trip_seconds)
         self._relay.tell(done)

@@ -119,7 +119,7 @@ class SessionWorker:
     @property
     def link_rates(self) -> dict[str, float | None]:
         """Return the measured bits per second of each training link, by the worker at its other end."""
-        return {peer: link.bits_per_second for peer, link in self.executor.ends.items()}
+        return {peer: end.bits_per_second for peer, end in self.executor.ends.items()}
 
     @property
     def under_way(self) -> str:

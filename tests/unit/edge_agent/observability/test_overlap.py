@@ -47,3 +47,6 @@ def test_a_step_counts_nothing_of_the_one_before():
     assert overlap.end_step(0.0) is None
     overlap.carry(3.0, 6.0)
     assert overlap.end_step(1.0) == 0.5
+    overlap.carry(6.0, 9.0)
+    overlap.forget()
+    assert overlap.end_step(0.0) is None
