@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import grpc
 from rich.console import Console
@@ -35,8 +35,8 @@ from edge_agent.experiment.workload import Workload
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.placement import AGENT
+from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 
 TRAINERS = ("here", "there")
 ROUND_TRIP_SECONDS = 0.02
@@ -119,7 +119,7 @@ def handovers(run: LiveRun, control: str, count: int) -> Handovers:
     """Hand over there and back."""
     found = Handovers([], [], [])
     with grpc.insecure_channel(control) as channel:
-        service: Any = EdgeControlServiceStub(channel)  # type: ignore[no-untyped-call]
+        service = Stub(pb.DESCRIPTOR.services_by_name["EdgeControlService"], channel)
         for number in range(count):
             run.steps(WARM_STEPS)
             asked = time.monotonic()

@@ -29,7 +29,7 @@ from cloud_trainer.sessions.device_watch import DeviceWatch
 from shared.checkpoint import HELD_SECONDS
 from shared.commands.service_manager import ServiceManager
 from shared.concurrency.tasks import repeat
-from shared.control.serving import Health, handlers_of, serving_locally
+from shared.control.serving import Health, control_handlers, serving_locally
 from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
 from shared.telemetry.raw_lines import RawLines
@@ -78,10 +78,10 @@ class TrainerServer:
         tickets = {LINK: self.service.link_rpc.find_ticket, DOWNLOAD_BLOCK: offers, REFLECTION: offers}
         gate = build_gate(self._config, self.metrics, self.connections, tickets)
         server = grpc.aio.server(options=options, interceptors=[gate])
-        controlling = handlers_of(CONTROL, self._control, "the trainer", self.metrics.failed)
+        controlling = control_handlers(CONTROL, self._control, "the trainer", self.metrics.failed)
         server.add_generic_rpc_handlers((handlers(self.service, self.metrics, self.device_watch), controlling))
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, server)
-        reflect(server, SERVICE, CONTROL.full_name, health.SERVICE_NAME)
+        reflect(server, SERVICE.full_name, CONTROL.full_name, health.SERVICE_NAME)
         with _refusals_of("server.listen", config.listen):
             port = listen(server, self._config)
         servers = [server]
@@ -132,10 +132,10 @@ class TrainerServer:
     async def _say_whether_open(self, gate: Gate) -> None:
         """Set the health of the service: not serving while no new caller is admitted. Present callers are still served,
         so a restart is not needed."""
-        await self._health.say(gate.open, SERVICE)
+        await self._health.say(gate.open, SERVICE.full_name)
 
     async def _set_health(self, *, serving: bool) -> None:
-        await self._health.say(serving, "", SERVICE, CONTROL.full_name)
+        await self._health.say(serving, "", SERVICE.full_name, CONTROL.full_name)
 
 
 @contextmanager

@@ -19,10 +19,10 @@ HEADER = '"""Generated from protos/ by protos/generate.py; never edited."""\n'
 
 
 def generate(target: Path) -> None:
-    """Write messages, stubs and their types for every proto below `target`."""
+    """Write messages and their types for every proto below `target`: `shared.transport.rpc.contract` needs no more."""
     files = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.glob("isthmus/**/*.proto"))
     well_known = Path(protoc.__file__).parent / "_proto"
-    outputs = [f"--python_out={target}", f"--grpc_python_out={target}", f"--mypy_out=quiet:{target}"]
+    outputs = [f"--python_out={target}", f"--mypy_out=quiet:{target}"]
     plugin = f"--plugin=protoc-gen-mypy={Path(sys.executable).parent / 'protoc-gen-mypy'}"  # PATH need not know it
     described = target / COMMENTED
     outputs += ["--include_source_info", f"--descriptor_set_out={described}"]

@@ -13,7 +13,7 @@ from shared.control.commands import ControlCall, ControlCommands, Interval, Leve
 from shared.control.formatting import session_column, size, time_text, word
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
-_TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerControlServiceStub")
+_TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerControlService")
 
 
 def register(app: typer.Typer) -> None:

@@ -23,51 +23,31 @@ from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tls import TlsFiles, server_credentials
 from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
+from shared.transport.rpc.contract import path_of
 from shared.transport.rpc.status import status_of
+from shared.wire.isthmus.v1 import options_pb2
 
 _log = structlog.get_logger(__name__)
 _LOGGED_PER_SECOND = 0.1
 """Refusals of one host that are logged in the long run: a stranger must not fill the disk. All are counted."""
 
 CHECK = f"/{health.SERVICE_NAME}/Check"
-LINK, DOWNLOAD_BLOCK = f"/{SERVICE}/Link", f"/{SERVICE}/DownloadBlock"
+LINK, DOWNLOAD_BLOCK = f"/{SERVICE.full_name}/Link", f"/{SERVICE.full_name}/DownloadBlock"
 REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
 """Methods that a ticket lets another trainer call; the last by a ticket for blocks, to measure the link."""
+_OF_THE_CONTRACT = {
+    path_of(method): Scope[options_pb2.Scope.Name(method.GetOptions().Extensions[options_pb2.scope])[len("SCOPE_") :]]
+    for service in (SERVICE, CONTROL)
+    for method in service.methods
+}
 SCOPES: dict[str, Scope | None] = {
-    f"/{SERVICE}/OpenSession": Scope.TRAIN,
-    f"/{SERVICE}/UploadBlock": Scope.TRAIN,
-    DOWNLOAD_BLOCK: Scope.TRAIN,
-    f"/{SERVICE}/MeasureStage": Scope.TRAIN,
-    f"/{SERVICE}/CheckPeers": Scope.TRAIN,
-    f"/{SERVICE}/MeasureLink": Scope.TRAIN,
-    f"/{SERVICE}/Probe": Scope.TRAIN,
-    f"/{SERVICE}/Relay": Scope.TRAIN,
-    f"/{SERVICE}/TrainCopy": Scope.TRAIN,
-    LINK: Scope.TRAIN,
-    f"/{SERVICE}/JoinSession": Scope.TRAIN,
-    f"/{SERVICE}/RestoreWorker": Scope.TRAIN,
-    f"/{SERVICE}/LeaveGroup": Scope.TRAIN,
-    f"/{SERVICE}/JoinGroup": Scope.TRAIN,
-    f"/{SERVICE}/DialPeers": Scope.TRAIN,
-    f"/{SERVICE}/OfferBlocks": Scope.TRAIN,
-    f"/{SERVICE}/FetchBlocks": Scope.TRAIN,
-    f"/{SERVICE}/CheckpointWorker": Scope.TRAIN,
-    f"/{SERVICE}/JoinEvaluation": Scope.TRAIN,
-    f"/{SERVICE}/CommitPlacement": Scope.CONTROL,
-    f"/{SERVICE}/CloseSession": Scope.CONTROL,
-    f"/{SERVICE}/GetSession": Scope.READ,
-    f"/{CONTROL.full_name}/GetStatus": Scope.READ,
-    f"/{CONTROL.full_name}/Watch": Scope.READ,
-    f"/{CONTROL.full_name}/ListSessions": Scope.READ,
-    f"/{CONTROL.full_name}/ListGroups": Scope.READ,
-    f"/{CONTROL.full_name}/CloseSession": Scope.CONTROL,
-    f"/{CONTROL.full_name}/Drain": Scope.OPERATE,
-    f"/{CONTROL.full_name}/SetLogLevel": Scope.OPERATE,
+    **_OF_THE_CONTRACT,
     REFLECTION: Scope.READ,
     f"/{health.SERVICE_NAME}/Watch": Scope.READ,
     f"/{health.SERVICE_NAME}/List": Scope.READ,
     CHECK: None,  # for load balancers and probes; says only whether the trainer serves
 }
+"""The scope that each method needs, by its path. A method of ours without a scope in its proto ends the start."""
 
 
 def build_gate(

@@ -110,6 +110,19 @@ class TrainerService:
         self.probing = Probing(config, self.sessions, self._shutdown, BusyShare(lambda: self._threads.compute_seconds))
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
 
+    @property
+    def answers(self) -> tuple[object, ...]:
+        """The parts that answer the RPCs, each by a method of its name."""
+        return (
+            self,
+            self.session_calls,
+            self.offered_blocks,
+            self.copies,
+            self.link_rpc,
+            self.relays,
+            self.probing,
+        )
+
     def control(self, stopping: asyncio.Event) -> TrainerControl:
         """The service that shows this trainer to operators and lets them act on it. stopping: set to stop the trainer."""
         device = str(self._device)

@@ -18,9 +18,10 @@ import demo
 from rich.console import Console
 
 from cloud_trainer.control.commands import group_table
+from cloud_trainer.control.service import SERVICE
 from shared.control.calling import calling
+from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from shared.wire.isthmus.v1.control_pb2_grpc import TrainerControlServiceStub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def main() -> int:
             trainer, address = stack.enter_context(demo.running_trainer(Path(folder) / "address", *flags))
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
             members = {rank: stack.enter_context(_member(rank, address)) for rank in range(SIZE)}
-            with calling(control, "trainer", TrainerControlServiceStub) as stub:
+            with calling(control, "trainer", SERVICE) as stub:
                 _lose_one(stub, members, address, stack)
             codes = [member.wait() for member in members.values()]
             return max(codes, key=abs) or _compare()
@@ -72,9 +73,7 @@ def _member(rank: int, address: str) -> "Iterator[subprocess.Popen[bytes]]":
         member.wait()
 
 
-def _lose_one(
-    stub: TrainerControlServiceStub, members: "dict[int, subprocess.Popen[bytes]]", address: str, stack: ExitStack
-) -> None:
+def _lose_one(stub: Stub, members: "dict[int, subprocess.Popen[bytes]]", address: str, stack: ExitStack) -> None:
     """Kill a member once a part of the steps is done, show the group, and start the member again."""
     while not (group := _group(stub)).steps or group.step < LOST_AT * group.steps:
         if any(member.poll() is not None for member in members.values()):
@@ -91,7 +90,7 @@ def _lose_one(
     members[LOST] = stack.enter_context(_member(LOST, address))
 
 
-def _group(stub: TrainerControlServiceStub) -> pb.GroupStatus:
+def _group(stub: Stub) -> pb.GroupStatus:
     return stub.ListGroups(pb.ListGroupsRequest()).groups[0]
 
 

@@ -32,7 +32,7 @@ from shared.files.json_file import read_json
 from shared.planner_names import RUN_PLANNER_NAMES
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
-_AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlServiceStub")
+_AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlService")
 
 
 def register(app: typer.Typer) -> None:

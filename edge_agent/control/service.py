@@ -18,7 +18,7 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Activity, ActivityChanged
 from edge_agent.training.open_run import OpenRun, PlacementController
 from shared.control.answers import set_level, watch
-from shared.control.serving import Health, handlers_of, serving_locally
+from shared.control.serving import Health, control_handlers, serving_locally
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
@@ -234,7 +234,7 @@ async def serving_control(of: ControlState, events: Events) -> AsyncIterator[Non
     """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
     health = Health()
     control = EdgeControl(of, health)
-    answering = handlers_of(SERVICE, control, "the agent", lambda _code: None)
+    answering = control_handlers(SERVICE, control, "the agent", lambda _code: None)
     names = ("", SERVICE.full_name)
     await health.say(True, *names)
     async with serving_locally(of.config.control.listen, "edge-agent", answering, SERVICE, health):

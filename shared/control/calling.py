@@ -1,29 +1,30 @@
 """Calls of the commands to a control service: a check for a listener, one call, and its refusal as an error of ours."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError, one_line
+from shared.transport.rpc.contract import Stub
 
 CONNECT_SECONDS = 5.0
-S = TypeVar("S")
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # the called process is on this machine
 
 
 @contextmanager
-def calling(target: str, who: str, stub: Callable[[grpc.Channel], S]) -> Iterator[S]:
-    """A stub of the service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
+def calling(target: str, who: str, service: ServiceDescriptor) -> Iterator[Any]:
+    """A stub of a service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
 
     who: "agent" or "trainer", for the sentence. Raises UnreachableError when no process listens, RefusedError for a refusal.
     """
     _knock(target, who)
     with grpc.insecure_channel(target, options=_OPTIONS) as channel:
         try:
-            yield stub(channel)
+            yield Stub(service, channel)
         except grpc.RpcError as failure:
             raise _error_of(failure, target, who) from failure
 

@@ -19,6 +19,7 @@ from shared.control.address import described_target, find_targets
 from shared.control.choices import LEAST_SECONDS, MOST_SECONDS, SOON_SECONDS, LevelName
 from shared.control.formatting import show
 from shared.errors import ConfigError
+from shared.wire.isthmus.v1.control_pb2 import DESCRIPTOR as CONTRACT
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
@@ -63,8 +64,8 @@ class ControlCommands:
     """As sentences name it: "agent"."""
     config: type[Config]
     """Class of the program's configuration; it has the section [control]."""
-    stub: str
-    """The stub of its control service, a class of `control_pb2_grpc`."""
+    service: str
+    """Name of its control service in the contract."""
 
     @contextmanager
     def calling(self, config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
@@ -76,7 +77,6 @@ class ControlCommands:
         """
         # Only here: --help has no use for gRPC.
         from shared.control.calling import calling
-        from shared.wire.isthmus.v1 import control_pb2_grpc
 
         loaded: Any = load_config(self.config, config, overrides or [])
         listen = control or loaded.control.listen
@@ -90,7 +90,7 @@ class ControlCommands:
                 f"{len(others) + 1} {self.who}s of this user run; give --control with the one that is meant: "
                 + ", ".join(map(described_target, (target, *others)))
             )
-        with calling(target, self.who, getattr(control_pb2_grpc, self.stub)) as stub:
+        with calling(target, self.who, CONTRACT.services_by_name[self.service]) as stub:
             yield stub
 
     def command(self, body: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,6 @@ A service is an object with one coroutine method, or asynchronous generator, for
 """
 
 import functools
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 import grpc
 import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from shared.control.address import control_targets, held_first
 from shared.errors import ListenError
+from shared.transport.rpc.contract import Answer, handlers_of
 from shared.transport.rpc.options import server_options
 from shared.transport.rpc.reflection import reflect
 from shared.transport.rpc.refusing import Context, refusing
-from shared.transport.stream.packets import message_deserializer
 
 _log = structlog.get_logger(__name__)
 _MOST_CALLS = 64
@@ -62,40 +60,28 @@ class Health:
                 await self.servicer.set(name, state.SERVING if serving else state.NOT_SERVING)
 
 
-def handlers_of(
+def control_handlers(
     service: ServiceDescriptor, answers: object, side: str, failed: Callable[[grpc.StatusCode], object]
 ) -> grpc.GenericRpcHandler:
-    """Every RPC of a contract, answered by the method of that name; all have one request.
+    """Every RPC of a control service, answered by the method of that name; all have one request.
 
     side: "the agent" or "the trainer". failed: told how each call ended that failed.
     """
-    return grpc.method_handlers_generic_handler(
-        service.full_name, {method.name: _handler(method, answers, side, failed) for method in service.methods}
-    )
 
+    def wrapped(method: MethodDescriptor, answer: Any) -> Answer:
+        @functools.wraps(answer)
+        async def stream(request: Any, context: Context) -> None:
+            async with aclosing(answer(request)) as responses:
+                async for response in responses:
+                    await context.write(response)
 
-def _handler(
-    method: MethodDescriptor, answers: object, side: str, failed: Callable[[grpc.StatusCode], object]
-) -> "grpc.RpcMethodHandler[Any, Any]":
-    answer = getattr(answers, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
-    codecs: dict[str, Any] = {
-        "request_deserializer": message_deserializer(GetMessageClass(method.input_type)),
-        "response_serializer": GetMessageClass(method.output_type).SerializeToString,
-    }
+        @functools.wraps(answer)
+        async def once(request: Any, _context: Context) -> Any:
+            return await answer(request)
 
-    @functools.wraps(answer)
-    async def stream(request: Any, context: Context) -> None:
-        async with aclosing(answer(request)) as responses:
-            async for response in responses:
-                await context.write(response)
+        return refusing(stream if method.server_streaming else once, side, failed)
 
-    @functools.wraps(answer)
-    async def once(request: Any, _context: Context) -> Any:
-        return await answer(request)
-
-    if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(refusing(stream, side, failed), **codecs)
-    return grpc.unary_unary_rpc_method_handler(refusing(once, side, failed), **codecs)
+    return handlers_of(service, (answers,), wrapped)
 
 
 @asynccontextmanager

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from cloud_trainer.main import app as trainer_app
+from edge_agent.control.service import SERVICE
 from edge_agent.main import app as agent_app
 from shared.control.calling import calling
 from shared.errors import ConfigError, IsthmusError, ListenError, ProtocolError, RefusedError, UnreachableError
 from shared.wire.isthmus.v1 import control_pb2
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.support.commands import command
 from tests.support.running import running_trainer
 
@@ -85,7 +85,7 @@ async def test_a_call_that_fails_says_who_did_not_answer_it_and_why(code, error,
     await server.start()
 
     def ask():
-        with calling(target, "agent", EdgeControlServiceStub) as agent:
+        with calling(target, "agent", SERVICE) as agent:
             agent.GetStatus(control_pb2.EdgeControlServiceGetStatusRequest())
 
     with pytest.raises(error, match="because of this"):

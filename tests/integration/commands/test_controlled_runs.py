@@ -11,11 +11,12 @@ from rich.console import Console
 
 from edge_agent import run_training
 from edge_agent.control import commands as control_commands
+from edge_agent.control.service import SERVICE
 from edge_agent.main import app as agent_app
 from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError, RefusedError
+from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.operators import ENDLESS, SETTINGS, STEPS, TRAINER, Operator
@@ -87,7 +88,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
     monkeypatch.setattr(commands, "show", see)
     monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
     async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
-        agent = EdgeControlServiceStub(channel)
+        agent = Stub(SERVICE, channel)
         async with running_trainer(*there):
             run = asyncio.create_task(run_training(config, Listening(lambda progress: progress.steps and begun.set())))
             await begun.wait()

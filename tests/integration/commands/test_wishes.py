@@ -13,9 +13,10 @@ import grpc
 import pytest
 from safetensors.torch import load_file
 
+from edge_agent.control.service import SERVICE
 from shared.errors import ExitCode
+from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from shared.wire.isthmus.v1.control_pb2_grpc import EdgeControlServiceStub
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import agent_process, edge_config, run_agent, trainer_process
@@ -54,7 +55,7 @@ def steered(tmp_path, settings, *arguments):
         ),
         grpc.insecure_channel(target) as channel,
     ):
-        service = EdgeControlServiceStub(channel)
+        service = Stub(SERVICE, channel)
         said.first_event("controlled at")
         until_step(service, 3)
         yield agent, said, service, [*kept, f"trainer.address={address}"]
