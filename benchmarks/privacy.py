@@ -92,17 +92,20 @@ def _of_pictures() -> Iterator[Row]:
 
 def _of_texts() -> Iterator[Row]:
     tokens = torch.randint(VOCABULARY, (SAMPLES, LENGTH))
-    model = bilstm(vocabulary=VOCABULARY, layers=3, dropout=0.0).eval()
-    chain = with_measured(build_chain(model, tokens), tokens)
     known = torch.randint(VOCABULARY, (4 * SAMPLES, LENGTH))
-    feature, expected = tokens, known
-    for place, block in enumerate(chain.blocks[:-1], start=1):
-        with torch.no_grad():
-            feature, expected = block.module(feature), block.module(expected)
+    for recurrent in range(4):
+        model = bilstm(vocabulary=VOCABULARY, layers=max(recurrent, 1), dropout=0.0).eval()
+        chain = with_measured(build_chain(model, tokens), tokens)
+        before = chain.blocks[: 2 if recurrent else 1]
+        feature, expected = tokens, known
+        for block in before:
+            with torch.no_grad():
+                feature, expected = block.module(feature), block.module(expected)
         rows = torch.stack([expected[known == token].mean(0) for token in range(VOCABULARY)])
-        layers = "an embedding" if place == 1 else f"an embedding and {place - 1} recurrent layer{'s' * (place > 2)}"
+        layers = f"an embedding and {recurrent} recurrent layer{'s' * (recurrent > 1)}" if recurrent else "an embedding"
         found = attacks.nearest_rows(tokens, feature, rows)
-        yield Row(f"tokens through {layers}", "nearest row, with known weights", chain.first_boundary <= place, found)
+        permitted = chain.first_boundary <= len(before)
+        yield Row(f"tokens through {layers}", "nearest row, with known weights", permitted, found)
 
 
 def _of_gradients() -> Iterator[Row]:

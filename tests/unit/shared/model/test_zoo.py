@@ -1,5 +1,7 @@
 """Real networks become the expected chains: ours, torchvision's and timm's."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,17 +97,86 @@ def test_timm():
     check_training(chain, inputs)
 
 
-@pytest.mark.slow
-@pytest.mark.zoo
-def test_features_of_resnet50_are_those_of_the_paper():
-    """Paper 000, Table 3 gives these in MB for a batch of 32 images of 32 x 32. Its network has no pooling in the stem."""
-    models = pytest.importorskip("torchvision.models")
-    module = models.resnet50(weights=None, num_classes=10)
-    module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-    chain = build_chain(module, TensorSpec((2, 3, 32, 32), torch.float32).example())
-    mebibytes = [spec.bytes * 16 / 2**20 for (spec,) in chain.features]
-    assert mebibytes[1:17] == [8.0, *[32.0] * 3, *[16.0] * 4, *[8.0] * 6, *[4.0] * 2]
-    assert mebibytes[17] == 0.25
+TABLE_3 = [
+    pytest.param(
+        zoo.resnet50,
+        "2x3x32x32",
+        [8.0, *[32.0] * 3, *[16.0] * 4, *[8.0] * 6, *[4.0] * 3, 0.25],
+        id="resnet50",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        lambda: zoo.resnet50(20, imagenet=True),
+        "2x3x224x224",
+        [24.5, *[98.0] * 3, *[49.0] * 4, *[24.5] * 6, *[12.25] * 3, 0.25],
+        id="resnet50 of 224 x 224",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        zoo.vgg19,
+        "2x3x32x32",
+        [8.0, 2.0, 4.0, 1.0, *[2.0] * 3, 0.5, *[1.0] * 3, *[0.25] * 4, 0.06, *[0.5] * 2],
+        id="vgg19",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        zoo.mobilenetv3,
+        "2x3x32x32",
+        [*[2.0] * 2, *[3.0] * 2, *[1.25] * 3, *[0.63] * 4, *[0.88] * 2, *[0.31] * 3, 0.16],
+        id="mobilenetv3",
+    ),
+    pytest.param(
+        lambda: zoo.bilstm(vocabulary=20_000, embedding=200, hidden=200, classes=2),
+        "2x128:int64<20000",
+        [3.13, 6.25, 3.13, 0.02],
+        id="bilstm",
+    ),
+    pytest.param(
+        zoo.chair,
+        "2x825",
+        [0.05, *[0.03] * 2, 0.5, *[2.0] * 2, *[2.88] * 2, *[6.0] * 2, 3.0],
+        id="chair",
+    ),
+    pytest.param(zoo.din, "2x4:int64<3,2x2:int64<20,2x50x2:int64<20", [0.125], id="din"),
+]
+"""The networks of paper 000, and what their blocks hand on, in MiB for a batch of 32. Its profile has the eleventh of chair."""
+
+
+@pytest.mark.parametrize(("network", "example", "mebibytes"), TABLE_3)
+def test_features_are_those_of_the_paper(network, example, mebibytes):
+    chain = build_chain(network(), example_of(example))
+    found = [sum(spec.bytes for spec in specs) * 16 / 2**20 for specs in chain.features[1:]]
+    digits = 3 if len(mebibytes) == 1 else 2
+    assert [_rounded(size, digits) for size in found[: len(mebibytes)]] == mebibytes
+    assert len(chain.blocks) == len(mebibytes) + 1 or network is zoo.din
+
+
+def _rounded(size: float, digits: int) -> float:
+    """Round as the paper does, a half up."""
+    return math.floor(size * 10**digits + 0.5) / 10**digits
+
+
+def example_of(text: str) -> Tensor | tuple[Tensor, ...]:
+    """Return the inputs that a text describes, a tuple where there are several."""
+    parts = tuple(parse_example(part) for part in text.split(","))
+    return parts[0] if len(parts) == 1 else parts
+
+
+@pytest.mark.parametrize("attends", [True, False])
+def test_an_interest_knows_its_history(attends):
+    """Item 0 is none: what stands beside it changes nothing."""
+    torch.manual_seed(0)
+    network = zoo.din(embedding=4)
+    user, candidate = torch.tensor([[1, 2, 1, 3]]), torch.tensor([[5, 6]])
+    history = torch.tensor([[[7, 1], [9 if attends else 0, 2], [0, 0]]])
+    changed = history.clone()
+    changed[0, 1, 1] = 3
+    assert torch.equal(network(user, candidate, history), network(user, candidate, changed)) is not attends
+
+
+def test_a_frozen_embedding_does_not_learn():
+    chain = build_chain(zoo.bilstm(frozen=True), parse_example("2x5:int64<1000"))
+    assert [block.frozen for block in chain.blocks] == [True, False, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +191,12 @@ def test_features_of_resnet50_are_those_of_the_paper():
             "8x3x8x8",
             ["stem", *(f"layers.{layer}.{place}" for layer in range(3) for place in (0, 3)), "classifier"],
         ),
-        (zoo.bilstm(), "8x12:int64<1000", ["embedding", "lstm.0", "lstm.1", "head"]),
-        (zoo.bilstm(vocabulary=5, layers=1, classes=2), "3x1:int64<5", ["embedding", "lstm.0", "head"]),
+        (zoo.bilstm(), "8x12:int64<1000", ["embedding", "lstm", "hidden", "mean", "classifier"]),
+        (
+            zoo.bilstm(vocabulary=5, layers=1, classes=2),
+            "3x1:int64<5",
+            ["embedding", "lstm", "hidden", "mean", "classifier"],
+        ),
     ],
 )
 def test_our_own(module, example, expected):
