@@ -17,8 +17,7 @@ MODELS = {
     ],
     "cnn": ["model.kwargs={width=8, blocks=2, dropout=0.2}"],
     "lstm": [
-        'model.factory="shared.model.zoo:bilstm"',
-        "model.kwargs={vocabulary=50, embedding=16, hidden=16, layers=2, classes=4, dropout=0.2}",
+        'model.factory="tests.support.models.recurrent:Recurrent"',
         'data.train={factory="tests.support.samples:Sequences"}',
     ],
     "tied": [
