@@ -104,6 +104,7 @@ def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
     status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]
+        status.last_checkpoint.lacks_replicas = run.checkpointer.lacks_replicas
         if (at := run.checkpointer.shared_at) is not None:
             status.last_checkpoint.time.FromNanoseconds(int(at * 1e9))
             status.last_checkpoint.age.FromNanoseconds(max(0, int((time.time() - at) * 1e9)))

@@ -189,4 +189,5 @@ def _checkpoint(status: pb.EdgeStatus) -> str:
     if not status.HasField("last_checkpoint"):
         return "none at every worker yet"
     last = status.last_checkpoint
-    return f"step {last.step}" + (f", {time_text(last.age)} ago" if last.HasField("age") else "")
+    ago = f", {time_text(last.age)} ago" if last.HasField("age") else ""
+    return f"step {last.step}{ago}" + (f"; it lacks replicas: {last.lacks_replicas}" if last.lacks_replicas else "")

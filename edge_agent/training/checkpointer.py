@@ -13,7 +13,7 @@ import structlog
 
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.replicas import replicate
+from edge_agent.sessions.replicas import Replicated, replicate
 from edge_agent.sessions.worker_calls import CheckpointPart, WorkerCalls
 from edge_agent.training.events import CheckpointShared
 from edge_agent.training.pause import StepBoundary
@@ -59,6 +59,8 @@ class Checkpointer:
         """Callers that wait for the next checkpoint."""
         self.shared_at: float | None = None
         """Time at which the newest one became shared, by time.time. None if that was in another process, or never."""
+        self.lacks_replicas = ""
+        """A sentence that says why the newest shared one lacks replicas; empty if it has those that are configured."""
 
     def count_from(self, step: int) -> None:
         """Count steps and seconds until the next checkpoint from this step on."""
@@ -168,15 +170,18 @@ class Checkpointer:
     async def _write(
         self, name: CheckpointName, placement: Placement, parts: list[CheckpointPart], ordered: Ordered
     ) -> None:
-        session, is_replicated = self._session, False
+        session, replicated = self._session, Replicated(is_whole=False)
         try:
             await gathered(*(part.written() for part in parts))
             if self._config.replicas == 1:
-                is_replicated = await replicate(session, self._device, name, placement)
+                replicated = await replicate(session, self._device, name, placement)
             await session.threads.disk.run(session.stored.set_shared, name)
+            if replicated.lacking:
+                _log.warning("the checkpoint lacks replicas", step=name.step, reason=replicated.lacking)
+            self.lacks_replicas = replicated.lacking
             _log.info("checkpoint at every worker", step=name.step)
             self.shared_at = time.time()
-            self._emit(CheckpointShared(is_replicated, placement))
+            self._emit(CheckpointShared(replicated.is_whole, placement))
             _deliver(ordered, name)
         except IsthmusError as failure:
             _log.warning("checkpoint not written", checkpoint=str(name), reason=str(failure))

@@ -33,6 +33,7 @@ class _Session(Protocol):
 
 class _Checkpointer(Protocol):
     shared_at: float | None
+    lacks_replicas: str
 
     @property
     def keeps(self) -> bool:

@@ -19,7 +19,7 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.joining import Joined, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.replicas import bring_replicas
+from edge_agent.sessions.replicas import bring_replicas_by_any_way
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.sessions.successors import successors
 from edge_agent.sessions.worker_calls import Standing, Tickets, WorkerCalls
@@ -159,7 +159,7 @@ class Recovery:
             try:
                 await gathered(
                     *(
-                        bring_replicas(workers[sender], workers[receiver], name, blocks)
+                        bring_replicas_by_any_way(workers[sender], workers[receiver], device, name, blocks)
                         for (sender, receiver), blocks in missing.between.items()
                     )
                 )

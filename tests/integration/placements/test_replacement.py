@@ -184,6 +184,39 @@ def test_an_agent_that_dies_after_a_replacement_goes_on_without_that_trainer(tmp
         assert trained(chain, expected) == ["edge", "near", "cloud", "cloud"]
 
 
+def may_dial(chain, name, *others):
+    """Start a trainer again, whose operator allows these others and no more."""
+    chain.kill(name)
+    chain.start(name, settings=[f"peers.allowed={json.dumps([f'127.0.0.1:{chain.port(other)}' for other in others])}"])
+
+
+def test_after_a_replacement_checkpoints_go_on_where_the_next_keeper_may_not_dial(tmp_path, expected):
+    with Chain(tmp_path) as chain:
+        may_dial(chain, "cloud", "far")
+        _, said = agent = chain.agent()
+        said.first_event("checkpoint at every worker", least_step=30)
+        chain.kill("far")
+        assert said.first_event("trainers replaced")["trainers"] == ["far"]
+        kept = said.first_event("this device keeps replicas that another worker cannot")
+        assert (kept["worker"], "peers.allowed" in kept["reason"]) == ("cloud", True)
+        after = said.first_event("checkpoint at every worker")["step"]
+        chain.kill("near")
+        assert said.first_event("went back to a checkpoint")["step"] >= after
+        assert finished(chain, agent, expected)[2:] == ["cloud", "cloud"]
+
+
+def test_replicas_come_through_the_device_where_the_trainer_that_lacks_them_may_not_dial(tmp_path, expected):
+    with Chain(tmp_path, None, {"edge": "0:1", "near": "1:2", "far": "2:"}) as chain:
+        may_dial(chain, "far")
+        _, said = agent = chain.agent()
+        said.first_event("checkpoint at every worker", least_step=30)
+        chain.kill("far")
+        chain.lose_disk("far")
+        may_dial(chain, "far")
+        assert said.first_event("went back to a checkpoint")["step"] >= 30
+        assert finished(chain, agent, expected) == ["edge", "near", "far", "far"]
+
+
 def test_a_trainer_alone_is_replaced_by_the_device(tmp_path, expected):
     with Chain(tmp_path, placed={"edge": "0:2", "near": "2:"}) as chain:
         _, said = agent = chain.agent()

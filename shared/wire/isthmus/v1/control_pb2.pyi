@@ -420,8 +420,11 @@ class CheckpointStatus(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    LACKS_REPLICAS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step that comes next in it."""
+    lacks_replicas: _builtins.str
+    """Why blocks of it lack the replicas that are configured, as a sentence; empty if they have them."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When all workers had it; left out for one of an earlier process."""
@@ -436,10 +439,11 @@ class CheckpointStatus(_message.Message):
         step: _builtins.int = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
         age: _duration_pb2.Duration | None = ...,
+        lacks_replicas: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "step", b"step", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "lacks_replicas", b"lacks_replicas", "step", b"step", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,13 @@ def test_a_status_is_shown_whole_and_on_one_line():
     )
 
 
+def test_a_checkpoint_without_replicas_is_shown_with_the_reason():
+    console = Console(width=120, file=io.StringIO(), record=True)
+    last = pb.CheckpointStatus(step=40, lacks_replicas="no room on this device")
+    console.print(status_table(pb.EdgeStatus(last_checkpoint=last)))
+    assert "step 40; it lacks replicas: no room on this device" in console.export_text()
+
+
 def test_unknown_values_are_shown_as_unknown():
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(status_table(pb.EdgeStatus(state=pb.RUN_STATE_OPENING)))
