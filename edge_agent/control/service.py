@@ -1,9 +1,11 @@
 """`EdgeControlService`: each call is passed to the part that does the work, and answered in the contract's words."""
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import TypeVar
 
 import grpc
 import structlog
@@ -31,6 +33,30 @@ _log = structlog.get_logger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["EdgeControlService"]
 TRAINING = "training"
 """Name of the health service for the doing of steps."""
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+def _until_the_end(
+    answer: "Callable[[EdgeControl, Q], Awaitable[R]]",
+) -> "Callable[[EdgeControl, Q], Awaitable[R]]":
+    """A call that waits for the run, and is refused with a sentence once that has ended for good."""
+
+    @functools.wraps(answer)
+    async def call(control: "EdgeControl", request: Q) -> R:
+        answering = asyncio.ensure_future(answer(control, request))
+        ending = asyncio.create_task(control.ended())
+        try:
+            await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                return answering.result()
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "the run ended before this was done")
+        finally:
+            answering.cancel()
+            ending.cancel()
+            await asyncio.gather(answering, ending, return_exceptions=True)
+
+    return call
 
 
 class EdgeControl:
@@ -39,6 +65,10 @@ class EdgeControl:
     def __init__(self, state: ControlState, health: Health) -> None:
         self._state = state
         self._health = health
+
+    async def ended(self) -> None:
+        """Wait until nothing more comes of the run."""
+        await self._state.ended.wait()
 
     async def get_status(
         self, _request: pb.EdgeControlServiceGetStatusRequest
@@ -55,6 +85,7 @@ class EdgeControl:
             async for status in statuses:
                 yield pb.EdgeControlServiceWatchResponse(status=status)
 
+    @_until_the_end
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:
         """Let training stand still."""
         await self._state.pause.pause()
@@ -75,6 +106,7 @@ class EdgeControl:
         await self._tell_health()
         return pb.EdgeControlServiceDrainResponse()
 
+    @_until_the_end
     async def pin(self, request: pb.PinRequest) -> pb.PinResponse:
         """Hold a part of the deployment."""
         wanted = Pins(
@@ -100,12 +132,14 @@ class EdgeControl:
                 raise
         return pb.PinResponse(pinned=pins_message(self._state.pinning.now))
 
+    @_until_the_end
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Hold it no longer."""
         names = [field.name for field, _ in request.ListFields()] or ["cut", "bits", "staleness", "trainer"]
         await self._state.pinning.release(["cuts" if name == "cut" else name for name in names])
         return pb.ReleaseResponse(pinned=pins_message(self._state.pinning.now))
 
+    @_until_the_end
     async def place(self, request: pb.PlaceRequest) -> pb.PlaceResponse:
         """Have the workers run something else, and wait until they do."""
         run = self._open_run()
@@ -126,6 +160,7 @@ class EdgeControl:
         self._state.pinning.end()
         return pb.PlaceResponse(version=(await run.deployer.in_force()).version)
 
+    @_until_the_end
     async def handover(self, request: pb.HandoverRequest) -> pb.HandoverResponse:
         """Have a trainer get all that another one has, and wait until it does."""
         run = self._open_run()
@@ -144,10 +179,12 @@ class EdgeControl:
         (giver,) = set(trainers_with_blocks(before)) - set(trainers_with_blocks(wanted))
         return pb.HandoverResponse(version=(await run.deployer.in_force()).version, from_trainer=giver)
 
+    @_until_the_end
     async def list_trainers(self, _request: pb.ListTrainersRequest) -> pb.ListTrainersResponse:
         """Tell what each configured trainer is to the session, and whether it answers."""
         return pb.ListTrainersResponse(trainers=await trainer_listings(self._open_run(), self._state.ranking))
 
+    @_until_the_end
     async def set_planner(self, request: pb.SetPlannerRequest) -> pb.SetPlannerResponse:
         """Have the engine choose otherwise."""
         if request.planner not in RUN_PLANNER_NAMES:
@@ -168,6 +205,7 @@ class EdgeControl:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, str(unable)) from unable
         return pb.SetPlannerResponse(planner=request.planner)
 
+    @_until_the_end
     async def take_checkpoint(self, _request: pb.TakeCheckpointRequest) -> pb.TakeCheckpointResponse:
         """Take a checkpoint at every worker."""
         checkpointer = self._open_run().checkpointer

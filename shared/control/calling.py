@@ -45,13 +45,22 @@ def _knock(target: str, who: str) -> None:
         ) from cause
 
 
+def _has_ended(target: str, who: str) -> bool:
+    try:
+        _knock(target, who)
+    except UnreachableError:
+        return True
+    return False
+
+
 def _error_of(failure: grpc.RpcError, target: str, who: str) -> IsthmusError:
     code, details = failure.code(), one_line(failure.details() or "no reason given")
+    # Not by us: gRPC ends the calls of a server that stops, in one of two ways.
+    if code is grpc.StatusCode.CANCELLED or (code is grpc.StatusCode.UNAVAILABLE and _has_ended(target, who)):
+        return RefusedError(f"the {who} at {target} ended before it answered")
     match code:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(details)
-        case grpc.StatusCode.CANCELLED:  # not by us
-            return UnreachableError(f"the {who} at {target} dropped the call, as one that stops may: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolError(f"what listens at {target} is not the {who} of this version: {details}")
         case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN:

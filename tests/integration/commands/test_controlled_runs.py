@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import re
 
 import grpc
@@ -13,6 +14,7 @@ from edge_agent import run_training
 from edge_agent.control import commands as control_commands
 from edge_agent.control.service import SERVICE
 from edge_agent.main import app as agent_app
+from edge_agent.sessions.open_session import OpenSession
 from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError, RefusedError
 from shared.transport.rpc.contract import Stub
@@ -145,3 +147,41 @@ async def test_the_cuts_of_a_chain_are_pinned_by_a_command_while_it_trains(tmp_p
         result = await run
     assert [block.worker for block in result.summary.blocks] == ["edge", "edge", "near", "far"]
     assert_same_bits(plain_state(config), result.module.state_dict())
+
+
+async def test_calls_that_the_end_of_a_run_overtakes_are_refused_with_a_sentence(tmp_path, monkeypatch):
+    over, told, close = asyncio.Event(), asyncio.Event(), OpenSession.close
+
+    async def close_once_told(session):
+        over.set()
+        await told.wait()
+        await close(session)
+
+    monkeypatch.setattr(OpenSession, "close", close_once_told)
+    socket = f"unix:{tmp_path}/a.sock"
+    length = ["training.max_steps=3", "training.epochs=1", f"checkpoints.location={tmp_path / 'edge'}"]
+    placed = {"schema": "isthmus.placement/v1", "workers": ["edge"], "tiles": [{"worker": "edge", "blocks": [0, 4]}]}
+    async with (
+        running_trainer() as server,
+        grpc.aio.insecure_channel(socket) as channel,
+        asyncio.timeout(60),
+    ):
+        address = f"trainer.address={server.address}"
+        config = edge_config(*flags("cnn", "adamw"), *length, address, f"control.listen={socket}")
+        run = asyncio.create_task(run_training(config))
+        await over.wait()
+        agent = EdgeControlServiceStub(channel)
+        calls = [
+            agent.Place(control_pb2.PlaceRequest(document_json=json.dumps(placed))),
+            agent.TakeCheckpoint(control_pb2.TakeCheckpointRequest()),
+        ]
+        status = control_pb2.EdgeControlServiceGetStatusRequest()
+        while not (await agent.GetStatus(status)).status.deployment.HasField("wanted_edge_blocks"):
+            pass
+        told.set()
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call
+            refusal = refused.value.code(), refused.value.details()
+            assert refusal == (grpc.StatusCode.FAILED_PRECONDITION, "the run ended before this was done")
+        await run
