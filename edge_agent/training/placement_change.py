@@ -103,6 +103,17 @@ async def _commit(session: OpenSession, change: Change) -> Tickets:
     return {trainer.name: tickets for trainer, tickets in zip(holding, found, strict=True)}
 
 
+async def tickets_in_force(session: OpenSession, next_step: int) -> Tickets:
+    """Return new tickets for the links between trainers under the placement in force. Those that dialled them are used.
+
+    Committing what is in force changes nothing. Raises the IsthmusError of a failed call.
+    """
+    change = Change(session.state.plan, next_step)
+    listening = sorted({link.listener for link in change.plan.training.links if AGENT not in link})
+    found = await gathered(*(session.members[name].commit(change) for name in listening))
+    return dict(zip(listening, found, strict=True))
+
+
 async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placement) -> None:
     """Bring every worker the blocks that it lacks."""
     workers: dict[str, WorkerCalls] = {**session.members, device.name: device}

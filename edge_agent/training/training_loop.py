@@ -37,6 +37,7 @@ from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
+from edge_agent.training.placement_change import tickets_in_force
 from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement
 from edge_agent.training.rejoiner import Rejoiner
 from edge_agent.training.statistics import Statistics
@@ -208,9 +209,10 @@ class TrainingLoop:
     async def _change_placement(self) -> Rejoined | Restored:
         self._changed_step = self.step
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
-        if not self.deployer.is_ready or (tickets := await self.deployer.change_now(self.step)) is None:
-            # The links have ended, and the tickets that dialled them are used. Joining gives others.
-            return await self._rejoiner.rejoin(is_whole=True)
+        if not self.deployer.is_ready:  # it was taken back since, and no trainer has heard of it
+            return Rejoined(await self._session.retry.run(partial(tickets_in_force, self._session, self.step)))
+        if (tickets := await self.deployer.change_now(self.step)) is None:
+            return await self._rejoiner.rejoin(is_whole=True)  # which tells what a trainer has of the change
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)

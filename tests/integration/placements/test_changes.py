@@ -11,6 +11,7 @@ from edge_agent.control.service import judged
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.choosers import Chooser
+from edge_agent.training.events import LinkDown
 from shared.errors import ConfigError
 from shared.placement import StepPlan, parse_range
 from shared.runtime.placement_executor import PlacementExecutor
@@ -255,3 +256,47 @@ async def test_a_trainer_that_may_not_dial_the_one_that_has_the_block_leaves_the
     assert changing.in_force == [0]
     assert not changing.left
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
+
+
+class TakingBack(Listening):
+    """Has the run begin to change its placement several times, and takes each request back once the links have ended."""
+
+    TIMES = 3
+
+    def __init__(self):
+        others = {LinkDown: lambda _event: self.take_back()}
+        super().__init__(progressed=self.change, session_opened=self.open, others=others)
+        self.deployer, self.before, self.wished, self.taken_back = None, None, 0, 0
+
+    def open(self, deployer):
+        self.deployer, self.before = deployer, deployer.placement
+
+    def change(self, progress):
+        if self.wished == self.taken_back < self.TIMES and progress.steps > 5 * self.wished:
+            self.wished += 1
+            place(self.deployer, document({"edge": ["0:2"], "near": ["2:3"], "far": ["3:"]}))
+
+    def take_back(self):
+        if self.deployer.is_ready:
+            self.deployer.want(self.before, Chooser.OPERATOR)
+            self.taken_back += 1
+
+
+async def test_a_request_that_is_taken_back_as_the_links_end_has_no_trainer_joined_again(monkeypatch, tmp_path):
+    joins, join = [], TrainerWorker.join
+
+    async def counted_join(worker):
+        joins.append(worker.name)
+        return await join(worker)
+
+    monkeypatch.setattr(TrainerWorker, "join", counted_join)
+    async with running_trainers() as servers:
+        placed = flags_of_document(
+            document({"edge": ["0:1"], "near": ["1:3"], "far": ["3:"]}), addresses_of(servers), tmp_path
+        )
+        config = edge_config(*flags("cnn", "adamw"), *steps_of(30), *placed, "training.evaluate_every_epochs=0")
+        seen = TakingBack()
+        result = await run_training(config, seen)
+    assert seen.taken_back == TakingBack.TIMES
+    assert sorted(joins) == ["cloud", "far", "near"], "as the run began"
+    assert_same_bits(plain_state(config), result.module.state_dict())
