@@ -99,7 +99,8 @@ def _refusal_of_ended(session: Session, term: int, sessions: SessionRegistry) ->
     if session.attachment.term != term:
         return StatusError(
             grpc.StatusCode.ABORTED,
-            f"session {session.id} was attached with term {session.attachment.term}; this stream is of another",
+            f"session {session.id} was attached with term {session.attachment.term}; this stream is of another"
+            f"{session.attachment.elsewhere()}",
         )
     if session.is_replaced:
         sentence = (

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import grpc
 
 from shared.placement import AGENT
+from shared.transport.auth.callers import caller_host
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Fence
 
@@ -30,6 +31,8 @@ class Attachment:
     def __init__(self, session_id: str) -> None:
         self.term = 0
         """Term of the agent that attached last; 0 before the first."""
+        self.host = ""
+        """Address of that agent, without its port; empty where it is not known."""
         self.lost_at: float | None = None
         """Time at which the last stream was lost, by time.monotonic. None while any is attached, and if its peer has
         ended it."""
@@ -100,5 +103,12 @@ class Attachment:
         """Build the refusal for a call of another term."""
         return StatusError(
             grpc.StatusCode.ABORTED,
-            f"session {self._session_id} was attached with term {self.term}; a call of term {term} came",
+            f"session {self._session_id} was attached with term {self.term}; a call of term {term} came{self.elsewhere()}",
         )
+
+    def elsewhere(self) -> str:
+        """Say, as the end of a sentence, that this call comes from elsewhere than the agent that attached last, if so."""
+        here = caller_host()
+        if not self.host or not here or self.host == here:
+            return ""
+        return f" (that agent is at {self.host}, this one at {here}; does one run on a copy of the other's disk?)"

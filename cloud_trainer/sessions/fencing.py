@@ -94,7 +94,7 @@ class Fencing:
             raise StatusError(
                 grpc.StatusCode.ABORTED,
                 f"session {session_id} was attached with term {record.session_term} before term {session_term} came: "
-                "another agent has it",
+                f"another agent has it{'' if session is None else session.attachment.elsewhere()}",
             )
         return session, record
 

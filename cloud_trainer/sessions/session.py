@@ -21,6 +21,7 @@ from shared.errors import ProtocolError
 from shared.placement import AGENT, Placement
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.training.block_state import BlockTensors
+from shared.transport.auth.callers import caller_host
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -125,7 +126,7 @@ class Session:
 
     async def join(self, session_term: int) -> None:
         """Give the session to another agent, whose term is stored. All that the previous agent began ends."""
-        self.attachment.term = session_term
+        self.attachment.term, self.attachment.host = session_term, caller_host()
         self.tickets.withdraw_all_offers()
         async with self._changing:
             await self._end_links()

@@ -13,7 +13,7 @@ from edge_agent.sessions.worker_calls import BlockSource, Call, Change, Checkpoi
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
-from shared.errors import ConfigError, ProtocolError, UnreachableError
+from shared.errors import ConfigError, FencedError, ProtocolError, UnreachableError
 from shared.placement import Placement, PlacementPlan, held_blocks
 from shared.tensor_wire import to_wire
 from shared.training import block_state, state_file
@@ -34,6 +34,8 @@ class TrainerWorker:
         self.is_blank = False
         """True for a stand-in until it begins: it has the session, and nothing of the steps before."""
         self._state = state
+        self._is_anothers = False
+        """True if the trainer has said that another agent has the session."""
         self._other_frozen: set[int] = set()
         """Blocks whose frozen parameters may differ from ours at the trainer."""
         self.forget_blocks()
@@ -42,9 +44,16 @@ class TrainerWorker:
         """Join as `WorkerCalls` says, which ends links of older terms. Raises SessionLostError where the session is lost."""
         record, config = self._state.stored.record, self._state.experiment.config
         others = [name for name in record.trainer_sessions.values() if name not in ("", self.session_id)]
-        answer = await self.client.join_session(
-            self.session_id, self._state.stored.session_term, others if config.checkpoints.replicas == "store" else ()
-        )
+        try:
+            answer = await self.client.join_session(
+                self.session_id,
+                self._state.stored.session_term,
+                others if config.checkpoints.replicas == "store" else (),
+            )
+        except FencedError:
+            self._is_anothers = True
+            raise
+        self._is_anothers = False
         return Standing(
             answer.whole,
             answer.lineage,
@@ -116,6 +125,7 @@ class TrainerWorker:
                 beginning=beginning,
             )
         )
+        self._is_anothers = False
         await self._compare_frozen(answer.frozen_digests)
         await self.take_frozen(held_blocks(plan.placement, self.name))
         self.is_blank = False
@@ -165,8 +175,9 @@ class TrainerWorker:
         return await self.client.get_session(self.session_id)
 
     async def end(self, *, resumable: bool) -> None:
-        """End the session at the trainer."""
-        await self.client.close_session(self.session_id, self._state.fence, resumable=resumable)
+        """End the session at the trainer, unless it was refused as another agent's: their terms may be equal."""
+        if not self._is_anothers:
+            await self.client.close_session(self.session_id, self._state.fence, resumable=resumable)
 
     def peer(self, ticket: str) -> pb.Peer:
         """Describe the trainer to another one that dials it."""

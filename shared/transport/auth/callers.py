@@ -80,6 +80,7 @@ ANYONE = Caller("")
 """The caller on a port without authentication."""
 
 _caller: ContextVar[Caller] = ContextVar("caller", default=ANYONE)
+_host: ContextVar[str] = ContextVar("host", default="")
 
 
 def caller() -> Caller:
@@ -87,9 +88,15 @@ def caller() -> Caller:
     return _caller.get()
 
 
-def set_caller(who: Caller) -> None:
+def caller_host() -> str:
+    """Return the address that this task's call comes from, without its port; empty where it is not known."""
+    return _host.get()
+
+
+def set_caller(who: Caller, host: str = "") -> None:
     """Set the caller for the rest of this task. The code that admits a call calls this once."""
     _caller.set(who)
+    _host.set(host)
 
 
 class Authenticator:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 
@@ -154,7 +155,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 _BUSY_RETRY_SECONDS,
             )
         call = _Call(who, Scope(needed), asyncio.timeout(None))
-        set_caller(who)
+        set_caller(who, unquote(host.partition(":")[2]).strip("[]"))
         try:
             async with call.limit:
                 self._under_way[key] = calls
