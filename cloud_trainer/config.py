@@ -130,8 +130,8 @@ class PeersConfig(Section):
     trainer: each address as the agent writes it, or host:* for every port of a host. Left empty, this trainer dials nobody."""
     max_relays_per_subject: PositiveInt = 32
     """Connections of one subject (auth.tokens) to these trainers that may go through this one at one time, where an agent
-    cannot reach them itself. A run takes two to four. Their bytes pass as they are, and no more of them are held than a
-    connection does."""
+    cannot reach them itself. A run takes two to four. Their bytes pass as they are, and each holds 512 KiB of the agent's and
+    as much in the kernel."""
     tls: PeerTlsConfig = Field(default_factory=PeerTlsConfig)
     """Encryption of the connections to these trainers, and the proof of identity that they ask for. This trainer shows
     them tickets that it has from the agent, and no token."""

@@ -4,6 +4,7 @@ The agent speaks with the other trainer as ever, with its own TLS and token: her
 """
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,9 +16,10 @@ from cloud_trainer.peers.dialer import LOOK_SECONDS, PeerDialer
 from cloud_trainer.sessions.fencing import check_version
 from shared.bounds import is_session_id
 from shared.errors import ProtocolError
+from shared.runtime.run_unless_failed import run_unless_failed
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
-from shared.transport.rpc.carried_bytes import CARRIED_BYTES, carry_bytes
+from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES, carry_bytes
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.packets import Damaged, undamaged
@@ -26,6 +28,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 IDLE_SECONDS = 120.0
 """Time without a byte after which a relay ends. An agent pings through it more often (link.keepalive_seconds)."""
+_KERNEL_BYTES = 128 * 1024
+"""Bytes of each direction of a connection that the kernel holds; it doubles them for its own records."""
 _RETRY_SECONDS = 10.0
 """Delay before another attempt at the limit."""
 
@@ -51,15 +55,15 @@ class Relays:
             _log.info("relay begun", to=opening.address)
             try:
                 await context.write(pb.RelayMessage(opened=pb.RelayOpened()))
-
-                async def receive() -> bytes | None:
-                    message = await anext(requests, None)
-                    return None if message is None else _data(undamaged(message))
-
-                async def send(data: bytes) -> None:
-                    await context.write(pb.RelayMessage(data=data))
-
-                await carry_bytes(reader, writer, receive, send, IDLE_SECONDS)
+                stream = _Stream(requests, context)
+                reading = asyncio.create_task(stream.read())
+                try:
+                    await run_unless_failed(
+                        carry_bytes(reader, writer, stream.receive, stream.send, IDLE_SECONDS), reading
+                    )
+                finally:
+                    reading.cancel()
+                    await asyncio.wait({reading})
             finally:
                 writer.transport.abort()  # a host that is gone would hold what is not sent for a quarter of an hour
                 _log.info("relay ended", to=opening.address)
@@ -81,6 +85,50 @@ class Relays:
             self._under_way[subject] -= 1
             if not self._under_way[subject]:
                 del self._under_way[subject]
+
+
+class _Stream:
+    """The bytes of an open relay. The agent's are read at once, so that none waits where nobody counts them."""
+
+    def __init__(self, requests: AsyncIterator[pb.RelayMessage | Damaged], context: Context) -> None:
+        self._requests = requests
+        self._context = context
+        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """Bytes that have come, WAITING_BYTES at most; None at the end."""
+        self._waiting_bytes = 0
+        """Bytes that have come and not gone on."""
+        self._going_bytes = 0
+        """Bytes of these that were received last."""
+        self._writing = asyncio.Lock()
+
+    async def read(self) -> None:
+        """Read until the agent ends the stream. Raises ProtocolError for a wrong message, or for more bytes than may wait."""
+        async for message in self._requests:
+            data = _data(undamaged(message))
+            self._waiting_bytes += len(data)
+            if self._waiting_bytes > WAITING_BYTES:
+                raise ProtocolError(
+                    f"{self._waiting_bytes} bytes of a relay wait for the other trainer; it may be {WAITING_BYTES}"
+                )
+            self._came.put_nowait(data)
+        self._came.put_nowait(None)
+
+    async def receive(self) -> bytes | None:
+        """Return the next bytes, None at the end. Those before have gone on, which the agent is told."""
+        if self._going_bytes:
+            self._waiting_bytes -= self._going_bytes
+            await self._write(pb.RelayMessage(taken=self._going_bytes))
+        data = await self._came.get()
+        self._going_bytes = 0 if data is None else len(data)
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the agent."""
+        await self._write(pb.RelayMessage(data=data))
+
+    async def _write(self, message: pb.RelayMessage) -> None:
+        async with self._writing:
+            await self._context.write(message)
 
 
 async def _opening(requests: AsyncIterator[pb.RelayMessage | Damaged]) -> pb.RelayOpening:
@@ -110,7 +158,10 @@ async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.Stream
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(LOOK_SECONDS):
-            return await asyncio.open_connection(host.strip("[]"), int(port), limit=CARRIED_BYTES)
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=CARRIED_BYTES)
     except (OSError, TimeoutError) as failure:
         why = str(failure) or f"it did not answer within {LOOK_SECONDS:g} s"
         raise StatusError(grpc.StatusCode.UNAVAILABLE, f"this trainer cannot reach {address}: {why}") from failure
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # the kernel would take megabytes for each
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, _KERNEL_BYTES)
+    return reader, writer

@@ -18,7 +18,7 @@ import structlog
 from shared.client.connection import TrainerConnection
 from shared.client.methods import method_path
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
-from shared.transport.rpc.carried_bytes import CARRIED_BYTES, carry_bytes
+from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES, carry_bytes
 from shared.transport.stream.packets import message_deserializer
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -50,7 +50,14 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
     )
     call = method(metadata=connection.metadata())
 
+    waiting_bytes, taken = 0, asyncio.Event()
+
     async def send(data: bytes) -> None:
+        nonlocal waiting_bytes
+        while waiting_bytes + len(data) > WAITING_BYTES:
+            taken.clear()
+            await taken.wait()
+        waiting_bytes += len(data)
         await _written(pb.RelayMessage(data=data))
 
     async def _written(message: pb.RelayMessage) -> None:
@@ -60,7 +67,12 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
             raise UnreachableError(f"the relay at {connection.address} has ended") from ended
 
     async def receive() -> bytes | None:
+        nonlocal waiting_bytes
         message = await connection.await_answer(call.read())
+        while message is not grpc.aio.EOF and 0 < message.taken <= waiting_bytes:
+            waiting_bytes -= message.taken
+            taken.set()
+            message = await connection.await_answer(call.read())
         if message is grpc.aio.EOF:
             return None
         if message.WhichOneof("content") != "data" or len(message.data) > CARRIED_BYTES:

@@ -9,6 +9,8 @@ from typing import Any
 
 CARRIED_BYTES = 64 * 1024
 """Most bytes of one message."""
+WAITING_BYTES = 512 * 1024
+"""Most bytes of an agent that a relay holds: those that it has sent, and that have not gone on to the other trainer."""
 
 
 async def carry_bytes(

@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack, asynccontextmanager
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 
+from cloud_trainer.config import PeersConfig
 from cloud_trainer.rpc import relays
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
@@ -15,13 +18,21 @@ from shared.client.detour import Detour, relay_call
 from shared.config import LinkConfig
 from shared.errors import BusyError, ProtocolError, RefusedError, UnreachableError
 from shared.events import ignore
-from shared.transport.rpc.carried_bytes import CARRIED_BYTES
+from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.peers.strangers import path_of
-from tests.support.running import held_port, running_trainer
+from tests.support.running import held_port, running_trainer, trainer_process
 
 RUN = "e" * 32
+MOST_HELD_BYTES = 64 * 1024 * 1024
+"""Memory that the relays of one subject may take together."""
+
+
+def peak_bytes(process):
+    """Return the most that was resident so far."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 @asynccontextmanager
@@ -149,6 +160,72 @@ async def test_messages_that_no_agent_sends_are_refused(messages, code):
             async for _ in call:
                 pass
         assert refused.value.code().name == code
+
+
+@contextmanager
+def deaf():
+    """A port that takes connections and reads nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_an_agent_with_more_bytes_under_way_than_may_wait_is_refused():
+    with deaf() as far:
+        async with running_trainer(f'peers.allowed=["{far}"]') as server, connected(server.address) as connection:
+
+            async def sent():
+                yield pb.RelayMessage(
+                    opening=pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address=far)
+                ).SerializeToString()
+                while True:
+                    yield pb.RelayMessage(data=bytes(CARRIED_BYTES)).SerializeToString()
+
+            call = connection.tensors.stream_stream(path_of("Relay"))(sent())
+            with pytest.raises(
+                grpc.aio.AioRpcError, match=f"bytes of a relay wait.*it may be {WAITING_BYTES}"
+            ) as refused:
+                async for _ in call:
+                    pass
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_agent_waits_for_a_port_that_does_not_read_yet_and_loses_nothing():
+    count, begin_reading, got = 64, asyncio.Event(), bytearray()
+
+    async def read(reader, writer):
+        await begin_reading.wait()
+        while len(got) < count * CARRIED_BYTES:
+            got.extend(await reader.read(CARRIED_BYTES))
+        writer.close()
+
+    late = await asyncio.start_server(read, "127.0.0.1", 0)
+    far = f"127.0.0.1:{late.sockets[0].getsockname()[1]}"
+    chunks = [bytes([number]) * CARRIED_BYTES for number in range(count)]
+    async with (
+        late,
+        running_trainer(f'peers.allowed=["{far}"]') as server,
+        connected(server.address) as connection,
+        relay_call(connection, far, RUN) as relay,
+    ):
+        ended = asyncio.create_task(relay.receive())
+        for number, chunk in enumerate(chunks):
+            if number * CARRIED_BYTES == WAITING_BYTES:
+                begin_reading.set()
+            await relay.send(chunk)
+        assert await ended is None
+    assert got == b"".join(chunks)
+
+
+@pytest.mark.slow
+async def test_relays_to_a_port_that_never_reads_hold_little_of_a_trainer():
+    with deaf() as far, trainer_process(f'peers.allowed=["{far}"]', "compute.threads=1") as (process, address):
+        async with connected(address) as connection, AsyncExitStack() as stack:
+            before = peak_bytes(process)
+            for _ in range(PeersConfig().max_relays_per_subject):
+                relay = await stack.enter_async_context(relay_call(connection, far, RUN))
+                for _ in range(WAITING_BYTES // CARRIED_BYTES):
+                    await relay.send(bytes(CARRIED_BYTES))
+            assert peak_bytes(process) - before < MOST_HELD_BYTES
 
 
 @pytest.mark.parametrize(

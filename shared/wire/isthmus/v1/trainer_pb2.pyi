@@ -1138,8 +1138,11 @@ class RelayMessage(_message.Message):
     OPENING_FIELD_NUMBER: _builtins.int
     OPENED_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    TAKEN_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """Bytes of the connection."""
+    taken: _builtins.int
+    """How many more of the agent's bytes have gone on to the other trainer. The agent may have 512 KiB under way that have not."""
     @_builtins.property
     def opening(self) -> Global___RelayOpening:
         """The agent's first message."""
@@ -1154,12 +1157,13 @@ class RelayMessage(_message.Message):
         opening: Global___RelayOpening | None = ...,
         opened: Global___RelayOpened | None = ...,
         data: _builtins.bytes = ...,
+        taken: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening", "taken", b"taken"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "data", b"data", "opened", b"opened", "opening", b"opening", "taken", b"taken"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["opening", "opened", "data"]  # noqa: Y015
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["opening", "opened", "data", "taken"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
 
