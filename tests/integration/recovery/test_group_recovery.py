@@ -1,6 +1,7 @@
 """Groups of real processes of which some are killed: members and trainers; they end as if nothing had happened."""
 
 import json
+import resource
 import signal
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from shared.training.step_log import merged_ranks
 from tests.chaos.faults import Fault
 from tests.support.group_members import PlainCodecs
-from tests.support.running_group import SIZE, STEPS, WITHOUT_THE_LATE, Running, gated, joined_late
+from tests.support.running_group import SIZE, SLOWLY, STEPS, WITHOUT_THE_LATE, Running, gated, joined_late
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -236,3 +237,21 @@ def test_a_trainer_that_is_killed_leaves_no_member_anything_of_its_codec(tmp_pat
         _, again = running.trainer()
         step = again.first_event("a group begins")["step"]
         running.assert_whole(members, codecs=PlainCodecs("uniform3", lost=[(rank, step) for rank in range(SIZE)]))
+
+
+def write_no_more_than(limit_bytes, process):
+    """Have no file of a process grow beyond so many bytes, as on a disk that is full."""
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
+
+
+@pytest.mark.slow
+def test_a_group_whose_trainer_can_write_nothing_says_so_goes_on_and_keeps_what_it_can_write_again(tmp_path):
+    with Running(tmp_path, more=SLOWLY) as running:
+        trainer, said = running.trainer()
+        members = [running.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group")
+        write_no_more_than(0, trainer)
+        assert "File too large" in said.first_event("checkpoint of a group not written")["reason"]
+        write_no_more_than(resource.RLIM_INFINITY, trainer)
+        said.first_event("checkpoint of a group")
+        running.assert_whole(members)
