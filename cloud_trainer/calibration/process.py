@@ -88,7 +88,13 @@ def train(order: CopyOrder, report: TextIO) -> None:
     updates = update_memory(recipe)
     limits = order.limits
     estimate = estimate_training_bytes(
-        order.factory, kwargs, data.example, updates, allowed=order.allowed, limits=limits.of_a_build
+        order.factory,
+        kwargs,
+        data.example,
+        updates,
+        learning=recipe.learning,
+        allowed=order.allowed,
+        limits=limits.of_a_build,
     )
     held = order.staleness + 1 if policy_by_name(order.backward).keeps_graphs else 1
     limits.check_memory(held * (estimate or 0))

@@ -83,7 +83,9 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     kwargs = parse_kwargs(request.model.kwargs_json)
     updates = update_memory(recipe)
     factory, build_limits = request.model.factory, limits.of_a_build
-    estimate = estimate_training_bytes(factory, kwargs, example, updates, allowed=allowed, limits=build_limits)
+    estimate = estimate_training_bytes(
+        factory, kwargs, example, updates, learning=recipe.learning, allowed=allowed, limits=build_limits
+    )
     limits.check_memory(estimate or 0)
 
     def check_built(module: nn.Module) -> None:
@@ -112,7 +114,8 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     check_weights(chain.module, recipe)
     chain = with_types(chain, recipe.other_precisions, example.example())
     block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
-    memory = SessionMemory(limits, estimate, block_bytes)
+    frozen_bytes = [block_state.max_frozen_bytes(block) for block in chain.blocks if block_state.frozen(block)]
+    memory = SessionMemory(limits, estimate, block_bytes, sum(frozen_bytes))
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise StatusError(

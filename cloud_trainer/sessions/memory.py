@@ -19,7 +19,8 @@ beside a checkpoint, and those of a lost connection are held until the loss is n
 COPIES = 2
 """Copies of one crossing tensor: as it arrived and as it was decoded. A feature's gradient is as large as the feature."""
 UPLOADS = 2
-"""Uploads of a block that may be under way at one time: a lost upload is held while it is repeated."""
+"""Uploads of a block, and of its frozen weights, that may be under way at one time: a lost upload is held while it is
+repeated."""
 _RETRY_SECONDS = 10.0
 """Retry time: until then, an upload or a copy on a lost connection may be given up."""
 
@@ -50,13 +51,14 @@ class Uses(NamedTuple):
 class SessionMemory:
     """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
-    def __init__(self, limits: Limits, model_bytes: int, block_bytes: Sequence[int]) -> None:
-        """model_bytes: for training, including a second copy of the state for blocks that arrive. block_bytes: the
-        state of each."""
+    def __init__(self, limits: Limits, model_bytes: int, block_bytes: Sequence[int], frozen_bytes: int = 0) -> None:
+        """model_bytes: for training, including a second copy of states and frozen weights for blocks that arrive.
+        block_bytes: the state of each. frozen_bytes: the frozen weights of all, as they arrive."""
         self._limits = limits
         self._model_bytes = model_bytes
         self._block_bytes = block_bytes
-        self._state_bytes = sum(block_bytes)
+        self._arriving_bytes = sum(block_bytes) + frozen_bytes
+        """Bytes of all that can arrive, each once."""
         self._label_bytes = 0
         self._copying = 0
         self._copied_bytes = 0
@@ -106,14 +108,15 @@ class SessionMemory:
             self._copied_bytes -= count
 
     def begin_upload(self, count: int, uses: Uses) -> None:
-        """Begin an upload of so many bytes of a block. Raises StatusError if too many are under way already."""
-        most_bytes = UPLOADS * self._state_bytes
+        """Begin an upload of so many bytes of a block, or of its frozen weights. Raises StatusError if too many are under
+        way already."""
+        most_bytes = UPLOADS * self._arriving_bytes
         if self._uploading_bytes + count > most_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{self._uploading_bytes} bytes of blocks are on their way to this session already; {count} more are too "
                 f"many at one time (limit {most_bytes})",
-                _RETRY_SECONDS,
+                _RETRY_SECONDS if count <= most_bytes else None,
             )
         self._check_room(count, uses)
         self._uploading_bytes += count
@@ -128,22 +131,29 @@ class SessionMemory:
 
     def _check_room(self, count: int, uses: Uses) -> None:
         """Refuse additional bytes of blocks beyond the limit. Raises StatusError."""
-        total = max(map(self._total, uses))
-        moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
-        room = max(self._state_bytes - moving_bytes, 0) + self._limits.session_bytes - total
+        moving_bytes = self._moving_bytes
+        most_bytes = self._arriving_bytes + self._limits.session_bytes - max(map(self._at_rest, uses))
+        room = most_bytes - moving_bytes
         if count > room:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{count} bytes of blocks are to be sent or taken; beside its batches in flight, and {moving_bytes} bytes of "
                 f"blocks that are on their way already, the session has room for {max(room, 0)} (server.max_session_bytes)",
-                _RETRY_SECONDS,
+                _RETRY_SECONDS if count <= most_bytes else None,
             )
 
     def _total(self, batches: Batches) -> int:
-        moving_bytes = self._uploading_bytes + self._aside_bytes + self._copied_bytes
-        beyond = max(moving_bytes - self._state_bytes, 0)
+        """Count all that a session takes with such batches in flight."""
+        return self._at_rest(batches) + max(self._moving_bytes - self._arriving_bytes, 0)
+
+    def _at_rest(self, batches: Batches) -> int:
+        """Count the same without the blocks that move."""
         ahead = batches.ahead_bytes + batches.labels_ahead * COPIES * self._label_bytes
-        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + ahead + beyond
+        return self._model_bytes + batches.in_flight * self._of_each(batches.each_bytes) + ahead
+
+    @property
+    def _moving_bytes(self) -> int:
+        return self._uploading_bytes + self._aside_bytes + self._copied_bytes
 
     def _of_each(self, each_bytes: int) -> int:
         return each_bytes + COPIES * self._label_bytes

@@ -15,6 +15,7 @@ from shared.planning.profile_operations import FORWARD_SHARE
 from shared.planning.schedules import Layers, bounds_of
 from shared.planning.schedules.profiled import BITS_PER_BYTE
 from shared.training.held_state import changing_blocks
+from shared.training.slices import learning_bytes
 
 TELLING_STEPS = 20
 """Number of steps of which the median counts: a step takes longer now and then, and the first ones always do."""
@@ -53,10 +54,7 @@ class MeasuredLayers:
         self._blocks = len(placement.tiles_of(AGENT)[0].blocks)
         self._push, self._pull = carried_shares(experiment.config.member)
         self._owners = {block: placement.owner(block) for block in changing_blocks(chain) if block < self._blocks}
-        self._bytes = {
-            block: sum(value.nbytes for value in chain.blocks[block].named_parameters().values())
-            for block in self._owners
-        }
+        self._bytes = {block: learning_bytes(chain.blocks[block]) for block in self._owners}
         self._names = [block.name for block in chain.blocks]
         self.ends = ends_of(self._owners, self._blocks)
         """Block at which each layer begins, and the end of the last; empty where nothing is exchanged."""

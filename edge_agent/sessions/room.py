@@ -54,7 +54,8 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
 def _part_bytes(experiment: Experiment) -> int:
     """Compute the size of the device's part of one checkpoint, with its first blocks."""
     blocks = [experiment.chain.blocks[index] for index in held_blocks(experiment.placement, AGENT)]
-    learning = [parameter for block in blocks for parameter in block.named_parameters().values()]
+    parameters = [parameter for block in blocks for parameter in block.named_parameters().values()]
+    learning = [parameter for parameter in parameters if parameter.requires_grad]
     tensors = [*learning, *(buffer for block in blocks for buffer in block.named_buffers().values())]
     return sum(tensor.nbytes for tensor in tensors) + optimizer_bytes(learning, experiment.recipe.optimizer)
 

@@ -19,7 +19,7 @@ from shared.model.random_state import random_state
 
 MAX_KWARGS_CHARACTERS = 64 * 1024
 MAX_KWARGS_DEPTH = 16
-_ALL = Learning()
+ALL_LEARN = Learning()
 _NO_FILE = "both sides run the factory; let it load a file only where the file is: the trainer gets the edge's weights"
 
 
@@ -50,13 +50,20 @@ def build_model(
     return module
 
 
+def freeze(module: nn.Module, learning: Learning) -> None:
+    """Have those parameters of a model not learn that are not to. Raises ModelError for a name that stands for none."""
+    parameters = dict(module.named_parameters())
+    for name in learning.unchanged(parameters):
+        parameters[name].requires_grad_(False)
+
+
 def build_checked_chain(
     factory: str,
     kwargs: Mapping[str, Any],
     seed: int,
     example: Inputs,
     *,
-    learning: Learning = _ALL,
+    learning: Learning = ALL_LEARN,
     output: str | None = None,
     allowed: Allowed | None = None,
     inputs_may_cross: bool = False,
@@ -71,11 +78,9 @@ def build_checked_chain(
     `build_chain`. check: may refuse the module before it is run on the example.
     """
     module = build_model(factory, kwargs, seed, allowed=allowed, limits=limits)
+    freeze(module, learning)
     if check is not None:
         check(module)
-    parameters = dict(module.named_parameters())
-    for name in learning.unchanged(parameters):
-        parameters[name].requires_grad_(False)
 
     def failure(cause: BaseException) -> BaseException:
         return cause if isinstance(cause, Exception) else ModelError(f"{factory!r} failed with {described(cause)}")

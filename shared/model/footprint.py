@@ -18,9 +18,10 @@ from shared.errors import ModelError, NotAllowedError, TooLargeError
 from shared.factory import Allowed, load_factory
 from shared.foreign import described, foreign_code
 from shared.model.budget import BuildLimits
-from shared.model.build import build_model
+from shared.model.build import ALL_LEARN, build_model, freeze
 from shared.model.features import Features, FeatureSpecs
 from shared.model.inputs import InputSpecs, by_place
+from shared.model.learning import Learning
 from shared.model.random_state import random_state
 from shared.model.snapshot import unchanged
 
@@ -39,7 +40,8 @@ class UpdateMemory(NamedTuple):
 
     optimizer_bytes: OptimizerBytes
     gradients: int = 1
-    """Gradients of each parameter at one time: that of a batch, and the sum of those before it where there are any."""
+    """Gradients of each parameter that learns at one time: that of a batch, and the sum of those before it where there are
+    any."""
 
 
 def estimate_training_bytes(
@@ -48,6 +50,7 @@ def estimate_training_bytes(
     example: InputSpecs,
     updates: UpdateMemory,
     *,
+    learning: Learning = ALL_LEARN,
     allowed: Allowed | None = None,
     limits: BuildLimits | None = None,
 ) -> int | None:
@@ -61,6 +64,7 @@ def estimate_training_bytes(
     try:
         with torch.device("meta"):
             module = build_model(factory, kwargs, 0, allowed=allowed, limits=limits)
+        freeze(module, learning)
         if any(not tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
             return None
         return state_bytes(module, updates) + _activation_bytes(by_place(module, example.names), example.on_meta())
@@ -102,8 +106,8 @@ def _with_gradient(features: Features, answered: Collection[int]) -> Features:
 
 def state_bytes(module: nn.Module, updates: UpdateMemory) -> int:
     """Bytes of weights, gradients, optimizer state and buffers, and of one more copy of all but the gradients: a block
-    that arrives is held beside the one that it replaces."""
-    gradients = updates.gradients * sum(parameter.nbytes for parameter in module.parameters())
+    that arrives, its frozen weights included, is held beside the one that it replaces."""
+    gradients = updates.gradients * sum(value.nbytes for value in module.parameters() if value.requires_grad)
     return 2 * state_copy_bytes(module, updates) + gradients
 
 

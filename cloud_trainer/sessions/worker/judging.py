@@ -159,7 +159,7 @@ class PlacementJudge:
 
     def _waiting_bytes(self, placement: Placement) -> int:
         """Count the bytes that a batch keeps while it waits for its error gradient, besides the crossed tensors: graph
-        and weights."""
+        and the weights that learn."""
         waiting = {
             block
             for stage in stages(placement, self.worker)
@@ -169,7 +169,7 @@ class PlacementJudge:
         if not self.graph_bytes or not waiting:
             return 0
         weights = [value for block in waiting for value in self.chain.blocks[block].named_parameters().values()]
-        return self.graph_bytes + sum(value.nbytes for value in weights)
+        return self.graph_bytes + sum(value.nbytes for value in weights if value.requires_grad)
 
     def _clipped_bytes(self, plan: StepPlan) -> int:
         """Count the bytes of the gradients of a batch that wait for their coefficient."""

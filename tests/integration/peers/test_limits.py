@@ -126,15 +126,21 @@ async def begin_more_than_may_be(method, begun, server, most):
             await end
 
 
-async def test_uploads_that_never_end_hold_no_more_than_twice_the_model():
+@pytest.mark.parametrize(
+    ("role", "learns"), [(Role.ROLE_BLOCK, []), (Role.ROLE_FROZEN, ["2.bias"])], ids=["states", "frozen weights"]
+)
+async def test_uploads_that_never_end_hold_no_more_than_twice_the_model(role, learns):
+    request = open_request()
+    request.recipe_json = json.dumps({**json.loads(request.recipe_json), "learns": learns})
     async with running_trainer() as server, RawPeer(server.address) as peer:
-        session = await peer.open()
+        session = await peer.open(recipe_json=request.recipe_json)
         blocks = server.service.sessions.built[0].blocks.held.chain.blocks
         sizes = [block_state.max_serialized_bytes(block, OptimizerConfig()) for block in blocks]
-        size, of_all = sizes[1], sum(sizes)
+        frozen = [block_state.max_frozen_bytes(block) if learns else 0 for block in blocks]
+        size, of_all = (frozen if learns else sizes)[1], sum(sizes) + sum(frozen)
         room = 2 * of_all // size
         header = TensorHeader(codec="raw", dtype=7, shape=[size], strides=[1], encoded_bytes=size)
-        frame = Frame(block=1, role=Role.ROLE_BLOCK, tensor=header)
+        frame = Frame(block=1, role=role, tensor=header)
         begun = serialize(Packet(pb.UploadBlockRequest(session_id=session, frame=frame), b"first"))
         await begin_more_than_may_be("UploadBlock", begun, server, most=room)
         while (end := await peer.streamed("UploadBlock", [begun])).code is Code.RESOURCE_EXHAUSTED:

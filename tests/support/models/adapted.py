@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 _MADE = itertools.count()
@@ -32,3 +33,15 @@ def drawn_anew(width: int = 64, rank: int = 2) -> nn.Module:
     """The same with other weights each time that it is made, as where a file with them is on one machine alone."""
     torch.manual_seed(next(_MADE))
     return adapted(width, rank)
+
+
+def on_a_body(width: int, rank: int = 1, start: str | None = None) -> nn.Module:
+    """A wide layer, two with adapters, and one of few outputs, whose frozen weights are many times the adapters'.
+
+    It is drawn anew each time that it is made. start: the file of its first weights.
+    """
+    torch.manual_seed(next(_MADE))
+    body = nn.Sequential(nn.Linear(64, width), Adapted(width, rank), Adapted(width, rank), nn.Linear(width, 10))
+    if start is not None:
+        body.load_state_dict(load_file(start))
+    return body

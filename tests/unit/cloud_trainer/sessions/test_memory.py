@@ -7,6 +7,7 @@ from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
 from shared.transport.rpc.status import StatusError
 
 MODEL, STATE, UPLOADING, ROOM = 1000, 100, 200, 400
+FROZEN = 3000
 SMALL, LARGE = 20, 100
 """Bytes of a batch, all its copies included."""
 
@@ -20,6 +21,13 @@ def uses(in_flight, each_bytes):
 def memory():
     limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + ROOM)
     return SessionMemory(limits, MODEL, [STATE // 4] * 4)
+
+
+@pytest.fixture
+def fine_tuning():
+    """The memory of a session of whose weights few learn."""
+    limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + ROOM)
+    return SessionMemory(limits, MODEL, [STATE // 4] * 4, FROZEN)
 
 
 def test_k_is_the_number_of_batches_that_fit_beside_the_model(memory):
@@ -67,6 +75,47 @@ def test_no_more_bytes_of_blocks_arrive_at_one_time_than_are_allowed(memory):
         memory.begin_upload(1, few)
     memory.end_upload(UPLOADING)
     memory.begin_upload(1, few)
+
+
+def test_frozen_weights_may_arrive_twice_beside_the_states_and_no_byte_more(fine_tuning):
+    few = uses(1, SMALL)
+    fine_tuning.begin_upload(FROZEN + STATE, few)
+    fine_tuning.begin_upload(ROOM - SMALL, few)
+    with pytest.raises(StatusError, match=r"room for 0 \(server\.max_session_bytes\)") as refused:
+        fine_tuning.begin_upload(1, few)
+    assert refused.value.retry_after_seconds, "once one of them has come there is room"
+    fine_tuning.end_upload(FROZEN + STATE)
+    fine_tuning.begin_upload(FROZEN + STATE, few)
+    roomy = SessionMemory(
+        Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=1 << 20), MODEL, [STATE // 4] * 4, FROZEN
+    )
+    roomy.begin_upload(2 * (FROZEN + STATE), few)
+    with pytest.raises(StatusError, match="many at one time"):
+        roomy.begin_upload(1, few)
+
+
+def test_copies_of_blocks_to_be_sent_have_no_frozen_weights(fine_tuning):
+    full = uses(4, LARGE)
+    with fine_tuning.copying(range(4), full):
+        fine_tuning.begin_upload(FROZEN, full)
+        with pytest.raises(StatusError, match="room for 0"):
+            fine_tuning.begin_upload(1, full)
+
+
+@pytest.mark.parametrize(
+    ("now", "count", "says", "waits"),
+    [
+        (uses(1, SMALL), UPLOADING, "many at one time", True),
+        (uses(1, SMALL), UPLOADING + 1, "many at one time", False),
+        (uses(4, LARGE), STATE, "room for", True),
+        (uses(4, LARGE), STATE + 1, "room for", False),
+    ],
+)
+def test_nobody_is_told_to_wait_for_what_would_not_fit_alone_either(memory, now, count, says, waits):
+    memory.begin_upload(1, now)
+    with pytest.raises(StatusError, match=says) as refused:
+        memory.begin_upload(count, now)
+    assert bool(refused.value.retry_after_seconds) == waits
 
 
 def test_outgoing_blocks_count_like_incoming_ones_until_they_are_sent(memory):

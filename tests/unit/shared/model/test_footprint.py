@@ -18,6 +18,7 @@ from shared.model.budget import BuildLimits
 from shared.model.build import build_model, parse_kwargs
 from shared.model.footprint import UpdateMemory, activation_bytes, estimate_training_bytes, state_bytes, training_bytes
 from shared.model.inputs import InputSpecs
+from shared.model.learning import Learning
 from shared.model.spec import TensorSpec
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.examples import examples
@@ -71,6 +72,15 @@ def test_the_sum_of_earlier_gradients_is_counted_once_more():
     module = build_model("shared.model.zoo:mlp", {}, 0)
     weights = sum(parameter.nbytes for parameter in module.parameters())
     assert state_bytes(module, moments(1, gradients=2)) == state_bytes(module, moments(1)) + weights
+
+
+@pytest.mark.parametrize("named", [{"frozen": ("0", "1")}, {"learns": ("2",)}])
+def test_what_is_frozen_has_neither_gradient_nor_moments_and_arrives_like_the_rest(named):
+    updates = UpdateMemory(lambda values: 3 * sum(value.nbytes for value in values if value.requires_grad))
+    of_example = estimate_training_bytes("shared.model.zoo:mlp", {}, of((8, 64)), updates, learning=Learning(**named))
+    layers = [4 * (64 * 64 + 64)] * 2 + [4 * (64 * 10 + 10)]
+    kept_for_backward = 4 * 8 * 64
+    assert of_example == 2 * (sum(layers) + 3 * layers[2]) + layers[2] + kept_for_backward
 
 
 def test_an_absurd_model_takes_no_memory_to_be_estimated():
