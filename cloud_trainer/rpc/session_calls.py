@@ -61,16 +61,15 @@ class SessionCalls:
             placement = judged.placement
             session.check_may_follow(placement)
 
-            if request.prepare:
-                if placement != session.worker.placement:
-                    session.worker.check_follows(placement, request.next_step, request.lineage)
-                return pb.CommitPlacementResponse()
+            change = session.prepare if request.prepare else session.commit
 
-            async def commit() -> None:
+            async def carry_out() -> None:
                 async with session.changing(request.fence):
-                    await session.commit(judged, request.next_step, request.lineage)
+                    await change(judged, request.next_step, request.lineage)
 
-            await _to_the_end(commit())
+            await _to_the_end(carry_out())
+            if request.prepare:
+                return pb.CommitPlacementResponse()
             _log.info("placement committed", version=placement.version, step=session.worker.next_step)
             return pb.CommitPlacementResponse(tickets=session.issue_tickets())
 

@@ -64,9 +64,19 @@ class SessionBlocks:
         """Tell whether an expected block is neither uploaded nor known otherwise."""
         return index not in self._arriving and not block_state.is_static(self.held.chain.blocks[index])
 
+    def take_in(self, wanted: Collection[int]) -> None:
+        """Make room for these blocks, in their uploaded states, beside those that are held. Computes. Raises as
+        `HeldBlocks.take_in` does."""
+        self.held.let_go()
+        self.held.take_in(wanted, self._arrived(wanted))
+
+    def let_go(self) -> None:
+        """Give up the room that was made. Computes."""
+        self.held.let_go()
+
     def hold(self, wanted: Collection[int]) -> None:
         """Hold these blocks from now on, in their uploaded states. Computes. Raises as `HeldBlocks.hold` does."""
-        self.held.hold(wanted, {index: state for index, state in self._arriving.items() if index in wanted})
+        self.held.hold(wanted, self._arrived(wanted))
         self.forget_arrived()
 
     def forget_arrived(self) -> None:
@@ -74,6 +84,9 @@ class SessionBlocks:
         if self._arriving:
             self._arriving.clear()
             self._count()
+
+    def _arrived(self, wanted: Collection[int]) -> dict[int, BlockTensors]:
+        return {index: state for index, state in self._arriving.items() if index in wanted}
 
     def _count(self) -> None:
         waiting = (tensor for state in self._arriving.values() for tensor in state.values())

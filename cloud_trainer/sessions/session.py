@@ -130,6 +130,7 @@ class Session:
         self.tickets.withdraw_all_offers()
         async with self._changing:
             await self._end_links()
+            await self.worker.give_up()
             self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
@@ -148,6 +149,14 @@ class Session:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a member of a group keeps its placement; it may change its exchange alone",
             )
+
+    async def prepare(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
+        """Prepare a judged placement. One that is in force already is no error. Called inside `changing`.
+
+        See `SessionWorker.prepare`.
+        """
+        if judged.placement != self.worker.placement:
+            await self.worker.prepare(judged, next_step, lineage)
 
     async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force. One that is in force already is no error. Called inside `changing`.

@@ -29,6 +29,10 @@ class Pins:
     """The only trainer that has blocks."""
 
 
+def _given(pins: Pins) -> dict[str, Any]:
+    return {name: value for name in Pins.__slots__ if (value := getattr(pins, name)) is not None}
+
+
 def check_stands(is_requested: bool) -> None:
     """Refuse an operator's request where one of a higher chooser stands. Raises StatusError."""
     if not is_requested:
@@ -95,16 +99,20 @@ class Pinning:
         Raises PlanError for values that the engine's profile has not measured, DataError for a cut at which labels may
         not leave; nothing changes then.
         """
-        given = {name: value for name in Pins.__slots__ if (value := getattr(wanted, name)) is not None}
-        await self._change(**given)
+        await self._change(**_given(wanted))
 
     async def release(self, names: list[str]) -> None:
         """Release these pins."""
         await self._change(**dict.fromkeys(names))
 
-    async def put_back(self, before: Pins) -> None:
-        """Pin the trainer of earlier pins again, or none."""
-        await self._change(trainer=before.trainer)
+    def stand(self, wanted: Pins) -> bool:
+        """Tell whether these pins stand, and no later ones have taken their places."""
+        return all(getattr(self.now, name) == value for name, value in _given(wanted).items())
+
+    async def put_back(self, before: Pins, refused: Pins) -> None:
+        """Pin what was pinned before in place of what does not come into force, unless that was pinned otherwise since."""
+        given = _given(refused).items()
+        await self._change(**{name: getattr(before, name) for name, value in given if getattr(self.now, name) == value})
 
     def end(self) -> None:
         """Release all pins, for example when the operator places blocks."""

@@ -21,7 +21,7 @@ from edge_agent.training.events import Activity, ActivityChanged
 from edge_agent.training.open_run import OpenRun, PlacementController
 from shared.control.answers import set_level, watch
 from shared.control.serving import Health, control_handlers, serving_locally
-from shared.errors import ConfigError, DataError, IsthmusError, PlanError
+from shared.errors import ConfigError, DataError, IsthmusError, PlanError, StoppedError
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
 from shared.placement import Placement
@@ -124,13 +124,27 @@ class EdgeControl:
             )
         before = self._state.pinning.now
         await self._state.pinning.pin(wanted)
-        if wanted.trainer is not None:
+        try:
+            await self._in_force(run, wanted)
+        except IsthmusError:
+            await self._state.pinning.put_back(before, wanted)
+            raise
+        return pb.PinResponse(pinned=pins_message(self._state.pinning.now))
+
+    async def _in_force(self, run: OpenRun, wanted: Pins) -> None:
+        """Wait until pins are in force. A later request that they bound has them, too.
+
+        Raises StoppedError or RefusedError if that does not happen.
+        """
+        while True:
             try:
                 await run.deployer.in_force()
-            except IsthmusError:
-                await self._state.pinning.put_back(before)
-                raise
-        return pb.PinResponse(pinned=pins_message(self._state.pinning.now))
+            except StoppedError:
+                is_bound = wanted.trainer is None and self._state.pinning.stand(wanted)
+                if not is_bound or run.deployer.placement is run.session.placement:
+                    raise
+            else:
+                return
 
     @_until_the_end
     async def release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:

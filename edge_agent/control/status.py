@@ -100,6 +100,7 @@ def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
     if (wanted := run.deployer.wanted_edge_blocks) is not None:
         status.deployment.wanted_edge_blocks = wanted
     status.chosen_by = str(run.deployer.chosen_by)
+    status.refused_change = run.deployer.refusal
     status.batches_in_flight = run.in_flight
     status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
     if record.shared is not None:

@@ -48,6 +48,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     )
     if status.chosen_by:
         table.add_row("chosen by", status.chosen_by)
+    if status.refused_change:
+        table.add_row("refused", f"[red]{escape(status.refused_change)}[/]")
     if status.planner:
         table.add_row("planner", f"{status.planner}{_predicted(status)}")
     if status.candidates:

@@ -1,6 +1,10 @@
-"""Changes of a running session's placement: at the next step boundary, drained. All choosers use this."""
+"""Changes of a running session's placement: at the next step boundary, drained. All choosers use this.
+
+What a worker refuses, whoever asked for it, leaves the run as it was: the chooser is told, the log and the status say it.
+"""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,16 +17,29 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import HandedOver, Migrated, MigrationFailed
-from edge_agent.training.failure_budget import can_be_mended, is_refusal
 from edge_agent.training.pause import StepBoundary
 from edge_agent.training.placement_change import change_placement, prepare_change
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import FencedError, GoneError, IsthmusError, RefusedError, StoppedError, UnreachableError
+from shared.errors import (
+    FencedError,
+    GoneError,
+    IsthmusError,
+    ProtocolError,
+    RefusedError,
+    SessionLostError,
+    StoppedError,
+    UnreachableError,
+)
 from shared.events import Emit
 from shared.placement import Deployment, Placement
 
 _log = structlog.get_logger(__name__)
+ATTEMPTS = 3
+"""Attempts to put one request into force where trainers are lost, or fail at it. A trainer that refuses it is not asked
+again."""
+AGAIN_SECONDS = 60.0
+"""Time for which a refused placement is taken from nobody but an operator, because each attempt stops the run for a moment."""
 
 
 @dataclass(slots=True)
@@ -34,6 +51,8 @@ class _Wish:
     give_up_seconds: float | None = None
     is_prepared: bool = False
     """True once the trainers that are to have their first blocks are members."""
+    attempts: int = 0
+    """Attempts to put it into force."""
     waiting: "list[asyncio.Future[Placement]]" = field(default_factory=list)
     """Callers that are told the outcome."""
 
@@ -79,6 +98,10 @@ class Deployer:
         """The only trainer that may have blocks, by an operator's pin."""
         self._chosen = session.placement, Chooser.CONFIGURATION
         """The placement that came into force last, other than by a return to a checkpoint, and its chooser."""
+        self.refusal = ""
+        """Why the last request was given up: a sentence; empty once another one has come into force."""
+        self._refused: tuple[Placement, float] | None = None
+        """The placement that a worker refused last, and the time of it, by time.monotonic."""
 
     @property
     def experiment(self) -> Experiment:
@@ -136,14 +159,14 @@ class Deployer:
         """Request a placement, in force after the one that comes into force now. Callers that wait for an earlier
         request are told.
 
-        Returns False, and changes nothing, where a request of a higher chooser stands.
+        Returns False, and changes nothing, where a request of a higher chooser stands, or a worker has just refused this one.
 
         placement: valid and with its codecs, as `Experiment` makes it. give_up_seconds: when the blocks are still under
         way after so long, the placement in force stays.
         """
         base = self._session.placement if self._changing is None else self._changing.placement
         placement, before = replace(placement, version=base.version + 1), self._wish
-        if before is not None and by < before.by:
+        if (before is not None and by < before.by) or (by < Chooser.OPERATOR and self._is_refused(placement)):
             return False
         if before is not None and before.placement == placement:
             before.by, before.give_up_seconds = by, give_up_seconds
@@ -198,7 +221,7 @@ class Deployer:
         scheduled = self.experiment.scheduled_at(step, self.placement)
         if (wish := self._wish) is None:
             self.want(scheduled, Chooser.SCHEDULE)
-        else:  # it stays the request of its chooser, with its limit and its callers
+        elif not self._is_refused(scheduled):  # it stays the request of its chooser, with its limit and its callers
             wish.placement = replace(scheduled, version=wish.placement.version)
 
     def want_nothing(self, reason: str) -> None:
@@ -228,8 +251,9 @@ class Deployer:
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put the request into force, with nothing in flight and no link up. Returns the trainers' new tickets.
 
-        Returns None if the placement stays: its blocks cannot move, or there is no request any more. Raises the
-        IsthmusError of a failure. If the failure can be mended, the request stands once all trainers are joined again.
+        Returns None if the placement stays: a worker refuses the other one, or fails, or there is no request any more. Then
+        all trainers have to be joined again. After a failure that may pass, the request stands. Raises FencedError or
+        GoneError where the session is not for this agent to go on with.
         """
         if (wish := self._wish) is None:
             return None
@@ -245,6 +269,7 @@ class Deployer:
     async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
         before = self._session.placement
         moves_blocks = wish.placement.tiles != before.tiles
+        wish.attempts += 1
         try:
             tickets, seconds = await change_placement(
                 self._session, self._device, wish.placement, next_step, wish.give_up_seconds
@@ -252,20 +277,22 @@ class Deployer:
         except TimeoutError:
             self._give_up(wish, f"the blocks were still under way after {wish.give_up_seconds:.1f} s")
             return None
+        except (FencedError, GoneError) as failure:
+            wish.failed(StoppedError(f"the placement did not come into force: {failure}"))
+            raise
         except IsthmusError as failure:
-            if can_be_mended(failure) and not is_refusal(failure):
+            if isinstance(failure, UnreachableError | SessionLostError | ProtocolError) and wish.attempts < ATTEMPTS:
+                _log.warning("the placement waits until all trainers are joined again", reason=str(failure))
                 self._want_again(wish)
-                raise
-            is_schedules = not moves_blocks and not wish.waiting
-            if is_schedules or isinstance(failure, UnreachableError | FencedError | GoneError):
-                wish.failed(StoppedError(f"the placement did not come into force: {failure}"))
-                raise
-            self._give_up(wish, str(failure))
+            else:
+                self._refused = replace(wish.placement, version=0), time.monotonic()
+                self._give_up(wish, str(failure))
             return None
         except BaseException:
             wish.failed(StoppedError("the run ended before the placement came into force"))
             raise
         self._chosen = wish.placement, wish.by
+        self.refusal, self._refused = "", None
         wish.came(wish.placement)
         if moves_blocks:
             self._emit(Migrated(seconds))
@@ -279,9 +306,17 @@ class Deployer:
         else:
             wish.failed(_superseded(self._wish.placement))
 
+    def _is_refused(self, placement: Placement) -> bool:
+        """Tell whether a worker has refused a placement a moment ago."""
+        if self._refused is None:
+            return False
+        refused, at = self._refused
+        return replace(placement, version=0) == refused and time.monotonic() - at < AGAIN_SECONDS
+
     def _give_up(self, wish: _Wish, reason: str) -> None:
+        self.refusal = reason
         self._emit(MigrationFailed())
-        _log.warning("the placement stays", version=self._session.placement.version, reason=reason)
+        _log.warning("the placement stays", version=self._session.placement.version, by=str(wish.by), reason=reason)
         wish.failed(RefusedError(f"the placement stays as it is: {reason}"))
 
 

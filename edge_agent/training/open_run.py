@@ -73,6 +73,10 @@ class PlacementController(Protocol):
         """Return the chooser of the placement in force."""
 
     @property
+    def refusal(self) -> str:
+        """Return why the last request was given up: a sentence; empty once another one has come into force."""
+
+    @property
     def left_out(self) -> frozenset[str]:
         """Return the trainers that the run continues without."""
 
@@ -82,7 +86,7 @@ class PlacementController(Protocol):
     def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> bool:
         """Request a placement of `experiment`, in force once the batches in flight are settled.
 
-        Returns False, and changes nothing, where a request of a higher chooser stands.
+        Returns False, and changes nothing, where a request of a higher chooser stands, or a worker has just refused this one.
         """
 
     async def in_force(self) -> Placement:

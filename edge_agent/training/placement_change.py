@@ -19,7 +19,14 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Call, Change, Tickets, Transfer, WorkerCalls
 from shared.client.retry import Retry
 from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, RefusedError, SessionLostError, UnreachableError
+from shared.errors import (
+    BusyError,
+    FencedError,
+    GoneError,
+    RefusedError,
+    SessionLostError,
+    UnreachableError,
+)
 from shared.placement import AGENT, Link, Placement, PlacementPlan, held_blocks, moves
 from shared.training.held_state import changing_blocks
 
@@ -27,8 +34,8 @@ _log = structlog.get_logger(__name__)
 AT_ONCE = 4
 """Number of simultaneous calls that bring blocks: enough that the link never waits for an answer. More would only take
 memory."""
-NEWCOMER_SECONDS = 5.0
-"""Longest absence of a trainer without blocks that is about to get some. Training can do without it, so it continues."""
+AWAY_SECONDS = 5.0
+"""Longest absence of a worker before the change is given up: the run stands still, and may go on as it was."""
 
 
 async def prepare_change(session: OpenSession, placement: Placement) -> None:
@@ -68,10 +75,10 @@ async def change_placement(
 ) -> tuple[Tickets, float]:
     """Put `placement` into force between two steps, with nothing in flight and no link up.
 
-    Waits for absent trainers that have blocks. Returns the new tickets, and the seconds of the change. Raises
-    RefusedError if a trainer without blocks is away, or one cannot dial another one; TimeoutError if blocks are still
-    under way after `give_up_seconds`; IsthmusError on other failures. Then the old placement is in force here, and
-    joining the trainers tells what they have.
+    Returns the new tickets, and the seconds of the change. Raises RefusedError if a trainer without blocks is away, or one
+    cannot dial another one; TimeoutError if blocks are still under way after `give_up_seconds`; IsthmusError on other
+    failures. Then the old placement is in force here, and joining the trainers tells what they have. Once the first
+    trainer commits, waits for absent ones.
     """
     started = time.monotonic()
     change = Change(await session.state.plan_of(placement), next_step)
@@ -146,21 +153,20 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
 async def _check_links(session: OpenSession, after: PlacementPlan) -> None:
     """Check that all missing links can be dialled, before any work for them. Raises RefusedError."""
     try:
-        await Retry(NEWCOMER_SECONDS).run(partial(check_links, session, after, session.state.plan))
+        await Retry(AWAY_SECONDS).run(partial(check_links, session, after, session.state.plan))
     except (UnreachableError, BusyError, SessionLostError) as failure:
         raise RefusedError(str(failure)) from failure
 
 
 async def _at(session: OpenSession, worker: WorkerCalls, after: Placement, call: Call) -> None:
-    """Make a call that brings a worker something, as often as necessary. The run does not wait for a newcomer.
+    """Make a call that brings a worker something, again while it is away for a moment.
 
-    Raises RefusedError if that fails.
+    Raises its IsthmusError; for a newcomer that is away, or has not the session, RefusedError: the run needs it for nothing.
     """
-    if worker.name not in newcomers(session.placement, after):
-        await session.retry.run(call)
-        return
     try:
-        await Retry(NEWCOMER_SECONDS).run(call)
-    except (UnreachableError, BusyError, SessionLostError) as failure:
+        await Retry(AWAY_SECONDS).run(call)
+    except (UnreachableError, BusyError, SessionLostError, FencedError, GoneError) as failure:
+        if worker.name not in newcomers(session.placement, after):
+            raise
         session.members.miss(worker.name, str(failure))
         raise RefusedError(f"trainer {worker.name!r}, which was to have blocks, is away: {failure}") from failure

@@ -169,6 +169,16 @@ class SessionWorker:
                 + (f" and without blocks {missing}" if missing else ""),
             )
 
+    async def prepare(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
+        """Make sure that a judged placement can come into force, with room for its blocks. Raises StatusError, and
+        ModelError where there is no room."""
+        self.check_follows(judged.placement, next_step, lineage)
+        await self._threads.compute.aside(self.blocks.take_in, held_blocks(judged.placement, self.name))
+
+    async def give_up(self) -> None:
+        """Forget the preparation of another placement."""
+        await self._threads.compute.aside(self.blocks.let_go)
+
     async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force, whole or not at all, while no link is up.
 
