@@ -172,13 +172,14 @@ async def test_an_operator_hears_of_the_refusal_and_status_shows_it(asked, monke
         return json.JSONDecoder().raw_decode(shown, shown.index("{\n"))[0]["status"]
 
     slowly = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.001}}'
-    chosen = [*CHOSEN, slowly, "training.max_steps=400", "training.epochs=20"]
+    chosen = [*CHOSEN, slowly, "training.max_steps=60", "training.epochs=10"]
     async with running_trainer() as server:
         config = edge_config(
             *chosen, "deployment.cut=3", f"trainer.address={server.address}", f"control.listen={socket}"
         )
         run = asyncio.create_task(run_training(config, Listening(lambda progress: progress.steps and begun.set())))
         await begun.wait()
+        await agent("pause")
         with pytest.raises(RefusedError, match=r"the placement stays as it is: .*there is no memory"):
             await agent(*asked)
         now = await status()
@@ -191,6 +192,7 @@ async def test_an_operator_hears_of_the_refusal_and_status_shows_it(asked, monke
             now = await status()
             assert now["pinned"]
             assert "refusedChange" not in now
+        await agent("resume")
         result = await run
     if asked[1] in ("--cut=2", "{file}"):
         assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
