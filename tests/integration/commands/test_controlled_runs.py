@@ -170,7 +170,7 @@ async def test_calls_that_the_end_of_a_run_overtakes_are_refused_with_a_sentence
         config = edge_config(*flags("cnn", "adamw"), *length, address, f"control.listen={socket}")
         run = asyncio.create_task(run_training(config))
         await over.wait()
-        agent = EdgeControlServiceStub(channel)
+        agent = Stub(SERVICE, channel)
         calls = [
             agent.Place(control_pb2.PlaceRequest(document_json=json.dumps(placed))),
             agent.TakeCheckpoint(control_pb2.TakeCheckpointRequest()),
