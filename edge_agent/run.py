@@ -34,7 +34,7 @@ from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
-from edge_agent.profiling.timers import measure_meanwhile
+from edge_agent.profiling.timers import timer_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.links_between import check_links
 from edge_agent.sessions.opening import open_in_group, open_session, resume_session
@@ -378,8 +378,8 @@ class _Runs:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.reading.run, experiment.close)
             if decisions is not None:
-                measure = partial(measure_meanwhile, run.session)
-                await stack.enter_async_context(decisions.running(run.deployer, measure))
+                timers = partial(timer_meanwhile, run.session)
+                await stack.enter_async_context(decisions.running(run.deployer, timers))
             if self._again is not None:
                 program = run.session.state.plan.training.program(AGENT)
                 await stack.enter_async_context(self._again.running(run.deployer, program))

@@ -30,6 +30,7 @@ ALONE = tuple(
     INTEGRATION / f"{name}.py"
     for name in (
         "adaptation/test_decisions",
+        "adaptation/test_measuring",
         "benchmarks/test_shaped_link",
         "benchmarks/test_in_process_session_agrees",
         "benchmarks/test_slow_device",

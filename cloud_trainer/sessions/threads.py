@@ -11,33 +11,21 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from shared.concurrency.shared_thread import Lane, SharedThread
-from shared.concurrency.threads import yield_to_others
-from shared.training.device import prepare_compute_thread
+from shared.concurrency.threads import SWITCH_SECONDS
+from shared.training.device import prepare_building_thread, prepare_compute_thread
 from shared.transport.auth.callers import caller
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_SWITCH_SECONDS = 0.000002
-"""Longest time for which a thread may hold Python's interpreter while another waits for it. A step waits whenever one
-thread hands over to another, some twenty times. With the default of 5 ms, building a model or judging a placement would
-make a step of 1 ms take a hundred times as long."""
-BUILDING_NICENESS = 10
-"""Priority of the building thread, as of nice(1): while cores are short, steps of other sessions come first."""
-
-
-def _prepare_building() -> None:
-    prepare_compute_thread()
-    yield_to_others(BUILDING_NICENESS)
 
 
 class TrainerThreads:
     """The threads of one trainer. Used on the event loop."""
 
     def __init__(self) -> None:
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._steps = SharedThread("compute", prepare_compute_thread)
-        self._building = SharedThread("building", _prepare_building)
+        self._building = SharedThread("building", prepare_building_thread)
         self._codec = SharedThread("codec")
 
     def compute_lane(self, session_id: str) -> Lane:

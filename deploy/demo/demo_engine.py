@@ -5,8 +5,13 @@ the device alone. Each run has a device of its own, which sleeps for as long as 
 own, a relay in this process. All devices and all links change at the same moments. With K = 0 all runs take the same steps, so
 what counts is when each of them has done as many as the engine's run does in the race. For the slower ones that is reckoned
 from their pace since the last change. Ends in run/demo-engine with a picture, where matplotlib is installed.
+
+    python -m deploy.demo.demo_engine --runs 10 --busy --least 0.95
+
+races ten times beside a process that keeps a core busy, and says how fast the engine's run was against the fastest other one.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -15,14 +20,14 @@ import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from benchmarks.net.relay import Relay
 from benchmarks.networks import PACE
 from deploy.demo import demo
-from deploy.demo.race import Moment, Phase, Race, Racer
+from deploy.demo.race import Moment, Phase, Race, Racer, note_of
 from deploy.demo.race_picture import draw_race
 from deploy.demo.slow_network import DEVICE_SECONDS
 from shared.errors import PlanError
@@ -48,16 +53,37 @@ TRAINER_FLAGS = (
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Profile, race and draw; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="demo_engine", description="races a run with the engine against every cut kept"
+    )
+    parser.add_argument("--runs", type=int, default=1, help="number of races, one after the other")
+    parser.add_argument("--busy", action="store_true", help="keep a core of this machine busy during each race")
+    parser.add_argument("--least", type=float, help="fail where the engine's run is slower than so many times the best")
+    options = parser.parse_args(arguments)
+    if options.runs < 1:
+        parser.error("--runs is 1 or more")
     demo.end_on_sigterm()
-    try:
-        race = raced()
-    except KeyboardInterrupt:
-        return 130
-    except subprocess.CalledProcessError as failed:
-        return failed.returncode
-    print(race.verdict)
+    ratios = []
+    for number in range(1, options.runs + 1):
+        try:
+            race = raced(busy=options.busy)
+        except KeyboardInterrupt:
+            return 130
+        except subprocess.CalledProcessError as failed:
+            return failed.returncode
+        ratio, best = race.against_best
+        ratios.append(ratio)
+        print(race.verdict)
+        _draw(race)
+        print(f"race {number} of {options.runs}: {ratio:.2f} times as fast as the best, {best.name}", flush=True)
+    if options.runs > 1:
+        print(f"all: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; the least is {min(ratios):.2f}")
+    return 0 if options.least is None or min(ratios) >= options.least else 1
+
+
+def _draw(race: Race) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     paths = [FOLDER / "demo-engine.png", FOLDER / "demo-engine.svg"]
     try:
@@ -66,21 +92,30 @@ def main() -> int:
         print(f"no picture: {failure}")
     else:
         print("\n".join(f"picture: {path}" for path in paths))
-    return 0
 
 
-def raced() -> Race:
-    """Profile and race. Raises CalledProcessError."""
+def raced(*, busy: bool = False) -> Race:
+    """Profile and race. busy: whether a process keeps a core busy during the race. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_Demo(Path(folder)).run())
+        return asyncio.run(_Demo(Path(folder), busy=busy).run())
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """A process that computes all the time while the body runs."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 class _Demo:
     """The processes of the demo, their links and their devices."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *, busy: bool) -> None:
         """scratch: a folder for files that end with the demo."""
-        self._scratch = scratch
+        self._scratch, self._busy = scratch, busy
         self._relays: list[Relay] = []
 
     async def run(self) -> Race:
@@ -93,13 +128,19 @@ class _Demo:
             )
             profile = self._scratch / "profile.json"
             await self._profile(await self._linked(stack, address), profile)
-            engine = (f"trainer.address={await self._linked(stack, address)}", f"engine.profile={profile}")
+            told = ("log.level=info", "log.format=json")
+            engine = (f"trainer.address={await self._linked(stack, address)}", f"engine.profile={profile}", *told)
             ways: dict[str, tuple[str, ...]] = {ENGINE: engine}
             for cut in range(1, len(DEVICE_SECONDS)):
                 linked = await self._linked(stack, address)
                 ways[f"cut {cut} kept"] = (f"trainer.address={linked}", f"deployment.cut={cut}")
             ways[ALONE] = ("trainers=[]",)
-            processes = {name: await stack.enter_async_context(self._racer(flags)) for name, flags in ways.items()}
+            if self._busy:
+                stack.enter_context(busy_core())
+            processes = {
+                name: await stack.enter_async_context(self._racer(flags, PIPE if name == ENGINE else None))
+                for name, flags in ways.items()
+            }
             return await self._race(processes)
 
     def _environment(self, device: str) -> dict[str, str]:
@@ -133,12 +174,13 @@ class _Demo:
             await _end(process)
 
     @asynccontextmanager
-    async def _racer(self, flags: Sequence[str]) -> AsyncIterator[Process]:
+    async def _racer(self, flags: Sequence[str], stderr: int | None) -> AsyncIterator[Process]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "deploy.demo.racer", str(CONFIG), *flags),
             env=self._environment(DEVICE),
             stdin=PIPE,
             stdout=PIPE,
+            stderr=stderr,
         )
         try:
             yield process
@@ -158,14 +200,15 @@ class _Demo:
             assert process.stdin is not None
             process.stdin.write(b"begin\n")
         world = asyncio.create_task(self._change(began))
+        reading = asyncio.create_task(_read_log(racers[0], processes[ENGINE], began))
         hearing = [
             asyncio.create_task(_hear(racer, process, began))
             for racer, process in zip(racers, processes.values(), strict=True)
         ]
         over, _ = await asyncio.wait([world, *hearing], return_when=asyncio.FIRST_COMPLETED)
-        for task in (world, *hearing):
+        for task in (world, reading, *hearing):
             task.cancel()
-        await asyncio.gather(world, *hearing, return_exceptions=True)
+        await asyncio.gather(world, reading, *hearing, return_exceptions=True)
         if world not in over:
             raise subprocess.CalledProcessError(1, "edge-agent run")
         return Race(PHASES, racers[0], racers[1:])
@@ -180,6 +223,22 @@ class _Demo:
                 relay.uplink.bits_per_second = relay.downlink.bits_per_second = phase.bits_per_second
             self._set_pace(DEVICE, phase.slower)
         await asyncio.sleep(began + RACE_SECONDS - loop.time())
+
+
+async def _read_log(racer: Racer, process: Process, began: float) -> None:
+    """Note what a run's log says of its engine, and pass warnings on, until the run ends."""
+    assert process.stderr is not None
+    async for line in process.stderr:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            sys.stderr.write(line.decode(errors="replace"))
+            continue
+        if (note := note_of(asyncio.get_running_loop().time() - began, entry)) is not None:
+            racer.notes.append(note)
+            print(f"{note.seconds:4.0f} s: the engine: {note.words}", flush=True)
+        elif entry.get("level") not in ("debug", "info"):
+            print(entry.get("event"), file=sys.stderr)
 
 
 async def _hear(racer: Racer, process: Process, began: float) -> None:

@@ -1,9 +1,9 @@
 """A race of training runs: what each did, and how long each took or would have taken. Calculations only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SETTLED_SECONDS = 2.0
 """After a change, until the pace of a run that keeps its cut is even again."""
@@ -32,12 +32,21 @@ class Moment(NamedTuple):
     """Blocks on the device."""
 
 
+class Note(NamedTuple):
+    """What the engine of a run has done, and why."""
+
+    seconds: float
+    """Since the race began."""
+    words: str
+
+
 @dataclass
 class Racer:
     """A run in the race."""
 
     name: str
     moments: list[Moment] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
     @property
     def moves(self) -> list[Moment]:
@@ -53,6 +62,23 @@ class Racer:
         steady = [moment for moment in self.moments if moment.seconds >= steady_since]
         first, last = steady[0], steady[-1]
         return last.seconds + (steps - last.steps) * (last.seconds - first.seconds) / (last.steps - first.steps)
+
+
+_CAUSES = {"device": "a worker is slower or quicker", "link": "the link", "pin": "a pin", "worker": "a trainer is back"}
+
+
+def note_of(seconds: float, entry: Mapping[str, Any]) -> Note | None:
+    """Return what an entry of a run's log says of its engine; None where it says nothing of that."""
+    match entry.get("event"):
+        case "changing the deployment":
+            cut, _, _ = entry["wanted"].partition(",")
+            there, here = entry["predicted_seconds_per_step"], entry["staying_seconds_per_step"]
+            return Note(seconds, f"{cut}, {_CAUSES[entry['reason']]}: {there:.2f} s a step, not {here:.2f}")
+        case "a worker was measured again, because one factor did not bring it right":
+            return Note(seconds, f"measured {entry['worker']} again: {entry['training_waited_seconds']:.2f} s")
+        case "the times of a worker stay, because it could not be measured again":
+            return Note(seconds, f"kept the times of {entry['worker']}: {entry['reason']}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,12 @@ class Race:
     def times_as_fast(self, racer: Racer) -> float:
         """Return the ratio by which the engine's run was faster than another one."""
         return self.seconds_of(racer) / self.seconds_of(self.engine)
+
+    @property
+    def against_best(self) -> tuple[float, Racer]:
+        """Return the ratio by which the engine's run was faster than the fastest of the others, and which that was."""
+        best = min(self.kept, key=self.seconds_of)
+        return self.times_as_fast(best), best
 
     @property
     def verdict(self) -> str:

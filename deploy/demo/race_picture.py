@@ -15,6 +15,9 @@ _SMOOTH_SECONDS = 3.0
 _SHOWN = 2.5
 """So many times the seconds of the race are shown."""
 
+_LINE, _LINES = 0.11, 5
+"""Height of a line of the notes, as a part of the axes, and the number of lines before the first is used again."""
+
 
 def draw_race(race: Race, *paths: Path) -> None:
     """Draw a race, once for each path, whose name says the kind of picture.
@@ -26,8 +29,8 @@ def draw_race(race: Race, *paths: Path) -> None:
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise PlanError(f"the picture {NO_MATPLOTLIB}") from error
-    figure = Figure(figsize=(9, 8), layout="constrained")
-    cuts, steps, losses = rows = figure.subplots(3, 1, sharex=True, height_ratios=(1, 2, 1.6))
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    cuts, steps, losses = rows = figure.subplots(3, 1, sharex=True, height_ratios=(1.6, 2, 1.6))
     _draw_cuts(cuts, race.engine)
     cuts.yaxis.set_major_locator(MaxNLocator(integer=True))
     for index, racer in enumerate(race.kept):
@@ -63,6 +66,12 @@ def _draw_cuts(axes: Any, engine: Racer) -> None:
     axes.stairs([move.cut for move in moves], edges, fill=True, color="black", alpha=0.3)
     axes.set_ylabel(f"blocks on the device,\nwith {engine.name}")
     axes.set_ylim(0, 4)
+    for place, note in enumerate(engine.notes):
+        height = 0.93 - _LINE * (place % _LINES)
+        axes.axvline(note.seconds, ymax=height, color="black", linewidth=0.8)
+        axes.annotate(
+            f" {note.words}", (note.seconds, height), xycoords=("data", "axes fraction"), fontsize=8, va="center"
+        )
 
 
 def _draw_run(steps: Any, losses: Any, race: Race, racer: Racer, look: dict[str, Any]) -> None:

@@ -206,6 +206,7 @@ def _deployment() -> Panels:
     candidates = Curve(EDGE.of("isthmus_candidate_step_seconds"), "{{trainer}}, " + INSTANCE)
     probed = _one(EDGE.rate("isthmus_probe_bytes_total"))
     decided = Curve(EDGE.of("isthmus_decisions_total"), "{{reason}}, " + INSTANCE)
+    measuring = _one(EDGE.of("isthmus_measuring_seconds_total"))
     predicted = Curve(EDGE.of("isthmus_engine_step_seconds"), "{{kind}}, " + INSTANCE)
     return [
         graph("Blocks", "On the edge, of all of the model.", "short", 6, held, blocks, steps=True),
@@ -218,7 +219,8 @@ def _deployment() -> Panels:
         graph("Candidates", "Seconds that a step would take with each trainer now.", "s", 16, candidates),
         graph("Probes", "Bytes a second of probes of candidates.", "Bps", 8, probed),
         graph("Decisions", "Changes that the engine chose, since the start.", "short", 8, decided, steps=True),
-        graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 16, predicted),
+        graph("Measuring", "Seconds that training waited for the engine's own, since the start.", "s", 8, measuring),
+        graph("Predicted and measured", "Seconds of a step with today's deployment.", "s", 8, predicted),
     ]
 
 

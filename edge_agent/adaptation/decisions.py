@@ -16,8 +16,9 @@ from functools import partial
 import structlog
 
 from edge_agent.adaptation.engine_inputs import EngineInputs, engine_inputs
-from edge_agent.adaptation.jobs import Jobs, Measures
+from edge_agent.adaptation.jobs import Jobs
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
+from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.adaptation.polling import polling
 from edge_agent.adaptation.seen_links import SeenLinks
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
@@ -87,13 +88,16 @@ class DecisionLoop:
         """True if the layout that runs is to stay, whatever was requested."""
         self._alone = asyncio.Lock()
         """Held by the one that uses the engine."""
-        self._jobs = Jobs(lambda: self.engine, self._alone)
+        self.measuring_seconds = 0.0
+        """Seconds that training waited for the engine's own measuring."""
+        measuring = Measuring(lambda: self.engine, self._alone, self._note_measuring)
+        self._jobs = Jobs(lambda: self.engine, self._alone, measuring)
 
     @asynccontextmanager
-    async def running(self, deployer: PlacementController, measure: Measures) -> AsyncIterator[None]:
-        """Decide for this deployer while the body runs. measure: times runs of blocks at a worker."""
+    async def running(self, deployer: PlacementController, timers: StepTimers) -> AsyncIterator[None]:
+        """Decide for this deployer while the body runs. timers: of steps of blocks at a worker."""
         try:
-            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, measure, self.apply):
+            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, timers, self.apply):
                 yield
         finally:
             await self._links.close()
@@ -320,6 +324,10 @@ class DecisionLoop:
             only=layout and layout.pinned(bits, staleness),
         )
         await asyncio.to_thread(self.engine.constrain, pinned)
+
+    def _note_measuring(self, waited_seconds: float) -> None:
+        self.measuring_seconds += waited_seconds
+        self._metrics.measuring_seconds.inc(waited_seconds)
 
     def _export(self) -> None:
         for name, ratio in self.engine.prediction_ratios.items():

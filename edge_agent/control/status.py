@@ -51,6 +51,7 @@ def edge_status(state: ControlState) -> pb.EdgeStatus:
     status.running.FromNanoseconds(int(state.running_seconds * 1e9))
     if state.decisions is not None:
         status.planner = state.decisions.planner
+        status.measuring_seconds = state.decisions.measuring_seconds
         outcome = state.decisions.outcome
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step

@@ -51,7 +51,7 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     if status.refused_change:
         table.add_row("refused", f"[red]{escape(status.refused_change)}[/]")
     if status.planner:
-        table.add_row("planner", f"{status.planner}{_predicted(status)}")
+        table.add_row("planner", f"{status.planner}{_predicted(status)}{_measuring(status)}")
     if status.candidates:
         ranked = (f"{one.name} {one.seconds_per_step * 1e3:.1f} ms" for one in status.candidates)
         table.add_row("candidates", ", ".join(ranked))
@@ -149,6 +149,10 @@ def _left(status: pb.EdgeStatus) -> str:
 
 def _each(status: pb.EdgeStatus) -> str:
     return f", {status.seconds_per_step * 1e3:.1f} ms each" if status.HasField("seconds_per_step") else ""
+
+
+def _measuring(status: pb.EdgeStatus) -> str:
+    return f", {status.measuring_seconds:.3g} s of measuring" if status.measuring_seconds else ""
 
 
 def _predicted(status: pb.EdgeStatus) -> str:

@@ -35,6 +35,11 @@ class EngineMetrics:
             registry,
             ["worker"],
         )
+        self.measuring_seconds = Counter(
+            "isthmus_measuring_seconds",
+            "Seconds that training waited for the engine's own measuring.",
+            registry=registry,
+        )
         self.step_seconds = KnownGauge(
             "isthmus_engine_step_seconds",
             "Seconds per step with today's deployment: predicted when it was chosen, modelled for the rates since, measured.",

@@ -1,11 +1,14 @@
 """Timers of runs of consecutive blocks: on this device, or on a trainer in a session that nobody trains in."""
 
-import statistics
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
+from edge_agent.adaptation.measuring import StepTimer, TimedStep
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.memory import available_bytes, needed_bytes
@@ -15,14 +18,16 @@ from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
+from shared.concurrency.threads import SWITCH_SECONDS, WorkerThread
 from shared.control.formatting import size
 from shared.errors import BusyError, FencedError, PlanError, RefusedError, SessionLostError
 from shared.model.chain import Chain
 from shared.placement import AGENT
-from shared.training.measure import measure_stage
+from shared.training.device import prepare_building_thread
+from shared.training.measure import stage_step
 from shared.training.policies import policy_of_stage
 from shared.training.stage import lone_stage
-from shared.training.step_seconds import StepSeconds, totals
+from shared.training.step_seconds import StepSeconds
 
 
 class Timer(Protocol):
@@ -34,30 +39,33 @@ class Timer(Protocol):
 
 _NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
 """Refusals that say nothing of the blocks that were to be measured."""
-MEANWHILE_STEPS = 4
-"""Steps of each run of blocks that is measured while training goes on: it waits for them."""
 
 
-def timer_here(experiment: Experiment, threads: AgentThreads, chain: Chain | None = None) -> Timer:
-    """Times blocks on this device. chain: blocks to use instead of the experiment's own, whose weights change as they do."""
-    chain, deployment = chain or experiment.chain, experiment.config.deployment
+def timer_here(experiment: Experiment, threads: AgentThreads) -> Timer:
+    """Times blocks on this device."""
 
     def measure(first: int, stop: int, repeats: int, samples: int | None) -> list[StepSeconds]:
-        return measure_stage(
-            lone_stage(chain, first, stop, experiment.recipe, experiment.held.device),
-            chain.features[first],
-            input_gradient=first > 0 and chain.gradients_return(first),
-            repeats=repeats,
-            policy=policy_of_stage(
-                deployment.backward, experiment.placement.staleness, ends_model=stop == len(chain.blocks)
-            ),
-            samples=samples,
-        )
+        step = _step_here(experiment, experiment.chain, first, stop, samples)
+        return [step() for _ in range(repeats + 1)][1:]
 
     async def timer(first: int, stop: int, repeats: int, samples: int | None = None) -> list[StepSeconds]:
         return await threads.compute.run(measure, first, stop, repeats, samples)
 
     return timer
+
+
+def _step_here(
+    experiment: Experiment, chain: Chain, first: int, stop: int, samples: int | None = None
+) -> Callable[[], StepSeconds]:
+    """Return a function that does one step of blocks of this chain on this device, which changes their weights."""
+    deployment = experiment.config.deployment
+    return stage_step(
+        lone_stage(chain, first, stop, experiment.recipe, experiment.held.device),
+        chain.features[first],
+        policy_of_stage(deployment.backward, experiment.placement.staleness, ends_model=stop == len(chain.blocks)),
+        input_gradient=first > 0 and chain.gradients_return(first),
+        samples=samples,
+    )
 
 
 def timer_at(trainer: TrainerWorker) -> Timer:
@@ -70,24 +78,58 @@ def is_of_the_blocks(refused: RefusedError, run: tuple[int, int]) -> bool:
     return not isinstance(refused, _NOT_OF_THE_BLOCKS) and run[1] - run[0] > 1
 
 
-async def measure_meanwhile(
-    session: OpenSession, worker: str, runs: Sequence[tuple[int, int]]
-) -> dict[tuple[int, int], float]:
-    """Seconds of a step of each of these runs of blocks at a worker of a session that trains, which this leaves as it is.
+@asynccontextmanager
+async def timer_meanwhile(session: OpenSession, worker: str) -> AsyncIterator[StepTimer]:
+    """A timer of single steps at a worker of a session that trains, which this leaves as it is.
 
-    On a trainer in another session, here on a copy of the model; work of the training takes turns with it, and its time does
-    not count. Raises IsthmusError where there is no room.
+    On a trainer it has another session, here a copy of the model. Each step takes its turn with the work of the training.
+    Raises IsthmusError where there is no room.
     """
-    async with AsyncExitStack() as stack:
-        if worker == AGENT:
-            threads = session.threads
-            _check_room(session.experiment, runs)
-            # Where everything else draws random numbers, too: torch has one generator for all threads.
-            copy = await threads.compute.run(session.experiment.built_again)
-            timer = timer_here(session.experiment, threads, copy)
-        else:
-            timer = timer_at(await stack.enter_async_context(session_beside(session, worker)))
-        return {run: statistics.median(totals(await timer(*run, MEANWHILE_STEPS))) for run in runs}
+    if worker == AGENT:
+        yield _StepsHere(session, await _built_aside(session.experiment))
+        return
+    async with session_beside(session, worker) as beside:
+
+        async def timer(first: int, stop: int) -> TimedStep:
+            (step,) = await beside.client.measure_stage(beside.session_id, first, stop, 1)
+            return TimedStep(sum(step), 2 * sum(step))  # the trainer has done one before that it has not timed
+
+        yield timer
+
+
+class _StepsHere:
+    """Times single steps on this device, on the compute thread, where torch's state has its owner."""
+
+    def __init__(self, session: OpenSession, copy: Chain) -> None:
+        self._experiment, self._compute = session.experiment, session.threads.compute
+        self._copy = copy
+        self._run: tuple[int, int] | None = None
+        """Blocks of the latest step."""
+        self._step: Callable[[], StepSeconds]
+
+    async def __call__(self, first: int, stop: int) -> TimedStep:
+        """Time a step as `StepTimer` says."""
+        return await self._compute.run(self._timed, first, stop)
+
+    def _timed(self, first: int, stop: int) -> TimedStep:
+        begun = time.perf_counter()
+        if self._run != (first, stop):
+            _check_room(self._experiment, [(first, stop)])
+            self._run, self._step = (first, stop), _step_here(self._experiment, self._copy, first, stop)
+        seconds = sum(self._step())
+        return TimedStep(seconds, time.perf_counter() - begun)
+
+
+async def _built_aside(experiment: Experiment) -> Chain:
+    """Return a chain of the same model, built beside the steps of the training, for which these do not wait."""
+    _check_room(experiment, [(0, len(experiment.chain.blocks))])
+    building, before = WorkerThread("building", prepare_building_thread), sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        return await building.run(experiment.built_again)
+    finally:
+        sys.setswitchinterval(before)
+        await asyncio.to_thread(building.close)
 
 
 def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None:

@@ -1,7 +1,8 @@
 """Opening a session of a placement: the same blocks with equal weights at every worker, and a record of it on this device."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -11,7 +12,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.group_member import adopt_length, deciding_trainer
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request
-from edge_agent.sessions.open_session import OpenSession
+from edge_agent.sessions.open_session import REMINDER_SECONDS, OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
@@ -19,8 +20,8 @@ from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, ConfigError, SessionLostError, UnreachableError
+from shared.concurrency.tasks import gathered, meanwhile
+from shared.errors import BusyError, ConfigError, IsthmusError, SessionLostError, UnreachableError
 from shared.placement import PlacementPlan, held_blocks
 from shared.training.step_log import StepLog
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -111,14 +112,25 @@ async def open_in_group(
 async def session_beside(session: OpenSession, worker: str) -> AsyncIterator[TrainerWorker]:
     """Open another session at one trainer, to measure in it during training: nothing is uploaded, joined or kept.
 
+    The trainer is reminded of it while the body runs.
+
     Raises IsthmusError if the trainer has no room for it, or the session continues without that trainer.
     """
     if worker not in session.members:
         raise UnreachableError(f"the run goes on without {worker!r}")
     client = session.members[worker].client
     opened = await client.open_session(opening_request(session.experiment, worker, session.experiment.placement))
+    beside = TrainerWorker(worker, client, opened.session_id, session.state)
+
+    async def remind() -> None:
+        while True:
+            await asyncio.sleep(REMINDER_SECONDS)
+            with suppress(IsthmusError):  # the next call that needs the session reports the error
+                await beside.remind()
+
     try:
-        yield TrainerWorker(worker, client, opened.session_id, session.state)
+        async with meanwhile(remind()):
+            yield beside
     finally:
         await abandon_at(client, opened.session_id)
 

@@ -17,6 +17,11 @@ from shared.concurrency.call import Call, FireAndForget
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SWITCH_SECONDS = 0.000002
+"""Longest time for which a thread may hold Python's interpreter while another waits for it, where models are built beside
+steps. A step waits whenever one thread hands over to another, some twenty times. With the default of 5 ms, building a model or
+judging a placement would make a step of 1 ms take a hundred times as long."""
+
 
 def start_thread(name: str, prepare: Callable[[], None] | None, work: Callable[[], None]) -> threading.Thread:
     """Start a thread that cannot keep the process from ending, and return once it is prepared.

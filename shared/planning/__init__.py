@@ -19,7 +19,17 @@ from shared.planning.cost import (
     stacked_loads,
     steady_seconds,
 )
-from shared.planning.engine import Decision, Engine, EngineConfig, Observation, Outcome, Reason, RiskLimits
+from shared.planning.engine import (
+    BlockRange,
+    Decision,
+    Engine,
+    EngineConfig,
+    Observation,
+    Outcome,
+    Reason,
+    RiskLimits,
+    Usual,
+)
 from shared.planning.families.question import Question
 from shared.planning.families.tiers.plans import TierPlan, TierPlanner
 from shared.planning.layout import Layout, feature_routes, layout_of, stacked
@@ -67,6 +77,7 @@ __all__ = [
     "PROBE_SECONDS",
     "SCHEMA",
     "BlockCosts",
+    "BlockRange",
     "BlockSeconds",
     "CodecCosts",
     "Conditions",
@@ -105,6 +116,7 @@ __all__ = [
     "TierPlanner",
     "Times",
     "Trace",
+    "Usual",
     "WorkerProfile",
     "accurate",
     "best",

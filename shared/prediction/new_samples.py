@@ -1,9 +1,8 @@
-"""A device that has changed since it was measured: the choice of the times to measure again, and the others computed from them.
+"""A device that has changed since it was measured: all its times, computed from a few new ones.
 
 A time is a constant plus the seconds of its layers, and a change multiplies each of these by a number of its own. Most
 are alike, so each is assumed to be near one common number, which is unknown beforehand. The savings and costs between
-layers are assumed to stay. Few new times then determine all others (Bayesian linear regression), and the best choice of
-them does not depend on their results.
+layers are assumed to stay. Few new times then determine all others (Bayesian linear regression), and how sure each is.
 """
 
 from collections.abc import Sequence
@@ -13,8 +12,6 @@ from numpy.typing import NDArray
 
 from shared.prediction.devices import Floats, layer_costs
 
-NEW_SAMPLES = 8
-"""Measurements that are enough for a device that has changed (paper 001)."""
 _SPREAD = 0.5
 """Standard deviation of a layer's multiplier about the common one, as a share of that."""
 _NOISE = 0.03
@@ -36,31 +33,20 @@ class ChangedDevice:
         parts = parts_MP.shape[1]
         self._prior_PP: Floats = _SPREAD**2 * np.eye(parts) + np.full((parts, parts), _ANY**2)
 
-    def most_telling(self, first: int, count: int = NEW_SAMPLES) -> list[int]:
-        """The sub-models to measure: `first`, and one after the other whichever tells most of all. As many as there are."""
-        chosen, left, covariance_PP = [first], [*range(len(self._before_M))], self._prior_PP
-        left.remove(first)
-        while True:
-            along_P = covariance_PP @ self._shares_MP[chosen[-1]]
-            seen = self._shares_MP[chosen[-1]] @ along_P + _NOISE**2
-            covariance_PP = covariance_PP - np.outer(along_P, along_P) / seen
-            if not left or len(chosen) == count:
-                return chosen
-            spread_MP = self._shares_MP @ covariance_PP
-            # By how much measuring each would lower the variances of all together.
-            told_M = ((spread_MP @ self._shares_MP.T) ** 2).sum(axis=1)
-            gains_M = told_M / ((spread_MP * self._shares_MP).sum(axis=1) + _NOISE**2)
-            chosen.append(left.pop(int(np.argmax(gains_M[left]))))
+    def seconds(self, measured: Sequence[int], seconds_N: Floats) -> tuple[Floats, Floats]:
+        """Return the seconds of all M sub-models by the new ones of these, and their standard deviations.
 
-    def seconds(self, measured: Sequence[int], seconds_N: Floats) -> Floats:
-        """Seconds of all M sub-models by the new ones of these; measured as they are, the others at least a tiny time."""
+        Those that were measured are as they are, the others at least a tiny time.
+        """
         shares_NP, ratios_N = self._shares_MP[list(measured)], seconds_N / self._before_M[list(measured)]
         common = float(np.exp(np.log(ratios_N).mean()))
         spread_PN = self._prior_PP @ shares_NP.T
         noise_NN = np.diag((_NOISE * ratios_N / common) ** 2)
-        off_N = np.linalg.solve(shares_NP @ spread_PN + noise_NN, ratios_N / common - 1.0)
-        multipliers_P = common * (1.0 + spread_PN @ off_N)
+        seen_NN = shares_NP @ spread_PN + noise_NN
+        multipliers_P = common * (1.0 + spread_PN @ np.linalg.solve(seen_NN, ratios_N / common - 1.0))
         found_M: Floats = self._before_M * (self._shares_MP @ multipliers_P)
         found_M = found_M.clip(self._before_M.min() * ratios_N.min())
         found_M[list(measured)] = seconds_N
-        return found_M
+        left_PP = self._prior_PP - spread_PN @ np.linalg.solve(seen_NN, spread_PN.T)
+        variances_M = ((self._shares_MP @ left_PP) * self._shares_MP).sum(axis=1)
+        return found_M, common * self._before_M * np.sqrt(variances_M.clip(0.0))

@@ -5,7 +5,11 @@ import os
 import torch
 
 from shared.concurrency.heap import keep_freed_memory
+from shared.concurrency.threads import yield_to_others
 from shared.errors import ConfigError
+
+BUILDING_NICENESS = 10
+"""Priority of a thread that builds models, as of nice(1)."""
 
 _CUBLAS_WORKSPACE = ":4096:8"
 """With it cuBLAS sums in the same order every time; it is read when the first product is computed."""
@@ -74,3 +78,9 @@ def prepare_compute_thread() -> None:
     ones would run on another number of threads, which is another order of sums and so other bits.
     """
     torch.set_num_threads(torch.get_num_threads())
+
+
+def prepare_building_thread() -> None:
+    """Prepare a thread that builds models beside the steps of others, which come first while cores are short."""
+    prepare_compute_thread()
+    yield_to_others(BUILDING_NICENESS)

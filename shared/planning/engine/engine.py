@@ -34,11 +34,13 @@ from shared.planning.engine.experts import Experts
 from shared.planning.engine.generating import Search, SearchTimer, most_generated
 from shared.planning.engine.horizon import Horizon
 from shared.planning.engine.ledger import Ledger
+from shared.planning.engine.measuring import BlockRange, Usual, deciding_range
 from shared.planning.engine.outcome import Outcome, OutcomeCounter
 from shared.planning.engine.pool import Pool, complete_pool, generated_pool
 from shared.planning.families.question import Question
 from shared.planning.families.registry import listed
 from shared.planning.layout import Layout
+from shared.planning.measurements import Floats
 from shared.planning.profile import Hop, Profile, WorkerProfile
 from shared.planning.search import Found, best, step_seconds
 from shared.planning.space import SearchSpace
@@ -89,6 +91,8 @@ class Engine:
         self._outcomes = OutcomeCounter(math.nan)
         self._answers = FreeAnswers(self._config.limits.proof_seconds)
         self._timer = SearchTimer()
+        self._measuring_seconds = 0.0
+        """Seconds of measuring since the last observation."""
         self._ledger = Ledger(self._config.limits, 0, 0)
         """The account of the whole run: other choices make no debt good."""
         if not self.knows(layout):
@@ -248,6 +252,26 @@ class Engine:
         """Name the workers that one factor does not bring right: `measured_again` wants new times of them."""
         return tuple(self.names[place] for place in sorted(self._beliefs.devices.misfits))
 
+    def usual(self, name: str) -> Usual | None:
+        """Return what a worker's steps take now; None if it has no blocks of whole batches, or its steps are not as usual."""
+        place, contest = self._places[name], self._contest
+        run = next(((tile.first, tile.stop) for tile in self.layout.tiles if tile.worker == name), None)
+        devices, is_changing = self._beliefs.devices, self._proposal is not None or self._seconds is None
+        if run is None or contest.pool.runs is None or is_changing or not devices.is_usual(place):
+            return None
+        seconds = contest.pool.work_seconds(contest.current, ())[place]
+        return Usual(run, seconds * float(devices.factors[place]))
+
+    def deciding_range(
+        self, name: str, ratios: Floats, spreads: Floats, known: Collection[BlockRange]
+    ) -> BlockRange | None:
+        """Return the range of blocks to time next at a worker; None if no time could change the choice."""
+        return deciding_range(self._contest, self._places[name], ratios, spreads, known, self._config.margin)
+
+    def note_measuring(self, waited_seconds: float) -> None:
+        """Note that training waited for the engine's own measuring since the last observation: it is on the account."""
+        self._measuring_seconds += waited_seconds
+
     def measured_again(self, worker: WorkerProfile) -> None:
         """Use these times of a worker, taken today, instead of the profile's."""
         place = self._places[worker.name]
@@ -258,7 +282,7 @@ class Engine:
         self._note_other_devices({place})
 
     def keep_factor(self, name: str) -> None:
-        """Keep the factor of a worker that cannot be measured again, until it is off once more."""
+        """Keep the factor of a worker that is not to be measured again, until it is off once more."""
         self._beliefs.devices.misfits.discard(self._places[name])
 
     def next_search(self) -> Search | None:
@@ -396,11 +420,15 @@ class Engine:
         if not self._is_running:
             return
         beliefs = self._beliefs
+        measuring_seconds, self._measuring_seconds = min(self._measuring_seconds, seconds), 0.0
+        trained_seconds = seconds - measuring_seconds
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            beliefs.note_steps(seconds, done_steps, self._contest.current)
+            beliefs.note_steps(trained_seconds, done_steps, self._contest.current)
         is_at_home = self._proposal is None and self._contest.current == self._contest.ledger.home
         played = self._contest.experts.play(
             seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.moves.there_now
         )
         self._contest.ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
-        self._outcomes.add(seconds, seconds * float(beliefs.speeds[self._contest.current]), done_steps)
+        if is_at_home:
+            self._contest.ledger.charge(measuring_seconds)
+        self._outcomes.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._contest.current]), done_steps)

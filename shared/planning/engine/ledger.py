@@ -95,6 +95,13 @@ class Ledger:
         if done_steps:
             self.keep_wait()
 
+    def charge(self, seconds: float) -> None:
+        """Charge seconds in which training at home waited for the engine's own measuring. Elsewhere, home's steps in them are
+        charged already."""
+        lost_steps = float(self._lost_steps(np.array(seconds)))
+        self._balance -= lost_steps
+        self._balance_at_step -= lost_steps
+
     def keep_wait(self) -> None:
         """Have the debt until now stay, because a change made it."""
         self._balance_at_step = self._balance

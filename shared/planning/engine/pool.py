@@ -44,7 +44,8 @@ class Pool:
         numbers = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
         self._shapes = np.array([numbers[shape] for shape in shapes])
         """Number of each layout's shape: those that differ in K alone share it."""
-        self._runs = runs_of(self._profile, self.layouts) if all(one.is_stacked for one in self.layouts) else None
+        self.runs = runs_of(self._profile, self.layouts) if all(one.is_stacked for one in self.layouts) else None
+        """First block and the block behind the last of each worker, shape (W, n) each; None if parts of batches are shared."""
         self._moved: dict[int, dict[Direction, Floats]] = {}
 
     def __len__(self) -> int:
@@ -95,9 +96,9 @@ class Pool:
         return self._moved[row]
 
     def _moved_from(self, row: int) -> dict[Direction, Floats]:
-        if self._runs is not None:
-            first, stop = self._runs
-            return moved_bits(self._profile, (first[:, row, None], stop[:, row, None]), self._runs)
+        if self.runs is not None:
+            first, stop = self.runs
+            return moved_bits(self._profile, (first[:, row, None], stop[:, row, None]), self.runs)
         each = [bits_between(self._profile, self.layouts[row], layout) for layout in self.layouts]
         return {
             direction: np.array([one.get(direction, 0.0) for one in each])

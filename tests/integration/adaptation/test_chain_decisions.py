@@ -8,15 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-import edge_agent.run
 from edge_agent import run_training
-from edge_agent.adaptation import polling
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.timers import measure_meanwhile
 from shared.errors import ConfigError, ExitCode, PlanError
 from shared.placement import cuts_of, held_blocks
-from shared.planning.engine import devices
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
@@ -138,34 +134,6 @@ async def test_a_run_that_names_no_placement_begins_with_the_plan(tmp_path):
         chosen = [*flags("cnn", "sgd"), chain_flags(servers, (1, 2))[0], engine, "training.max_steps=2"]
         await run_training(edge_config(*chosen), watching)
     assert cuts_of(begun[0]) == (1, 2)
-
-
-@pytest.mark.full
-async def test_measuring_stages_while_they_train_leaves_every_weight_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "TOLERANCE", -1.0)  # no prediction is ever right
-    monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)
-    measured = {}
-
-    async def measuring(session, worker, runs):
-        measured[worker] = await measure_meanwhile(session, worker, runs)
-        return measured[worker]
-
-    monkeypatch.setattr(edge_agent.run, "measure_meanwhile", measuring)
-    engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
-    chosen = [
-        *flags("cnn", "sgd"),
-        "training.max_steps=600",
-        "training.epochs=100",
-        "training.evaluate_every_epochs=0",
-    ]
-    async with running_trainers() as servers, asyncio.timeout(120):
-        kept = ["engine.bits=[32]", "engine.margin=0.99"]  # all workers have blocks for as long as they are measured
-        flags_of_run = [*chosen, *chain_flags(servers, (1, 2)), engine, *kept]
-        result = await run_training(edge_config(*flags_of_run))
-    assert measured.keys() == set(NAMES)
-    assert all(len(samples) == 8 for samples in measured.values())
-    assert all(seconds > 0.0 for samples in measured.values() for seconds in samples.values())
-    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -488,6 +488,7 @@ class EdgeStatus(_message.Message):
     CHOSEN_BY_FIELD_NUMBER: _builtins.int
     CANDIDATES_FIELD_NUMBER: _builtins.int
     REFUSED_CHANGE_FIELD_NUMBER: _builtins.int
+    MEASURING_SECONDS_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -534,6 +535,8 @@ class EdgeStatus(_message.Message):
     """What chose the placement in force: configuration, recovery, exchange, engine, choice, relay, schedule, operator or drain."""
     refused_change: _builtins.str
     """Why the placement that was wanted last did not come into force, whoever wanted it; empty once another one has."""
+    measuring_seconds: _builtins.float
+    """Seconds that training has waited for the engine's own measuring, in this process; left out where no engine runs."""
     @_builtins.property
     def running(self) -> _duration_pb2.Duration:
         """How long processes have had the run: this one, and those before until the checkpoint that it goes on from."""
@@ -610,10 +613,11 @@ class EdgeStatus(_message.Message):
         chosen_by: _builtins.str = ...,
         candidates: _abc.Iterable[Global___CandidateStatus] | None = ...,
         refused_change: _builtins.str = ...,
+        measuring_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -621,6 +625,8 @@ class EdgeStatus(_message.Message):
     _WhichOneofArgType__downlink_bits_per_second: _TypeAlias = _typing.Literal["_downlink_bits_per_second", b"_downlink_bits_per_second"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__measuring_seconds: _TypeAlias = _typing.Literal["measuring_seconds"]  # noqa: Y015
+    _WhichOneofArgType__measuring_seconds: _TypeAlias = _typing.Literal["_measuring_seconds", b"_measuring_seconds"]  # noqa: Y015
     _WhichOneofReturnType__predicted_seconds_per_step: _TypeAlias = _typing.Literal["predicted_seconds_per_step"]  # noqa: Y015
     _WhichOneofArgType__predicted_seconds_per_step: _TypeAlias = _typing.Literal["_predicted_seconds_per_step", b"_predicted_seconds_per_step"]  # noqa: Y015
     _WhichOneofReturnType__round_trip_seconds: _TypeAlias = _typing.Literal["round_trip_seconds"]  # noqa: Y015
@@ -637,6 +643,8 @@ class EdgeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__downlink_bits_per_second) -> _WhichOneofReturnType__downlink_bits_per_second | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__measuring_seconds) -> _WhichOneofReturnType__measuring_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_seconds_per_step) -> _WhichOneofReturnType__predicted_seconds_per_step | None: ...
     @_typing.overload

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.jobs import Jobs
 from edge_agent.adaptation.link_probe import LinkProbe
+from edge_agent.adaptation.measuring import Measuring, TimedStep
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.training.choosers import Chooser
@@ -69,7 +71,10 @@ class Run:
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
-        self.jobs = Jobs(lambda: self.loop.engine, asyncio.Lock())
+        measuring = Measuring(lambda: self.loop.engine, asyncio.Lock(), self._note, lambda: self.clock_seconds)
+        self.jobs, self.measuring = Jobs(lambda: self.loop.engine, asyncio.Lock(), measuring), measuring
+        self.clock_seconds = 0.0
+        self.waited_seconds = 0.0
         self._looked = False
 
     async def _probe(self):
@@ -96,14 +101,33 @@ class Run:
     async def take_back(self, *names):
         await self.jobs.take_back(self.deployer, names, self.loop.apply)
 
+    def _note(self, waited_seconds):
+        self.waited_seconds += waited_seconds
+
     async def pass_windows(self, ratio, windows=4):
         """Report windows of 20 steps in which the first stage takes `ratio` times its measured time. Two windows count at
         least."""
-        worker = self.statistics.workers.setdefault("s0", WorkerFigures(("0:4",)))
+        first = cuts_of(self.deployer.placement)[0]
+        worker = self.statistics.workers.setdefault("s0", WorkerFigures(()))
         for _ in range(windows):
             self.statistics.steps += 20
-            worker.compute.add(ratio * float(CHAIN.worker("s0").replayed[0, 4]))
+            worker.compute.add(ratio * float(CHAIN.worker("s0").replayed[0, first]))
             await self.look(self.statistics.steps)
+
+    async def until_a_misfit(self):
+        """Let the first stage be half as slow again, and with other blocks twice as slow."""
+        await self.pass_windows(1.5)
+        assert self.loop.engine.misfits == (), "one factor first"
+        self.deployer.placement = placed(ALL, (2, 8))
+        await self.pass_windows(2.0)
+        assert self.loop.engine.misfits == ("s0",)
+
+    async def measure(self, timing, looks=60):
+        """Let so many looks pass, between which there is time to measure."""
+        for _ in range(looks):
+            await self.pass_windows(2.0, windows=1)
+            self.clock_seconds += 1000.0
+            await self.measuring.go_on(timing.timers)
 
 
 async def test_the_engine_goes_on_with_the_workers_that_are_left():
@@ -134,9 +158,8 @@ async def test_what_grows_with_a_profile_is_worked_out_beside_the_event_loop(mon
             return method(*given)
 
         monkeypatch.setattr(Engine, name, noted)
-    await run.pass_windows(1.5)
-    await run.pass_windows(2.0)
-    await run.jobs.take_new_samples(Measuring())
+    await run.until_a_misfit()
+    await run.measure(Timing())
     await run.without_the_middle()
     await run.loop.use("fixed")
     await run.loop.pin((6,))
@@ -262,47 +285,55 @@ async def test_a_chain_alone_asks_what_the_links_carry_only_where_it_may_leave(h
     assert (run.probes == asked) == held
 
 
-class Measuring:
-    """A measurement of stages: each takes twice its earlier time, or the measurement fails."""
+class Timing:
+    """Timers of steps: each takes twice its earlier time, or fails."""
 
     def __init__(self, failure=None):
         self.failure, self.asked = failure, []
 
-    async def __call__(self, name, runs):
-        self.asked.append((name, runs))
-        if self.failure is not None:
-            raise self.failure
-        return {run: 2.0 * float(CHAIN.worker(name).replayed[run]) for run in runs}
+    @asynccontextmanager
+    async def timers(self, name):
+        async def timer(*run):
+            self.asked.append((name, run))
+            if self.failure is not None:
+                raise self.failure
+            seconds = 2.0 * float(CHAIN.worker(name).replayed[run])
+            return TimedStep(seconds, seconds)
+
+        yield timer
 
 
 async def test_a_stage_that_no_factor_brings_right_is_measured_again():
-    run, measuring = Run(), Measuring()
-    await run.pass_windows(1.5)
-    await run.jobs.take_new_samples(measuring)
-    assert measuring.asked == [], "one factor first"
-    await run.pass_windows(2.0)
-    await run.jobs.take_new_samples(measuring)
-    ((name, runs),) = measuring.asked
-    assert (name, runs[0], len(runs)) == ("s0", (0, 4), 8), "what it has today first"
-    await run.pass_windows(2.0)
+    run, timing = Run(), Timing()
+    await run.until_a_misfit()
+    await run.measure(timing)
+    assert timing.asked[0] == ("s0", (0, 2)), "what it has today first"
+    assert {name for name, _ in timing.asked} == {"s0"}
+    assert run.waited_seconds == sum(2.0 * float(CHAIN.worker("s0").replayed[blocks]) for _, blocks in timing.asked)
     ratio = run.registry.get_sample_value("isthmus_prediction_ratio", {"worker": "s0"})
     assert ratio == pytest.approx(1.0, rel=0.02), "by new times, without a factor"
+    assert run.loop.engine.question.profile.worker("s0") is not CHAIN.worker("s0")
 
 
 @pytest.mark.parametrize("failure", [None, BusyError("no room")])
 async def test_a_stage_is_not_measured_again_all_the_time(failure):
-    run, measuring = Run(), Measuring(failure)
-    for ratio in (1.5, 2.0, 3.0, 2.0, 3.0, 2.0):
+    run, timing = Run(), Timing(failure)
+    await run.until_a_misfit()
+    await run.measure(timing)
+    asked = len(timing.asked)
+    assert asked
+    for first, ratio in ((4, 3.0), (2, 1.5), (4, 3.0)):
+        run.deployer.placement = placed(ALL, (first, 8))
         await run.pass_windows(ratio)
-        await run.jobs.take_new_samples(measuring)
-    assert [name for name, _ in measuring.asked] == ["s0"]
+        await run.measuring.go_on(timing.timers)
+    assert len(timing.asked) == asked
 
 
 async def test_new_times_of_a_stage_outlive_other_workers():
     run = Run()
-    await run.pass_windows(1.5)
-    await run.pass_windows(2.0)
-    await run.jobs.take_new_samples(Measuring())
+    await run.until_a_misfit()
+    await run.measure(Timing())
+    run.deployer.placement = placed(ALL, (4, 8))
     await run.without_the_middle()
     assert run.modelled == pytest.approx(18.0, rel=0.05)
 

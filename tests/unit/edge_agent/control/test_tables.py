@@ -37,6 +37,7 @@ FULL = pb.EdgeStatus(
     accuracy=0.875,
     seconds_per_step=0.009,
     predicted_seconds_per_step=0.0085,
+    measuring_seconds=0.25,
     last_checkpoint=pb.CheckpointStatus(step=40, age=Duration(seconds=7300)),
     log_level=pb.LOG_LEVEL_INFO,
 )
@@ -54,7 +55,7 @@ def test_a_status_is_shown_whole_and_on_one_line():
         "2 of 5 here, 4 wanted, pinned to 4",
         "1, at most 3, pinned to 3",
         "up uniform8 (8 bits), down fp32 (32 bits)",
-        "greedy, which predicted 8.5 ms a step",
+        "greedy, which predicted 8.5 ms a step, 0.25 s of measuring",
         " operator ",
         "8.00 ms " + "█" * 30,
         "4.00 ms " + "█" * 15 + " ",

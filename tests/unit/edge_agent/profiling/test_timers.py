@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.profiling.timers import measure_meanwhile
+from edge_agent.profiling.timers import timer_meanwhile
 from shared.errors import UnreachableError
 
 
 async def test_a_trainer_that_the_run_goes_on_without_cannot_be_measured():
     with pytest.raises(UnreachableError, match="the run goes on without 'near'"):
-        await measure_meanwhile(SimpleNamespace(members={}), "near", [(0, 1)])
+        async with timer_meanwhile(SimpleNamespace(members={}), "near"):
+            pass

@@ -6,7 +6,7 @@ import pytest
 
 from shared.errors import PlanError
 from shared.planning import Engine, EngineConfig, Observation, Reason, SearchSpace, stacked
-from shared.planning.engine.devices import Devices
+from shared.planning.engine.devices import SHORTEST_SECONDS, Devices
 from tests.support.planning.chain_runs import BITS, ChainTraining, hops, uniform_chain
 
 CHAIN = uniform_chain()
@@ -171,7 +171,7 @@ def test_a_device_that_no_factor_brings_right_is_planned_for_by_its_new_times():
 def test_a_factor_is_checked_again_only_when_it_is_off():
     training = ChainTraining(CHAIN)
     training.run(30)
-    for slow in (2.0, 1.0):
+    for slow in (2.0, 4.0):
         training.slowness[0] = slow
         training.run(100)
     assert training.engine.misfits == ("s0",)
@@ -181,6 +181,23 @@ def test_a_factor_is_checked_again_only_when_it_is_off():
     training.slowness[0] = 2.0
     training.run(100)
     assert training.engine.misfits == ("s0",)
+    training.slowness[0] = 1.0
+    training.run(100)
+    assert training.engine.misfits == (), "it is as it was measured"
+
+
+@pytest.mark.parametrize("busy_seconds", [2, 5])
+def test_machines_that_are_busy_for_some_seconds_move_nothing_and_are_not_measured_again(busy_seconds):
+    training = ChainTraining(CHAIN, start=((4, 8), (32, 32)))
+    training.run(30)
+    before = len(training.decisions)
+    for stage in (0, 1, 2, 0):
+        training.slowness[stage] = 3.0
+        training.run(busy_seconds)
+        training.slowness[stage] = 1.0
+        training.run(30)
+        assert training.engine.misfits == ()
+    assert len(training.decisions) == before
 
 
 def test_an_engine_with_nothing_to_choose_does_not_begin():
@@ -211,14 +228,14 @@ def test_a_failed_move_is_not_tried_again_at_once():
     assert observe(102.0, 102) is None
 
 
-def note(devices, steps, each, seconds=0.0):
-    """Note these seconds, by the worker's place; None was not reported. Each is expected to take a second."""
+def note(devices, steps, each, expected=1.0, seconds=SHORTEST_SECONDS):
+    """Note these seconds, by the worker's place; None was not reported. expected: of each."""
     work = {worker: taken for worker, taken in enumerate(each) if taken is not None}
-    return devices.note(seconds, steps, work, dict.fromkeys(work, 1.0))
+    return devices.note(seconds, steps, work, dict.fromkeys(work, expected))
 
 
 class TestDevices:
-    """Two windows of 20 steps, each more than a tenth off."""
+    """Two windows of 20 steps and some seconds, more than a tenth off throughout."""
 
     def test_it_takes_two_windows(self):
         devices = Devices(2)
@@ -245,18 +262,47 @@ class TestDevices:
             note(devices, 0, (ratio,))
         assert devices.factors.tolist() == pytest.approx([factor], rel=1e-3)
 
-    def test_a_device_that_is_off_again_with_a_factor_requests_a_measurement(self):
+    def test_a_factor_that_does_not_hold_for_other_blocks_requests_a_measurement(self):
         devices, misfits = Devices(2), []
-        for ratio in (2.0, 2.0, 2.0, 3.0, 3.0):
-            note(devices, 20, (ratio, 1.0))
+        for expected, ratio in ((1.0, 2.0), (1.0, 2.0), (1.0, 2.0), (0.5, 3.0), (0.5, 3.0)):
+            note(devices, 20, (ratio * expected, expected), expected)
             misfits.append(set(devices.misfits))
         assert misfits == [set(), set(), set(), set(), {0}]
         assert devices.factors.tolist() == [3.0, 1.0], "until then the factor of today has to do"
 
-    def test_a_device_that_was_measured_again_begins_with_a_factor_again(self):
+    def test_a_device_that_changes_again_with_the_same_blocks_requests_nothing(self):
         devices = Devices(1)
         for ratio in (2.0, 2.0, 3.0, 3.0):
             note(devices, 20, (ratio,))
+        assert (devices.factors.tolist(), devices.misfits) == ([3.0], set())
+
+    def test_a_device_that_is_as_it_was_measured_requests_nothing(self):
+        devices = Devices(1)
+        for expected, ratio in ((1.0, 2.0), (1.0, 2.0), (0.5, 1.05), (0.5, 1.05)):
+            note(devices, 20, (ratio * expected,), expected)
+        assert (devices.factors.tolist(), devices.misfits) == ([1.05], set())
+
+    @pytest.mark.parametrize("steps_a_second", [2, 50])
+    @pytest.mark.parametrize("busy_seconds", [1, 3, 5])
+    def test_a_machine_that_is_busy_for_some_seconds_is_no_other_device(self, busy_seconds, steps_a_second):
+        devices, changed = Devices(1), set()
+        for second in range(60):
+            busy = 20 <= second < 20 + busy_seconds
+            changed |= note(devices, steps_a_second, (3.0 if busy else 1.0,), seconds=1.0)
+        assert not changed
+
+    @pytest.mark.parametrize("steps_a_second", [1, 2, 50])
+    def test_a_device_that_becomes_slower_is_found_to_be_within_half_a_minute(self, steps_a_second):
+        devices, changed = Devices(1), set()
+        for second in range(40):
+            changed |= note(devices, steps_a_second, (3.0 if second >= 10 else 1.0,), seconds=1.0)
+        assert (changed, devices.factors.tolist()) == ({0}, [3.0])
+
+    def test_a_device_that_was_measured_again_begins_with_a_factor_again(self):
+        devices = Devices(1)
+        for expected, ratio in ((1.0, 2.0), (1.0, 2.0), (0.5, 3.0), (0.5, 3.0)):
+            note(devices, 20, (ratio * expected,), expected)
+        assert devices.misfits == {0}
         devices.measured_again(0)
         assert (devices.factors.tolist(), devices.misfits) == ([1.0], set())
         for ratio in (2.0, 2.0):

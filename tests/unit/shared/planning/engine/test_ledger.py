@@ -65,3 +65,13 @@ def test_a_deployment_is_regretted_once_home_would_have_won_the_way_back_twice(s
     for _ in range(seconds):
         ledger.record(1.0, np.array([4.0, 2.0]), 2, is_at_home=False)
     assert ledger.regrets(OTHER, 5.0) is is_regretted
+
+
+def test_measuring_is_paid_for_with_the_steps_that_home_would_have_done():
+    ledger = Ledger(RiskLimits(), HOME, 2)
+    fed(ledger, 100, lambda _: (4, 6))
+    before = ledger.available_steps(REMAINING_STEPS)
+    ledger.charge(0.5)
+    assert ledger.available_steps(REMAINING_STEPS) == pytest.approx(before - 2.0)
+    ledger.forget_wait()
+    assert ledger.available_steps(REMAINING_STEPS) == pytest.approx(before - 2.0), "it is no wait for a step"
