@@ -70,7 +70,14 @@ def _draw_cuts(axes: Any, engine: Racer) -> None:
         height = 0.93 - _LINE * (place % _LINES)
         axes.axvline(note.seconds, ymax=height, color="black", linewidth=0.8)
         axes.annotate(
-            f" {note.words}", (note.seconds, height), xycoords=("data", "axes fraction"), fontsize=8, va="center"
+            note.words,
+            (note.seconds, height),
+            xytext=(4, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8,
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0},
         )
 
 

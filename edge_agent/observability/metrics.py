@@ -31,7 +31,7 @@ class EngineMetrics:
             self.decisions.labels(reason)
         self.prediction_ratio = KnownGauge(
             "isthmus_prediction_ratio",
-            "Seconds that a worker took in its last 20 steps over those that were predicted.",
+            "Seconds that a worker took in its last steps over those that were predicted.",
             registry,
             ["worker"],
         )

@@ -12,10 +12,8 @@ import numpy as np
 
 from shared.planning.measurements import Bools, Floats
 
-WINDOW_STEPS, SHORTEST_SECONDS = 20, 4.0
-WINDOW_SECONDS, FEWEST_STEPS = 10.0, 5
-"""A window ends after so many steps that took the shortest time at least, or after so many seconds with the fewest steps that
-tell anything."""
+WINDOW_SECONDS, WINDOW_STEPS = 4.0, 5
+"""A window ends after so many seconds, with so many steps at least: fewer tell nothing."""
 TOLERANCE = 0.1
 """Part of the expected seconds by which a window may be off."""
 
@@ -144,9 +142,7 @@ class Devices:
         return changed
 
     def _is_whole(self, worker: int) -> bool:
-        steps, seconds = self._steps[worker], self._seconds[worker]
-        is_long = steps >= WINDOW_STEPS and seconds >= SHORTEST_SECONDS
-        return bool(is_long or (steps >= FEWEST_STEPS and seconds >= WINDOW_SECONDS))
+        return bool(self._steps[worker] >= WINDOW_STEPS and self._seconds[worker] >= WINDOW_SECONDS)
 
     def _end_window(self, worker: int) -> bool:
         ratio = self._ratios[worker] / self._steps[worker]

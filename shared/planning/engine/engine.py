@@ -244,7 +244,7 @@ class Engine:
 
     @property
     def prediction_ratios(self) -> dict[str, float]:
-        """Return the seconds of each worker in its last 20 steps over those expected then; 0 before so many."""
+        """Return the seconds of each worker in its last window of steps over those expected then; 0 before one."""
         return dict(zip(self.names, self._beliefs.devices.off.tolist(), strict=True))
 
     @property

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shared.planning.engine.devices import TOLERANCE, WINDOW_SECONDS, Devices
+from shared.planning.engine.devices import TOLERANCE, WINDOW_SECONDS, WINDOW_STEPS, Devices
 
 EXPECTED = {0: 0.6, 1: 0.01}
-A_WINDOW = int(WINDOW_SECONDS)
+A_WINDOW = max(int(WINDOW_SECONDS), WINDOW_STEPS)
 
 
 def devices(ratio, worker, steps):
