@@ -29,6 +29,10 @@ class KeptLoad:
     """True if it is sent with the feature of its step, and not before."""
 
 
+_Place = tuple[tuple[int, int, int], int]
+"""The urgency of a crossing's first item, and the number of the crossing: slices of one block are equally urgent."""
+
+
 class Outbox:
     """The items of all crossings that leave by one link."""
 
@@ -47,6 +51,8 @@ class Outbox:
         most_ahead: how many steps the peer may have beyond those that this worker has made, where it begins again; else 0.
         bundles: by crossing, those that go together with it; left out, each goes by itself. merged: see `urgency`.
         """
+        self.crossings = crossings
+        """All that leaves by this link in a step."""
         self._merged = merged
         self._bundles = bundles or {}
         self._labelled = labelled
@@ -54,21 +60,17 @@ class Outbox:
         self._items: dict[Crossing, ResendBuffer[KeptLoad]] = {
             crossing: ResendBuffer(first_step) for crossing in crossings
         }
-        self._urgencies: dict[Crossing, tuple[int, int, int]] = {}
-        """The crossings of which something waits, each with the urgency of its first item."""
-        self._ready: list[tuple[tuple[int, int, int], Crossing]] = []
-        """The same, the most urgent first: a link may have thousands, and few that wait."""
+        self._numbers = {crossing: number for number, crossing in enumerate(crossings)}
+        self._places: dict[Crossing, _Place] = {}
+        """The crossings of which something waits, each with its place among them."""
+        self._ready: list[_Place] = []
+        """The same places, the most urgent first: a link may have thousands, and few that wait."""
         self._there: dict[Crossing, int] = {}
         """First step that the peer lacks, by crossing, where this worker makes again what it may have."""
         self._keeps_first = False
         """True if the peer may need the weights with which a step begins."""
         self._forgotten = first_step
         """Everything before this step is forgotten, but for the weights with which it begins."""
-
-    @property
-    def crossings(self) -> tuple[Crossing, ...]:
-        """All that leaves by this link in a step."""
-        return tuple(self._items)
 
     @property
     def waiting(self) -> int:
@@ -112,8 +114,8 @@ class Outbox:
     def _waiting(self, begun: int) -> Iterator[KeptLoad]:
         """The first item of each crossing of which something waits, in their order."""
         ahead: list[KeptLoad] = []
-        for _, crossing in self._ready:
-            if (item := self._items[crossing].first_unsent()) is None:
+        for _, number in self._ready:
+            if (item := self._items[self.crossings[number]].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
             if item.step < begun:
                 yield item
@@ -129,14 +131,16 @@ class Outbox:
     def _look_at(self, crossing: Crossing) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""
         item = self._items[crossing].first_unsent()
-        before = self._urgencies.pop(crossing, None)
-        now = None if item is None else urgency(crossing, item.step, merged=self._merged)
-        if before is not None and before != now:
-            del self._ready[bisect_left(self._ready, before, key=_urgency_of)]
+        before = self._places.pop(crossing, None)
+        now = None
+        if item is not None:
+            now = self._places[crossing] = urgency(crossing, item.step, merged=self._merged), self._numbers[crossing]
+        if before == now:
+            return
+        if before is not None:
+            del self._ready[bisect_left(self._ready, before)]
         if now is not None:
-            self._urgencies[crossing] = now
-            if before != now:
-                insort(self._ready, (now, crossing), key=_urgency_of)
+            insort(self._ready, now)
 
     def is_there(self, item: KeptLoad) -> bool:
         """Tell whether the peer has had this item of the life of this worker that is over."""
@@ -172,7 +176,3 @@ class Outbox:
         for crossing, items in self._items.items():
             # The weights that the step before has made are those with which this one begins.
             items.forget_before(before - (crossing.cargo is Cargo.WEIGHTS and self._keeps_first))
-
-
-def _urgency_of(ready: tuple[tuple[int, int, int], Crossing]) -> tuple[int, int, int]:
-    return ready[0]
