@@ -5,9 +5,8 @@ worker. Derived from the programs, so that it can judge every possible placement
 """
 
 from shared.errors import ProtocolError
-from shared.placement.derived import BlockSlice, Crossing
+from shared.placement.derived import Crossing
 from shared.placement.programs import Receive
-from shared.placement.tiles import Cargo
 from shared.placement.window import Window
 
 
@@ -18,9 +17,8 @@ class ArrivalJudge:
         """window: of this worker, with nothing under way."""
         self.window = window
         self._placement = window.plan.placement
-        coming = [one.crossing for one in window.plan.program(window.worker) if isinstance(one, Receive)]
-        self._coming = {(one.sender, one.cargo, one.of_block): one for one in coming}
-        self._next_steps = {one: window.first_of(one) for one in coming}
+        program = window.plan.program(window.worker)
+        self._next_steps = {one.crossing: window.first_of(one.crossing) for one in program if isinstance(one, Receive)}
         self._samples: dict[int, int] = {}
         """Samples of the whole batch, by step of which something has come and that is not known to be done."""
         self._lengths: dict[int, int] = {}
@@ -31,14 +29,14 @@ class ArrivalJudge:
         """All that comes to this worker in a step."""
         return tuple(self._next_steps)
 
-    def accept(self, sender: str, cargo: Cargo, one: BlockSlice, step: int, samples: int) -> Crossing:
-        """Return the crossing that `sender` announces, and count it as arrived.
+    def accept(self, crossing: Crossing, step: int, samples: int) -> None:
+        """Count a crossing as arrived, which its sender announces.
 
-        one: see `Crossing.of_block`. samples: of the whole batch of this step. Raises ProtocolError, and counts nothing, for a
-        forbidden one.
+        samples: of the whole batch of this step. Raises ProtocolError, and counts nothing, for a forbidden one.
         """
-        crossing, index = self._crossing(sender, cargo, one), one.block
-        next_step = self._next_steps[crossing]
+        sender, cargo, index = crossing.sender, crossing.cargo, crossing.index
+        if (next_step := self._next_steps.get(crossing)) is None:
+            raise ProtocolError(f"{cargo} {index} came from {sender!r}, who has none to send under this placement")
         if step != next_step:
             raise ProtocolError(f"{cargo} {index} of step {step} came from {sender!r}; step {next_step} is next")
         latest = self.window.latest_of(crossing)
@@ -58,7 +56,6 @@ class ArrivalJudge:
         self._forget_done()
         self._samples[step] = samples
         self._next_steps[crossing] = step + 1
-        return crossing
 
     def accept_length(self, sender: str, step: int, length: int) -> None:
         """Take note of the length of a batch, by what `sender` announces of it.
@@ -86,8 +83,3 @@ class ArrivalJudge:
         for known in (self._samples, self._lengths):
             while known and (oldest := next(iter(known))) < done:
                 del known[oldest]
-
-    def _crossing(self, sender: str, cargo: Cargo, one: BlockSlice) -> Crossing:
-        if (crossing := self._coming.get((sender, cargo, one))) is None:
-            raise ProtocolError(f"{cargo} {one.block} came from {sender!r}, who has none to send under this placement")
-        return crossing

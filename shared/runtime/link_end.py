@@ -24,7 +24,7 @@ from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role, TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
 
 LinkStream = Duplex[LinkMessage, LinkMessage]
 
@@ -68,7 +68,7 @@ class LinkEnd:
         """Steps that the peer has done and for which it may need everything again."""
         self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
         self._coming = {
-            (*self._role_and_block(crossing), slot): crossing
+            (ROLES[crossing.cargo], crossing.index, slot): crossing
             for crossing, slots in self._slots_of.items()
             for slot in slots
         }
@@ -128,9 +128,9 @@ class LinkEnd:
         return LinkPosition(
             placement_version=self._wire.placement.version,
             awaited=[
-                Awaited(role=key.role, block=key.block, next_step=key.step, slice=crossing.of_block.number)
+                Awaited(role=key.role, block=key.block, slot=key.slot, next_step=key.step)
                 for crossing, step in self._received.items()
-                for key in [self._wire.key(crossing, step, 0)]
+                for key in [self._first_key(crossing, step)]
             ],
             dones_received=self._dones_received,
             life=self._window.life,
@@ -142,24 +142,20 @@ class LinkEnd:
             raise ProtocolError(
                 f"worker {self.peer!r} holds placement {peer.placement_version}; {self._wire.placement.version} is in force"
             )
-        leaving = {
-            (*self._role_and_block(crossing), crossing.of_block.number): crossing for crossing in self._outbox.crossings
-        }
-        # Counted first: a message has room for a hundred times as many as any placement has.
-        is_as_many = len(peer.awaited) == len(leaving)
-        awaited = {(one.role, one.block, one.slice): one.next_step for one in peer.awaited} if is_as_many else {}
-        if peer.life != self._peer_life and self.peer in self._window.plan.stateless:
-            self._peer_life = peer.life
-            self.reports.begin_again()
-        if peer.life != self._peer_life:
+        is_new = peer.life != self._peer_life
+        if is_new and self.peer not in self._window.plan.stateless:
             raise ProtocolError(
                 f"worker {self.peer!r} says that it has begun again, which it cannot under this placement"
             )
-        if not is_as_many or awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received):
+        leaving = {self._first_key(crossing, 0)[1:]: crossing for crossing in self._outbox.crossings}
+        # Counted first: a message has room for a hundred times as many as any placement has.
+        is_as_many = len(peer.awaited) == len(leaving)
+        awaited = {(one.role, one.block, one.slot): one.next_step for one in peer.awaited} if is_as_many else {}
+        if awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received, is_new=is_new):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
-        for key, step in awaited.items():
-            self._outbox.resume(leaving[key], self._wire.step(leaving[key], step))
-        self.reports.resume(peer.dones_received)
+        self._outbox.resume({leaving[key]: self._wire.step(leaving[key], step) for key, step in awaited.items()})
+        self._peer_life = peer.life
+        self.reports.resume(peer.dones_received, is_new=is_new)
         self._peer_has_ended = False
         self._announced.clear()
         self._slots.clear()
@@ -226,7 +222,7 @@ class LinkEnd:
         slots = self._slots_of[crossing]
         self._check(frame, key, crossing, step, slots[count])
         if count == 0:
-            self._arrivals.accept(self.peer, crossing.cargo, crossing.of_block, step, samples)
+            self._arrivals.accept(crossing, step, samples)
         if (length := self._wire.length(crossing, slots[count], frame.tensor.shape)) is not None:
             self._arrivals.accept_length(self.peer, step, length)
         if count + 1 < len(slots):
@@ -253,9 +249,9 @@ class LinkEnd:
             raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
         return crossing
 
-    @staticmethod
-    def _role_and_block(crossing: Crossing) -> tuple[Role.ValueType, int]:
-        return ROLES[crossing.cargo], crossing.index
+    def _first_key(self, crossing: Crossing, step: int) -> TensorKey:
+        """Return the key of the first tensor of a crossing: its slot tells apart what one block reads."""
+        return self._wire.key(crossing, step, self._wire.slots(crossing)[0])
 
     def note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
         """Tell that the peer has acknowledged a tensor; every stream calls this. See `Delivered`."""

@@ -151,22 +151,25 @@ class Outbox:
         self._items[item.crossing].sent_step = item.step + 1
         self._look_at(item.crossing)
 
-    def resume(self, crossing: Crossing, step: int) -> None:
-        """A new stream begins: send of this crossing from the step that the peer waits for.
+    def resume(self, awaited: Mapping[Crossing, int]) -> None:
+        """A new stream begins: send of each crossing from the step that the peer waits for.
 
-        Raises ProtocolError for a step that it cannot wait for: it has not come, or was told to be done.
+        Raises ProtocolError, and changes nothing, for a step that it cannot wait for: it has not come, or was told to be done.
         """
-        items = self._items[crossing]
-        is_ahead = items.next_step < step <= items.next_step + self._most_ahead
-        if not is_ahead and not items.covers(step):
-            first, what = next(iter(items.steps), items.next_step), f"{crossing.cargo} {crossing.index}"
-            raise ProtocolError(
-                f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {items.next_step} can be sent"
-            )
-        if self._most_ahead:
-            self._there[crossing], step = step, min(step, items.sent_step)
-        items.sent_step = step
-        self._look_at(crossing)
+        for crossing, step in awaited.items():
+            items = self._items[crossing]
+            is_ahead = items.next_step < step <= items.next_step + self._most_ahead
+            if not is_ahead and not items.covers(step):
+                first, what = next(iter(items.steps), items.next_step), f"{crossing.cargo} {crossing.index}"
+                raise ProtocolError(
+                    f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {items.next_step} can be sent"
+                )
+        for crossing, step in awaited.items():
+            items = self._items[crossing]
+            if self._most_ahead:
+                self._there[crossing], step = step, min(step, items.sent_step)
+            items.sent_step = step
+            self._look_at(crossing)
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one, and needs none of it again."""

@@ -81,16 +81,17 @@ class Reports:
             self._late.end()
         return taken
 
-    def begin_again(self) -> None:
-        """The peer has lost all: it hears the reports from here on, and counts them from 0."""
-        self._kept = ResendBuffer(limit=MOST_KEPT)
+    def covers(self, received: int, *, is_new: bool = False) -> bool:
+        """Tell whether a peer that has received this number of reports can be brought to all there are.
 
-    def covers(self, received: int) -> bool:
-        """Tell whether a peer that has received this number of reports can be brought to all there are."""
-        return self._follows or self._kept.covers(received)
+        is_new: True for one that has lost all: it hears the reports from here on, and counts them from 0.
+        """
+        return self._follows or (received == 0 if is_new else self._kept.covers(received))
 
-    def resume(self, received: int) -> None:
-        """A stream begins, whose other end has received so many."""
+    def resume(self, received: int, *, is_new: bool = False) -> None:
+        """A stream begins, whose other end has received so many. is_new: see `covers`."""
+        if is_new:
+            self._kept = ResendBuffer(limit=MOST_KEPT)
         if self._follows:
             before, self._kept, self._follows = self._kept, ResendBuffer(received, MOST_KEPT), False
             for number in before.steps:

@@ -16,7 +16,6 @@ from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain
 from shared.placement import Cargo, Crossing, Placement, StepPlan, Window, first_worker, held_blocks
-from shared.runtime.crossing_wire import ROLES
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
@@ -80,9 +79,11 @@ class LosingSession(LinkedSession):
         """Note what a peer has of the worker, before the first stream of a life."""
         for peer, lost in ((near, far), (far, near)):
             if lost.worker == self.lost:
-                awaited = {(one.role, one.block): one.next_step for one in peer.ends[lost.worker].position.awaited}
+                awaited = peer.ends[lost.worker].position.awaited
+                there = {(one.role, one.block, one.slot): one.next_step for one in awaited}
                 for crossing in self.plan.between(lost.worker, peer.worker):
-                    self.lives[-1].had.setdefault(crossing, awaited[ROLES[crossing.cargo], crossing.index])
+                    key = self.wires[peer.worker].key(crossing, 0, self.wires[peer.worker].slots(crossing)[0])
+                    self.lives[-1].had.setdefault(crossing, there[key[1:]])
 
     def _count(self) -> None:
         self._packets += 1

@@ -220,26 +220,26 @@ class Awaited(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     BLOCK_FIELD_NUMBER: _builtins.int
     NEXT_STEP_FIELD_NUMBER: _builtins.int
-    SLICE_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
     role: _tensor_pb2.Role.ValueType
     """What it is."""
     block: _builtins.int
     """As in `Frame`."""
     next_step: _builtins.int
     """What came of all steps before this one is whole. Counted as in `Frame`."""
-    slice: _builtins.int
-    """The slice of the block, of weights and their gradients in a group; 0 where the block goes as a whole."""
+    slot: _builtins.int
+    """As in `Frame`, of the first of the tensors that cross together."""
     def __init__(
         self,
         *,
         role: _tensor_pb2.Role.ValueType = ...,
         block: _builtins.int = ...,
         next_step: _builtins.int = ...,
-        slice: _builtins.int = ...,
+        slot: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "next_step", b"next_step", "role", b"role", "slice", b"slice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "next_step", b"next_step", "role", b"role", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ from shared.model.chain import build_chain
 from shared.placement import Placement, Rows, Source, Tile
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from tests.support.begun_again import LosingSession
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
 from tests.support.models import several
@@ -49,6 +50,21 @@ def frame(
     return announced
 
 
+SHARED = Placement(
+    version=1,
+    blocks=4,
+    batch_size=4,
+    workers=("edge", "near", "far"),
+    tiles=(
+        Tile("far", 0, 2, Rows(0, 2)),
+        Tile("edge", 0, 1, Rows(2, 4)),
+        Tile("near", 1, 2, Rows(2, 4)),
+        Tile("near", 2, 4, WHOLE),
+    ),
+    sources=(Source("edge", WHOLE),),
+    owners={0: "near", 1: "near"},
+)
+"""The far worker owns nothing, so that it may begin again."""
 AWAITED = [Awaited(role=Role.ROLE_FEATURE, block=3), Awaited(role=Role.ROLE_ERROR_GRADIENT, block=1)]
 """Tensors that the other end of `near_end` waits for."""
 
@@ -130,6 +146,28 @@ async def test_the_reason_of_a_refusal_is_read_before_a_position_can_be_written(
 def test_an_impossible_position_is_refused(position, says):
     with pytest.raises(IsthmusError, match=says):
         near_end().resume(position)
+
+
+@pytest.mark.parametrize(
+    ("awaited", "dones_received"),
+    [([], 0), ([Awaited(role=Role.ROLE_FEATURE, next_step=9)], 0), ([Awaited(role=Role.ROLE_FEATURE)], 1)],
+)
+def test_an_impossible_position_of_a_peer_that_has_begun_again_changes_nothing(awaited, dones_received):
+    """The reports stay that wait for it, and the life in which it is."""
+
+    async def main() -> None:
+        session = LosingSession(built("dropping"), SHARED, recipe("adam"), "far", [])
+        end, peer = session.workers["edge"].ends["far"], session.workers["far"].ends["edge"]
+        reports = [StepDone(worker="edge", step=step) for step in range(2)]
+        for done in reports:
+            end.reports.add(done, more_comes=False)
+        wrong = LinkPosition(placement_version=1, awaited=awaited, dones_received=dones_received, life=1)
+        with pytest.raises(IsthmusError):
+            end.resume(wrong)
+        end.resume(peer.position)
+        assert list(end.reports.take().dones) == reports
+
+    run_virtually(main)
 
 
 def test_a_peer_cannot_wait_for_a_step_that_was_not_made():

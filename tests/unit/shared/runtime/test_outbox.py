@@ -73,7 +73,7 @@ def test_labels_of_later_steps_do_not_hold_a_feature_up():
     for step in (0, 1):
         put(box, LABELS, step)
     put(box, FEATURE, 0)
-    box.resume(LABELS, 1)  # The peer has the labels of step 0.
+    box.resume({LABELS: 1})  # The peer has the labels of step 0.
     assert next_of(box) == [(FEATURE, 0)]
 
 
@@ -81,7 +81,7 @@ def test_labels_whose_feature_the_peer_has_go_alone():
     box = outbox()
     put(box, LABELS, 0)
     put(box, FEATURE, 0)
-    box.resume(FEATURE, 1)
+    box.resume({FEATURE: 1})
     assert next_of(box) == [(LABELS, 0)]
 
 
@@ -125,9 +125,9 @@ def test_a_lost_stream_brings_weights_back_to_their_place():
     while items := box.next(BEGUN):
         for item in items:
             box.note_sent(item)
-    box.resume(second, 0)
+    box.resume({second: 0})
     assert next_of(box) == [(second, 0)]
-    box.resume(first, 1)
+    box.resume({first: 1})
     assert next_of(box) == [(second, 0)], "it is of an older step"
     for item in box.next(BEGUN):
         box.note_sent(item)
@@ -176,6 +176,5 @@ def test_of_a_segment_that_came_in_part_the_rest_is_sent_again():
         put(box, crossing, 0)
     for item in box.next(1):
         box.note_sent(item)
-    for crossing, step in zip(weights, (1, 0, 0), strict=True):
-        box.resume(crossing, step)
+    box.resume(dict(zip(weights, (1, 0, 0), strict=True)))
     assert next_of(box) == [(weights[1], 0)]

@@ -90,8 +90,7 @@ class Link:
         self.arrive(most)
         self._under_way.clear()
         self._sent = dict(self._come)
-        for crossing, step in self._come.items():
-            self.box.resume(crossing, step)
+        self.box.resume(self._come)
 
     def settle(self, _most: int) -> None:
         """Tell the box which steps the peer needs nothing of any more."""
@@ -131,8 +130,7 @@ def test_slices_that_a_lost_stream_has_not_brought_are_sent_on_the_next(cargo, l
             box.note_sent(item)
     for one in slices:
         link.make(one)
-    for number, one in enumerate(slices):
-        box.resume(one, 4 if number >= SLICES - lacking else 5)
+    box.resume({one: 4 if number >= SLICES - lacking else 5 for number, one in enumerate(slices)})
     sent = []
     while items := box.next(NEVER):
         for item in items:

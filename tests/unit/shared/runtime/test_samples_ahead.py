@@ -14,7 +14,6 @@ from shared.events.worker import Received, StepComputed
 from shared.placement import (
     ArrivalJudge,
     BlockFacts,
-    BlockSlice,
     Cargo,
     ModelFacts,
     Placement,
@@ -90,17 +89,19 @@ def test_a_worker_takes_as_many_as_were_agreed_and_not_one_more(staleness):
     plan = StepPlan(replace(TIERS, staleness=staleness), facts())
     window = Window(plan, "far")
     judge = ArrivalJudge(window)
+    coming = {(one.sender, one.cargo): one for one in judge.expected}
+    samples, weights = coming["edge", Cargo.FEATURE], coming["near", Cargo.WEIGHTS]
     for step in range(staleness + AHEAD + 1):
-        judge.accept("edge", Cargo.FEATURE, BlockSlice(0), step, SAMPLES)
+        judge.accept(samples, step, SAMPLES)
     latest = staleness + AHEAD
     with pytest.raises(
         ProtocolError, match=f"samples come 2 steps before, and step 0 .* so step {latest} is the latest"
     ):
-        judge.accept("edge", Cargo.FEATURE, BlockSlice(0), latest + 1, SAMPLES)
+        judge.accept(samples, latest + 1, SAMPLES)
     for step in range(staleness + 1):
-        judge.accept("near", Cargo.WEIGHTS, BlockSlice(0), step, SAMPLES)
+        judge.accept(weights, step, SAMPLES)
     with pytest.raises(ProtocolError, match=f"so step {staleness} is the latest"):
-        judge.accept("near", Cargo.WEIGHTS, BlockSlice(0), staleness + 1, SAMPLES)
+        judge.accept(weights, staleness + 1, SAMPLES)
 
 
 def test_samples_are_taken_before_their_step_begins_and_no_earlier_than_that():

@@ -90,13 +90,13 @@ def test_a_slice_comes_once_a_step():
 def test_a_peer_that_waits_for_slices_that_there_are_not_is_refused():
     end, _ = trainers_end()
     waiting = [
-        (Role.ROLE_WEIGHTS, one.block, one.slice) for one in end.position.awaited if one.role != Role.ROLE_WEIGHTS
+        (Role.ROLE_WEIGHTS, one.block, one.slot) for one in end.position.awaited if one.role != Role.ROLE_WEIGHTS
     ]
     assert (Role.ROLE_WEIGHTS, BLOCK, COUNT - 1) in waiting
 
     def position(pairs):
         return LinkPosition(
-            awaited=[{"role": role, "block": block, "slice": number, "next_step": 1} for role, block, number in pairs]
+            awaited=[{"role": role, "block": block, "slot": number, "next_step": 1} for role, block, number in pairs]
         )
 
     first, *others = waiting
