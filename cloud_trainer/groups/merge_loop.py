@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from contextlib import suppress
 from contextvars import Context
 
@@ -35,8 +36,10 @@ class MergeLoop:
         self._seats = seats
         self._training = training
         self._alone = alone
-        self._given: asyncio.Queue[tuple[MemberSeat, Outgoing] | None] = asyncio.Queue()
-        """Gradients in the order in which they came, as many as the windows of the members let begin; None for other news."""
+        self._given: deque[tuple[MemberSeat, Outgoing]] = deque()
+        """Gradients in the order in which they came: of each member those of the steps that K lets it make, and no others."""
+        self._news = asyncio.Event()
+        """Set when there is a gradient to take, or when what the loop waits for has changed."""
         self._moved = asyncio.Event()
         """Set, and replaced, whenever the group may have come to another step."""
         self._task: asyncio.Task[None] | None = None
@@ -49,12 +52,27 @@ class MergeLoop:
             self._task = asyncio.create_task(self._run(), context=Context())
 
     def give(self, seat: MemberSeat, one: Outgoing) -> None:
-        """Take the gradient of a slice that the session of a seat has."""
-        self._given.put_nowait((seat, one))
+        """Take the gradient of a slice that the session of a seat has. One beyond what K lets it make ends the session."""
+        merging, session = self._training.merging, self._seats.session_of(seat)
+        if merging is None or session is None:
+            return  # its member has to begin again
+        if one.step > merging.step + merging.agreement.staleness:
+            refusal = (
+                f"rank {seat.rank} gives a gradient of step {one.step}; group {self._config.name!r} is at step {merging.step}, "
+                f"and with K = {merging.agreement.staleness} nobody is so far from it"
+            )
+            session.worker.executor.fail(ProtocolError(refusal))
+            return
+        self._given.append((seat, one))
+        self._news.set()
+
+    def drop(self, seat: MemberSeat) -> None:
+        """Forget the gradients of a seat whose session has ended."""
+        self._given = deque(given for given in self._given if given[0] is not seat)
 
     def look_again(self) -> None:
         """Have the loop look at what it waits for, because that has changed."""
-        self._given.put_nowait(None)
+        self._news.set()
 
     async def reach(self, life: int, step: int) -> None:
         """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
@@ -90,11 +108,13 @@ class MergeLoop:
 
     async def _run(self) -> None:
         while True:
-            given: tuple[MemberSeat, Outgoing] | None = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_left(time.monotonic())):
-                    given = await self._given.get()
+                    await self._news.wait()
             async with self._alone:
+                given = self._given.popleft() if self._given else None
+                if not self._given:
+                    self._news.clear()
                 if (merging := self._training.merging) is not None:
                     await self._go_on(merging, given)
             self._moved.set()

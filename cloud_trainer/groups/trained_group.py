@@ -243,6 +243,7 @@ class TrainedGroup:
 
     async def vacate(self, seat: MemberSeat) -> None:
         """Note that the session of a seat has ended. The group waits for its member, unless all is done."""
+        self._loop.drop(seat)
         if (session := self._seats.session_of(seat)) is None:
             return
         self._seats.remove(seat)
