@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_in_flight import Outgoing
@@ -26,6 +26,8 @@ from shared.transport.stream.framing import TensorKey, WireTensor, key_of
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
 
+POSITION_SECONDS = 30.0
+"""Longest wait for the position of the other end: it says that at once, and nothing is under way by which its silence shows."""
 LinkStream = Duplex[LinkMessage, LinkMessage]
 
 
@@ -179,7 +181,13 @@ class LinkEnd:
         end_writing: tells the peer that no more comes, after `end`; None on the dialled side.
         """
         # At once: the reason of a refused stream is heard by reading alone, also after a write that failed for it.
-        _, first = await asyncio.gather(stream.write(LinkMessage(position=self.position)), stream.receive())
+        try:
+            async with asyncio.timeout(POSITION_SECONDS):
+                _, first = await asyncio.gather(stream.write(LinkMessage(position=self.position)), stream.receive())
+        except TimeoutError:
+            raise UnreachableError(
+                f"worker {self.peer!r} has a link to here and has not said in {POSITION_SECONDS:.0f} seconds where it stands"
+            ) from None
         if first is None or first[1] or first[0] != LinkMessage(position=first[0].position):
             raise ProtocolError(f"the link to {self.peer!r} began with something else than a position")
         self.resume(first[0].position)

@@ -10,14 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.errors import IsthmusError, RefusedError
+from shared.errors import IsthmusError, RefusedError, UnreachableError
 from shared.model.chain import build_chain
 from shared.placement import Placement, Rows, Source, Tile
+from shared.runtime.link_end import POSITION_SECONDS
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkPosition, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.begun_again import LosingSession
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
+from tests.support.linking import still_stream
 from tests.support.models import several
 from tests.support.placed import INPUTS, WIDTH, batch_of, built, recipe
 from tests.support.virtual import run_virtually
@@ -131,6 +133,17 @@ async def test_the_reason_of_a_refusal_is_read_before_a_position_can_be_written(
     session = LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
     with pytest.raises(RefusedError, match="no place"):
         await session.workers["near"].ends["edge"].run(Refusing())
+
+
+def test_a_peer_that_opens_a_link_and_does_not_say_where_it_stands_is_given_up():
+    async def main() -> None:
+        session = LinkedSession(built("dropping"), LABELS_STAY, recipe("sgd"))
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(UnreachableError, match="has not said in 30 seconds where it stands"):
+            await session.workers["near"].ends["edge"].run(still_stream())
+        assert asyncio.get_running_loop().time() == begun + POSITION_SECONDS
+
+    run_virtually(main)
 
 
 @pytest.mark.parametrize(
