@@ -70,6 +70,7 @@ def table(outcomes: list[Outcome]) -> str:
         "runs that lose no state": sum(outcome.stateless for outcome in outcomes),
         "runs of groups": sum(outcome.members > 1 for outcome in outcomes),
         "runs of groups in slices": sum(outcome.members > 1 and has_slices(outcome.seed) for outcome in outcomes),
+        "runs of late groups": sum(outcome.members > 1 and outcome.staleness > 0 for outcome in outcomes),
         "runs with a newcomer": sum(outcome.joined for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "runs of lost ways": sum(outcome.ways for outcome in outcomes),
@@ -77,8 +78,9 @@ def table(outcomes: list[Outcome]) -> str:
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),
     }
-    for limit in sorted({outcome.staleness for outcome in outcomes}):
-        seen = [outcome.worst for outcome in outcomes if outcome.staleness == limit]
+    alone = [outcome for outcome in outcomes if outcome.members <= 1]
+    for limit in sorted({outcome.staleness for outcome in alone}):
+        seen = [outcome.worst for outcome in alone if outcome.staleness == limit]
         totals[f"K = {limit}: most steps stale"] = max(staleness for staleness, _ in seen)
         totals[f"K = {limit}: most in flight"] = max(in_flight for _, in_flight in seen)
     return "\n".join([*lines, *(f"{name:24} {count:6}" for name, count in totals.items())])

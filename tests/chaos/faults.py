@@ -11,6 +11,7 @@ import importlib
 import os
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -40,6 +41,8 @@ class Fault(enum.Enum):
     """The trainer that carries these bytes is killed."""
     LOST_DISK = "lost disk"
     """A trainer is killed and comes back with nothing of what it had written."""
+    STALL = "stalled process"
+    """A member is stopped (SIGSTOP) for longer than links wait for a silent peer, and goes on (SIGCONT)."""
     DISK_FULL = "disk full"
     FAILED_FSYNC = "failed fsync"
     CLOCK_JUMP = "clock jump"
@@ -53,6 +56,8 @@ class Fault(enum.Enum):
 LOST_DISKS = 2
 """Maximum number of disks that are lost in a run: a worker that has lost one has to keep replicas again before the next
 loss."""
+STALLED_SECONDS = 1.5
+"""Longer than a link waits for a silent peer, and shorter than a session waits for its member."""
 LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY, Fault.CORRUPT)
 
 _FSYNC, _RENAME = "os:fsync", "pathlib:Path.replace"
@@ -142,6 +147,17 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.groups.group_store:GroupStore.go_back",
         _FSYNC,
         _RENAME,
+    ),
+    ("stalling", Fault.STALL): (
+        "shared.execution.blocks:PlacedBlocks.forward",
+        "shared.execution.blocks:PlacedBlocks.backward",
+        "shared.execution.blocks:PlacedBlocks.take_weights",
+        "shared.runtime.crossing_wire:CrossingWire.encode",
+        "shared.runtime.outbox:Outbox.resume",
+        "shared.transport.stream.duplex:Duplex.write",
+        "shared.client.trainer:TrainerClient.join_session",
+        "shared.client.trainer:TrainerClient.link",
+        "edge_agent.sessions.trainer_worker:TrainerWorker.begin_in_group",
     ),
     ("slices", Fault.KILL_TRAINER): ("shared.training.held_blocks:HeldBlocks.update_slice",),
     ("giving", Fault.KILL_AGENT): ("shared.runtime.crossing_wire:CrossingWire.encode",),
@@ -296,6 +312,10 @@ def _happen(fault: Fault, original: Callable[..., Any], arguments: tuple[Any, ..
         case Fault.CLOCK_JUMP:
             real = time.time
             time.time = lambda: real() + 1e7
+        case Fault.STALL:
+            waker = f"sleep {STALLED_SECONDS}; kill -CONT {os.getpid()}"
+            subprocess.Popen(["/bin/sh", "-c", waker])
+            os.kill(os.getpid(), signal.SIGSTOP)
         case Fault.DUPLICATE_FRAME:
             return _twice(original, *arguments)
         case _:

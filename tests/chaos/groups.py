@@ -21,7 +21,7 @@ from tests.chaos.faults import Fault, plan
 from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
 from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.run import RUN_SECONDS, Outcome
-from tests.chaos.varieties import BY_BLOCK, EXPERIMENT, PERCEPTRON
+from tests.chaos.varieties import BY_BLOCK, EXPERIMENT, PERCEPTRON, STEPS
 from tests.support.group_members import group_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
@@ -29,6 +29,10 @@ NAME, CHECKPOINT_STEPS = "line", 8
 SIZES = (2, 3)
 SLICED_EVERY = 2
 """Every second span of so many seeds is of models of which some blocks go in slices."""
+LATE_EVERY = 4
+"""Every second span of so many seeds is of groups with K of 1 to 5, whose members stall and whose links are lost many times."""
+STALLS, LATE_LINK_FAULTS = 2, 3
+"""Stalls of each of these members, and faults of their links for each fault that is asked for."""
 SLICED = (
     'model.factory="shared.model.zoo:mlp"',
     "model.kwargs={depth=4, hidden=362}",
@@ -52,6 +56,11 @@ LINK_FAULTS = (Fault.DROP_LINK, Fault.HALF_OPEN, Fault.DELAY)
 def has_slices(seed: int) -> bool:
     """Tell whether some blocks go in slices in the run of a seed."""
     return bool(seed // SLICED_EVERY % 2)
+
+
+def staleness_of(seed: int) -> int:
+    """Return K of the run of a seed."""
+    return 1 + seed // 5 % 5 if seed // LATE_EVERY % 2 else 0
 
 
 @cache
@@ -99,7 +108,8 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
     """Run a group with about so many faults, drawn from `seed`."""
     dice = random.Random(seed)
     names, size, is_sliced = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES), has_slices(seed)
-    outcome = Outcome(seed, 0, len(names), shared=None, members=size)
+    staleness = staleness_of(seed)
+    outcome = Outcome(seed, staleness, len(names), shared=None, members=size)
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in names}
         async with AsyncExitStack() as stack:
@@ -109,6 +119,7 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
             }
             addresses = {name: relay.address for name, relay in relays.items()}
             on_link = dice.randint(0, faults // 3)
+            of_late_links = LATE_LINK_FAULTS * faults if staleness else 0
             suffering = [dice.choice([*names, *range(size)]) for _ in range(faults - on_link)]
             planned = {name: plan(dice, "group", suffering.count(name), 1) for name in names}
             of_members = [plan(dice, "member", suffering.count(rank), 1) for rank in range(size)]
@@ -116,6 +127,10 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
                 planned[dice.choice(names)] += plan(dice, "slices", 1, 1)
                 dice.choice(of_members).extend(plan(dice, "giving", 1, 1))
             slowly: list[str] = []
+            if staleness:
+                slowly = [SLOWLY]
+                for of_member in of_members:
+                    of_member += plan(dice, "stalling", STALLS, 1)
             if has_newcomer := bool(seed // NEWCOMERS_EVERY % 2):
                 slowly = [SLOWLY]
                 of_members.append(plan(dice, "newcomer", dice.randint(1, 3), 1))
@@ -135,7 +150,14 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
             members = [
                 Side(
                     sides.member,
-                    [[*member_flags(rank, size, addresses, is_sliced=is_sliced), *slowly], f"member-{rank}"],
+                    [
+                        [
+                            *member_flags(rank, size, addresses, is_sliced=is_sliced),
+                            *slowly,
+                            f"deployment.staleness={staleness}",
+                        ],
+                        f"member-{rank}",
+                    ],
                     of_member,
                     folder,
                     f"member-{rank}",
@@ -145,7 +167,12 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
             newcomer = members.pop() if has_newcomer else None
             running = _Running(folder, trainers, members, newcomer)
             disturbing = disturb_links(
-                list(relays.values()), dice, on_link, outcome.faults, folder / "member-0.log", LINK_FAULTS
+                list(relays.values()),
+                dice,
+                on_link + of_late_links,
+                outcome.faults,
+                folder / "member-0.log",
+                LINK_FAULTS,
             )
             outcome.loss = await running.until_all_have_ended(disturbing)
     for side in running.everybody:
@@ -155,9 +182,14 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
     if not outcome.loss:
         ranks = ranks_by_slice(folder)
         outcome.joined = has_joined(size, ranks)
-        of_ranks = _joined_state(ranks, size, is_sliced=is_sliced) if outcome.joined else None
-        whole = of_ranks or expected_state(size, is_sliced=is_sliced)
-        outcome.loss = _loss(folder, whole, range(size + outcome.joined))
+        everybody = range(size + outcome.joined)
+        if (
+            staleness
+        ):  # only the order of events decides the bits: all end with the same, and no update is without a member
+            outcome.loss = _lacks_ranks(ranks, range(size), folder) or _loss(folder, _result(folder, 0), everybody)
+        else:
+            of_ranks = _joined_state(ranks, size, is_sliced=is_sliced) if outcome.joined else None
+            outcome.loss = _loss(folder, of_ranks or expected_state(size, is_sliced=is_sliced), everybody)
     return outcome
 
 
@@ -243,12 +275,24 @@ async def _to_the_end(member: Side) -> None:
         member.start()
 
 
+def _lacks_ranks(ranks: Ranks, members: Iterable[int], folder: Path) -> str:
+    """Tell of which updates a member has no part, or that steps are missing; empty where all have it in all."""
+    if missing := set(range(STEPS)).difference(step for step, *_ in ranks):
+        return f"steps {sorted(missing)} were not done ({folder})"
+    lacking = sorted(at for at, of_slice in ranks.items() if not set(members) <= set(of_slice))
+    return f"updates {lacking} are without a member ({folder})" if lacking else ""
+
+
+def _result(folder: Path, rank: int) -> dict[str, Tensor]:
+    return load_file(folder / f"member-{rank}-result" / "model.safetensors")
+
+
 def _loss(folder: Path, expected: Mapping[str, Tensor], members: Iterable[int]) -> str:
     for rank in members:
         result = folder / f"member-{rank}-result"
         if not result.exists():
             return f"{result.name} is missing ({folder})"
-        found = load_file(result / "model.safetensors")
+        found = _result(folder, rank)
         if different := [name for name, tensor in expected.items() if not found[name].equal(tensor)]:
             return f"{result.name}: {different} differ ({folder})"
     return ""
