@@ -36,8 +36,7 @@ from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.profiling.timers import timer_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
-from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.opening import open_in_group, open_session, resume_session
+from edge_agent.sessions.opening import open_when_there, resume_session
 from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.room import check_room
@@ -301,7 +300,7 @@ class _Runs:
         while True:
             self._control_state.shutdown.cancel_on_request()
             choosing = await asyncio.to_thread(self._choosing, experiment, prepared.profile)
-            run = await self._open(experiment, stored, prepared.folder)
+            run = await self._open(experiment, stored, prepared.folder, is_start=not began_again)
             newest.stored = run.session.stored
             statistics.total_steps = experiment.steps  # a group may do others
             try:
@@ -340,8 +339,9 @@ class _Runs:
         return _Choosing(decisions, choice)
 
     async def _open(
-        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None
+        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None, *, is_start: bool
     ) -> TrainingRun:
+        """Open a session, or resume a stored one. is_start: True for the first of this process. Raises IsthmusError."""
         config, threads, clients = experiment.config, self._threads, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
         retry = Retry(min(limits, default=None), self._emit)
@@ -351,12 +351,13 @@ class _Runs:
             session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
             training = await TrainingLoop.made(session, pause, emit, statistics)
             return TrainingRun(session, training, pause, emit, statistics)
-        if config.member is not None:
-            session = await open_in_group(clients, experiment, threads, retry, step_log)
-        else:
-            session = await open_session(clients, experiment, threads, retry, folder, step_log)
+        patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
+        if is_start and config.member is None:
+            seconds = [trainer.connect_timeout_seconds for trainer in config.all_trainers]
+            patience = Retry(min([max(seconds), *limits]), emit)
+        kept = folder if config.member is None else None
+        session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
         try:
-            await check_links(session, session.state.plan)  # before the first step, or it would be found out at that
             training = await TrainingLoop.made(session, pause, emit, statistics)
         except BaseException:
             await session.abandon()

@@ -10,6 +10,7 @@ import structlog
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.group_member import adopt_length, deciding_trainer
+from edge_agent.sessions.links_between import check_links
 from edge_agent.sessions.members import Members
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request
 from edge_agent.sessions.open_session import REMINDER_SECONDS, OpenSession
@@ -87,25 +88,35 @@ async def open_session(
     return session
 
 
-async def open_in_group(
+async def open_when_there(
     clients: Mapping[str, TrainerClient],
     experiment: Experiment,
     threads: AgentThreads,
     retry: Retry,
+    patience: Retry,
+    folder: LocalFiles | None = None,
     step_log: Path | None = None,
 ) -> OpenSession:
-    """Open a session of a group's member as `open_session` does, again and again while a trainer is away in the middle of it.
+    """Open a session as `open_session` does, whose trainers can dial each other: again and again while one is away in the
+    middle of it.
 
-    The others of the group wait for this member, as it waits for them. Raises any other IsthmusError.
+    retry: of the session. patience: repeats the opening for as long as that may take. Raises any other IsthmusError at once.
     """
 
     async def attempt() -> OpenSession:
         try:
-            return await open_session(clients, experiment, threads, retry, None, step_log)
+            session = await open_session(clients, experiment, threads, retry, folder, step_log)
+            try:
+                await check_links(session, session.state.plan)  # or it would be found out at the first step
+            except BaseException:
+                await session.abandon()
+                await threads.disk.run(session.stored.remove)
+                raise
         except SessionLostError as lost:  # the trainer is another process than the one that has just opened it
             raise UnreachableError(str(lost)) from lost
+        return session
 
-    return await retry.run(attempt)
+    return await patience.run(attempt)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The trainer with which a run among candidates begins: the first that answers, or the fastest by what probes show."""
 
 import asyncio
+from functools import partial
 
 import structlog
 
@@ -11,6 +12,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import trainer_access
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, UnreachableError
 from shared.placement import AGENT
@@ -110,9 +112,11 @@ async def _willing(config: EdgeConfig, *, is_ordered: bool) -> dict[str, Probed]
 
 
 async def _ask(config: EdgeConfig, trainer: TrainerAddressConfig) -> Probed:
-    """Wait until a trainer answers. Raises the IsthmusError with which it would not open a session."""
+    """Wait until a trainer answers, also where it is lost between. Raises the IsthmusError with which it would not open a
+    session."""
     async with TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls)) as client:
-        await probe(client, config.model.factory)  # the next one has nothing of the connection's beginning
-        found = await probe(client, config.model.factory)
+        ask = partial(Retry(trainer.connect_timeout_seconds).run, partial(probe, client, config.model.factory))
+        await ask()  # the next one has nothing of the connection's beginning
+        found = await ask()
     check_would(found, trainer.name, config.model.factory)
     return found
