@@ -110,6 +110,10 @@ class UnreachableError(IsthmusError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class UnansweredError(UnreachableError):
+    """A trainer that has left a call unanswered for longer than it may."""
+
+
 class ProtocolError(IsthmusError):
     """A peer that breaks the wire contract."""
 
@@ -118,6 +122,12 @@ class ProtocolError(IsthmusError):
 
 class FailedError(ProtocolError):
     """A peer that failed at something, by a defect or for what its machine lacks, which may pass."""
+
+    exit_code = ExitCode.FAILED
+
+
+class StalledError(IsthmusError):
+    """A trainer that answers, and has done nothing for longer than a run waits for it."""
 
     exit_code = ExitCode.FAILED
 

@@ -43,6 +43,7 @@ from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
 from shared.model.build import check_run
+from shared.placement import GROUP
 from shared.runtime.placement_executor import Threads
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
@@ -296,6 +297,9 @@ class TrainerService:
     async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
         """Report the progress of a session."""
         with self.sessions.using(request.session_id) as session:
+            awaited = session.worker.executor.awaited
+            if GROUP in awaited and self._threads.is_held_up:
+                awaited = frozenset()  # the group's work is done on this thread, too
             return pb.GetSessionResponse(
                 group=None if session.seat is None else await session.seat.position(),
                 next_step=session.worker.next_step,
@@ -303,6 +307,8 @@ class TrainerService:
                 received_bytes=session.statistics.received_bytes,
                 sent_bytes=session.statistics.sent_bytes,
                 max_staleness=session.max_staleness,
+                awaited=sorted(awaited),
+                progress=session.worker.executor.progress,
             )
 
     async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:

@@ -18,6 +18,9 @@ from shared.transport.auth.callers import caller
 P = ParamSpec("P")
 T = TypeVar("T")
 
+HELD_UP_SECONDS = 10.0
+"""Time after which a piece of work on the compute thread may be one that never ends."""
+
 
 class TrainerThreads:
     """The threads of one trainer. Used on the event loop."""
@@ -40,6 +43,11 @@ class TrainerThreads:
     def compute_seconds(self) -> float:
         """Return the time for which the compute thread was busy so far."""
         return self._steps.busy_seconds
+
+    @property
+    def is_held_up(self) -> bool:
+        """Tell whether the compute thread has been at one piece of work for longer than any should take."""
+        return self._steps.present_seconds >= HELD_UP_SECONDS
 
     async def build(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that builds a model for the caller of this RPC, on the building thread."""

@@ -34,7 +34,7 @@ async def admit(session: OpenSession, name: str) -> None:
         else:
             await _join(session, trainer)
     except SessionLostError:
-        await trainer.open()
+        await trainer.open(members.opening_limit_seconds)
     members.admit(trainer)
     if name in session.stored.record.left_out:
         await session.threads.disk.run(session.stored.set_left_out, members.left_out)
@@ -42,11 +42,11 @@ async def admit(session: OpenSession, name: str) -> None:
 
 async def take_in(session: OpenSession, name: str) -> Standing:
     """Have a trainer as a member in a recovery, and return what it could continue with. Raises its IsthmusError."""
-    trainer = _trainer(session, name)
+    trainer, limit_seconds = _trainer(session, name), session.members.opening_limit_seconds
     try:
-        standing = await (trainer.join() if trainer.session_id else trainer.open())
+        standing = await (trainer.join() if trainer.session_id else trainer.open(limit_seconds))
     except SessionLostError:
-        standing = await trainer.open()
+        standing = await trainer.open(limit_seconds)
     session.members.admit(trainer)
     return standing
 
@@ -62,7 +62,7 @@ def _trainer(session: OpenSession, name: str) -> TrainerWorker:
 async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
     """Join a trainer that is no present member, and make it hold nothing. Raises SessionLostError if it has not the session."""
     if not trainer.session_id:
-        await trainer.open()
+        await trainer.open(session.members.opening_limit_seconds)
         return
     try:
         standing = await trainer.join()

@@ -2,35 +2,35 @@
 interrupted when another one stands in for it (trainer.stand_in_after_seconds).
 
 While steps are done, no trainer is asked. If another trainer has dialled the absent one, this device's links show
-nothing. Each trainer is therefore asked itself.
+nothing. Each trainer is therefore asked itself. One that answers is away, too, where it leaves other calls unanswered, or holds
+a step up (`StepWatch`).
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from edge_agent.sessions.links_between import links_between, missing_links
+import structlog
+
+from edge_agent.sessions.link_watch import LinkWatch
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.stand_ins import StandIns, StoodInError
+from edge_agent.sessions.step_watch import Stall, StepWatch
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, UnreachableError
-from shared.placement import Link
+from shared.errors import IsthmusError, StalledError, UnreachableError
+from shared.placement import AGENT
 from shared.runtime.run_unless_failed import run_unless_failed
 
+_log = structlog.get_logger(__name__)
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
 """Interval of looks for progress."""
 
 QUIET_SECONDS = 2.0
 """Time without progress after which each trainer is asked. Where a call waits for a trainer, all are asked at once."""
-
-EVERY_SECONDS = 10.0
-"""Interval of questions to the trainers while no step is done."""
-LONGEST_SECONDS = 120.0
-"""Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
 
 
 class AwayTooLongError(IsthmusError):
@@ -41,41 +41,14 @@ class AwayTooLongError(IsthmusError):
         self.workers = workers
 
 
-class LinkWatch:
-    """Links between trainers that stay down although both trainers answer this device: no other process would report them.
+class Stalls(Protocol):
+    """The run that is told of steps that are held up."""
 
-    Of one session, for the time of one task. Used on the event loop.
-    """
+    async def goes_on_without(self, worker: str) -> bool:
+        """Tell whether the run has a checkpoint in which a worker has no blocks, so that it loses nothing but steps."""
 
-    def __init__(self, session: OpenSession) -> None:
-        self._session = session
-        self._down_since: dict[Link, float] = {}
-        """Time at which a link was first found down, by time.monotonic."""
-        self._asked_seconds = time.monotonic()
-
-    async def look(self, *, is_missed: bool) -> UnreachableError | None:
-        """Return the error that ends the run, if there is one. is_missed: True if expected steps are not done; only
-        then are trainers asked."""
-        now_seconds = time.monotonic()
-        if not is_missed:
-            self._down_since.clear()
-            self._asked_seconds = now_seconds
-        if now_seconds - self._asked_seconds < EVERY_SECONDS:
-            return None
-        self._asked_seconds = now_seconds
-        session = self._session
-        wanted = links_between(session.state.plan)
-        try:
-            workers = {worker for link in wanted for worker in link}
-            await gathered(*(session.members[worker].client.check_serving() for worker in workers))
-            missing = await missing_links(session, wanted)
-        except (IsthmusError, KeyError):  # A trainer is away, or left out: its absence has to end first.
-            missing = {}
-        self._down_since = {link: self._down_since.get(link, now_seconds) for link in missing}
-        for link, since in self._down_since.items():
-            if now_seconds - since >= LONGEST_SECONDS:
-                return UnreachableError(f"{missing[link]}; no step was done for {now_seconds - since:.0f} s")
-        return None
+    def note_stall(self, reason: str) -> None:
+        """Note that no step boundary comes now, and why. Called again and again."""
 
 
 class LivenessMonitor:
@@ -87,16 +60,24 @@ class LivenessMonitor:
         progress: Callable[[], object],
         may_rest: Callable[[], bool],
         stand_ins: StandIns,
+        watch_steps: Callable[[], StepWatch],
+        stalls: Stalls,
     ) -> None:
         """progress: a value that changes while all trainers with blocks are there, for example the last step that all
         have done.
 
-        may_rest: True while no steps are expected, so that no link is missed.
+        may_rest: True while no steps are expected, so that no link is missed. watch_steps: makes a watch for one task.
         """
         self._session = session
         self._progress = progress
         self._may_rest = may_rest
         self._stand_ins = stand_ins
+        self._watch_steps = watch_steps
+        self._stalls = stalls
+        self._stalled: str | None = None
+        """Reason of the stall of now; None where steps are done."""
+        self._goes_on_without = False
+        """True if the run has a checkpoint in which the worker that holds the step up has no blocks."""
         self._limits = {
             trainer.name: trainer.replace_after_seconds
             for trainer in session.experiment.config.all_trainers
@@ -109,7 +90,8 @@ class LivenessMonitor:
         """Do some work, and have other trainers stand in for those that may begin again. Raises AwayTooLongError in it when a
         trainer has been away for too long, and StoodInError when another one stands in for it.
 
-        Raises UnreachableError when a link between two present trainers has been down for too long.
+        Raises UnreachableError when a link between two present trainers has been down for too long, and StalledError when a
+        step is held up for too long and nobody can be left out.
 
         Before the first checkpoint of all workers, no absence is too long: the run cannot continue without the trainer.
         """
@@ -121,16 +103,22 @@ class LivenessMonitor:
         finally:
             watching.cancel()
             absent.cancel()
+            self._end_stall()  # what follows begins another
 
     async def _watch(self, absent: "asyncio.Future[None]") -> None:
         before, links, progressed_seconds = self._progress(), LinkWatch(self._session), time.monotonic()
+        steps = self._watch_steps()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             before, progressed = self._progress(), self._progress() != before
             if progressed:
                 progressed_seconds = time.monotonic()
+                self._session.members.stalled.difference_update(self._session.members.needed)
             if (down := await links.look(is_missed=not (progressed or self._may_rest()))) is not None:
                 absent.set_exception(down)
+                return
+            if (held_up := await self._look_at(await steps.look())) is not None:
+                absent.set_exception(held_up)
                 return
             is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
             is_missed = not progressed and (is_quiet or bool(self._session.retry.reasons))
@@ -153,6 +141,43 @@ class LivenessMonitor:
                 absent.set_exception(AwayTooLongError(too_long))
                 return
 
+    async def _look_at(self, stall: Stall | None) -> IsthmusError | None:
+        """Say who holds a step up. Return the error that ends the work, if it has to end."""
+        if stall is None:
+            self._end_stall()
+            return None
+        session, worker = self._session, stall.worker
+        if stall.reason != self._stalled:
+            self._end_stall()
+            self._stalled = stall.reason
+            _log.warning("no step is done", worker=worker, reason=stall.reason, seconds=round(stall.seconds, 1))
+            session.retry.note_waiting(self, stall.reason)
+            if worker not in (None, AGENT):
+                session.members.stalled.add(worker)
+                shared = session.stored.shared is not None
+                self._goes_on_without = shared and await self._stalls.goes_on_without(worker)
+        self._stalls.note_stall(stall.reason)
+        if worker == AGENT:
+            return None
+        if worker is not None and session.stored.shared is not None:
+            after_seconds = 0.0 if self._goes_on_without else self._limits.get(worker)
+            if after_seconds is not None and stall.seconds >= after_seconds:
+                return AwayTooLongError([worker])
+        if stall.seconds >= stall.limit_seconds + self._patience_seconds(worker):
+            return StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
+        return None
+
+    def _patience_seconds(self, worker: str | None) -> float:
+        """Return for how long a run waits for a worker that holds a step up. None: for any of them."""
+        trainers = [one for one in self._session.experiment.config.all_trainers if worker in (None, one.name)]
+        return min(one.call_timeout_seconds if one.give_up_seconds is None else one.give_up_seconds for one in trainers)
+
+    def _end_stall(self) -> None:
+        """Steps are done again, or the work is over that waited for one."""
+        if self._stalled is not None:
+            self._stalled, self._goes_on_without = None, False
+            self._session.retry.note_done(self)
+
     async def _ask(self, worker: str, client: TrainerClient) -> None:
         asked_seconds = time.monotonic()
         try:
@@ -160,8 +185,11 @@ class LivenessMonitor:
                 await client.check_serving()
         except (UnreachableError, TimeoutError):
             self._away_since.setdefault(worker, asked_seconds)
+            return
         except IsthmusError:  # Any answer shows that it is there.
-            self._away_since.pop(worker, None)
+            pass
+        if (unanswered_since := client.unanswered_since) is not None:
+            self._away_since.setdefault(worker, unanswered_since)
         else:
             self._away_since.pop(worker, None)
 

@@ -9,6 +9,9 @@ from shared.client.trainer import TrainerClient
 from shared.placement import AGENT, Placement, held_blocks
 
 _log = structlog.get_logger(__name__)
+LEAST_OPENING_SECONDS, LONGER = 10.0, 10.0
+"""Time in which any trainer has to open a session, where others wait for that beside training, and how many times as long as
+the first ones it may take."""
 
 
 class Members(Mapping[str, TrainerWorker]):
@@ -37,10 +40,14 @@ class Members(Mapping[str, TrainerWorker]):
         """Configured trainers that have nothing of the session."""
         self.stand_ins: dict[str, str] = {}
         """Trainers that stand in for others, by the names of these, under which they have the session."""
+        self.opening_seconds: float | None = None
+        """Time that the slowest trainer took to open the session; None in a process that has resumed it."""
         self._own_clients: dict[str, TrainerClient] = {}
         """Calls to the trainers for which others stand in."""
         self.keeper: str | None = None
         """Trainer without blocks that keeps the replicas of one that is alone, and would take over."""
+        self.stalled: set[str] = set()
+        """Trainers that answer, and have held up a step for too long. Those that were left for it get blocks by operators."""
         self.ranking: Sequence[str] = ()
         """Configured trainers by what each would be worth, the best first; empty while nobody has compared them."""
 
@@ -57,6 +64,11 @@ class Members(Mapping[str, TrainerWorker]):
     def everybody(self) -> dict[str, TrainerWorker]:
         """Return all trainers, those that are left out included."""
         return self._there | self.left_out
+
+    @property
+    def opening_limit_seconds(self) -> float | None:
+        """Return the time in which another trainer has to open the session; None where its calls alone are bounded."""
+        return None if self.opening_seconds is None else max(LEAST_OPENING_SECONDS, LONGER * self.opening_seconds)
 
     def ranked(self, names: Iterable[str]) -> list[str]:
         """Sort trainers by the ranking, and keep the order of those that are not in it: they come last."""
@@ -80,6 +92,7 @@ class Members(Mapping[str, TrainerWorker]):
         self.candidates.pop(trainer.name, None)
         self.left_out.pop(trainer.name, None)
         self.absent.discard(trainer.name)
+        self.stalled.discard(trainer.name)
         self.behind.discard(trainer.name)
         self._there[trainer.name] = trainer
 
@@ -96,6 +109,7 @@ class Members(Mapping[str, TrainerWorker]):
         self._own_clients.setdefault(trainer.name, self._there[trainer.name].client)
         self._there[trainer.name] = trainer
         self.stand_ins[trainer.name] = other
+        self.stalled.discard(trainer.name)
 
     def own_client(self, name: str) -> TrainerClient | None:
         """Return the calls to a trainer for which another one stands in; None where none does."""

@@ -1,6 +1,7 @@
 """Opening a session of a placement: the same blocks with equal weights at every worker, and a record of it on this device."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -45,17 +46,22 @@ async def open_session(
     Raises IsthmusError on a failure; then no side keeps anything of it.
     """
     opened: dict[str, pb.OpenSessionResponse] = {}
+    opening_seconds = 0.0
     placement = experiment.placement
     away: dict[str, str] = {}
     """Trainers without blocks that cannot be reached now, or have no room, and the reason."""
 
     async def open_at(worker: str, client: TrainerClient) -> None:
+        nonlocal opening_seconds
+        asked_seconds = time.monotonic()
         try:
             opened[worker] = await client.open_session(opening_request(experiment, worker, placement))
         except (UnreachableError, BusyError) as failure:
             if held_blocks(placement, worker):
                 raise
             away[worker] = str(failure)
+        else:
+            opening_seconds = max(opening_seconds, time.monotonic() - asked_seconds)
 
     try:
         if experiment.config.member is not None:  # the others hear how many steps that one has told
@@ -71,6 +77,7 @@ async def open_session(
         log = await threads.disk.run(_open_log, step_log, record)
         plan = await threads.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
         session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry)
+        session.members.opening_seconds = opening_seconds
         for worker, reason in away.items():
             session.members.miss(worker, reason)
         for worker, response in opened.items():

@@ -60,6 +60,8 @@ class StandIns:
         return [name for name in members.needed if name in members and self._may_begin_again(name)]
 
     async def _is_away(self, name: str) -> bool:
+        if name in self._session.members.stalled:
+            return True
         asked_seconds = time.monotonic()
         try:
             async with asyncio.timeout(OTHERS_SECONDS):
@@ -80,7 +82,7 @@ class StandIns:
                 trainer = TrainerWorker(name, client, "", session.state)
                 try:
                     await self._check(name, other)
-                    await trainer.open()
+                    await trainer.open(session.members.opening_limit_seconds)
                 except IsthmusError as failure:
                     _log.warning("a trainer does not stand in", trainer=other, worker=name, reason=str(failure))
                     continue

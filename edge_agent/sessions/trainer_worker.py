@@ -1,5 +1,6 @@
 """A trainer as a worker of a session: the coordinator's requests, as calls over the network."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -63,15 +64,23 @@ class TrainerWorker:
             answer.tickets,
         )
 
-    async def open(self) -> Standing:
+    async def open(self, most_seconds: float | None = None) -> Standing:
         """Open the session at a trainer that does not have it, and join it there.
+
+        most_seconds: for the opening, where others wait for it; UnreachableError after that.
 
         Its id is on disk before it is joined: if the agent dies in between, it leaves a session without an agent,
         which the trainer soon drops. Raises StorageError, and ConfigError if its limits do not suffice.
         """
         state = self._state
         request = opening_request(state.experiment, self.name, state.placement)
-        answer = await self.client.open_session(request)
+        try:
+            async with asyncio.timeout(most_seconds):
+                answer = await self.client.open_session(request)
+        except TimeoutError as late:
+            raise UnreachableError(
+                f"trainer {self.name!r} has not opened the session within {most_seconds:g} s"
+            ) from late
         try:
             check_limits(state.experiment.config, self.name, answer)
         except ConfigError:

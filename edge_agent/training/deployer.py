@@ -243,8 +243,9 @@ class Deployer:
         return frozenset(self._session.members.left_out)
 
     async def back(self) -> list[str]:
-        """List the trainers that were left out and answer again."""
-        asked = {name: member.client for name, member in self._session.members.left_out.items()}
+        """List the trainers that were left out and answer again, but for those that answered all the time."""
+        members = self._session.members
+        asked = {name: member.client for name, member in members.left_out.items() if name not in members.stalled}
         answers = await gathered(*(_answers(client) for client in asked.values()))
         return [name for name, answered in zip(asked, answers, strict=True) if answered]
 

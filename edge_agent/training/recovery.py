@@ -180,7 +180,8 @@ class Recovery:
         device may go on alone, or there are no candidates.
         """
         session, members = self._session, self._session.members
-        async with aclosing(successors(session, [*members.candidates, *members.left_out])) as would:
+        back = [name for name in members.left_out if name not in members.stalled]
+        async with aclosing(successors(session, [*members.candidates, *back])) as would:
             async for name in would:
                 try:
                     joined.positions[name] = await take_in(session, name)

@@ -13,13 +13,15 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.liveness_monitor import AwayTooLongError, LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.stand_ins import StandIns, StoodInError
+from edge_agent.sessions.step_watch import StepWatch
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Replaced, StoodIn
 from edge_agent.training.failure_budget import FailureBudget, can_be_mended, is_refusal
-from edge_agent.training.recovery import Recovery, Rejoined, Restored
+from edge_agent.training.recovery import Recovery, Rejoined, Restored, placement_to_go_on_with
 from shared.errors import ConfigError, DataError, GoneError, IsthmusError, ProtocolError, SessionLostError
 from shared.events import Emit
+from shared.placement import held_blocks
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +37,10 @@ class Rejoiner:
         emit: Emit,
         done_step: Callable[[], int],
         may_rest: Callable[[], bool],
+        step_seconds: Callable[[], float | None],
     ) -> None:
-        """done_step: the first step that some worker has not done. may_rest: True while no steps are expected."""
+        """done_step: the first step that some worker has not done. may_rest: True while no steps are expected. step_seconds: of
+        a step of late; None where nothing is known."""
         self._session = session
         self._worker = device.placed
         self._deployer = deployer
@@ -46,7 +50,14 @@ class Rejoiner:
         self._budget = FailureBudget()
         self._stood_in: dict[str, str] = {}
         """Stand-ins that were told of; see `Members.stand_ins`."""
-        self.liveness = LivenessMonitor(session, done_step, may_rest, StandIns(session, self._may_be_stood_in_for))
+        self.liveness = LivenessMonitor(
+            session,
+            done_step,
+            may_rest,
+            StandIns(session, self._may_be_stood_in_for),
+            lambda: StepWatch(session, device.placed, step_seconds),
+            self,
+        )
 
     async def recover(self, failure: IsthmusError | None, *, is_whole: bool) -> Rejoined | Restored:
         """Continue after `failure`. It is None at the beginning, and if a trainer stops or is left out.
@@ -123,6 +134,16 @@ class Rejoiner:
         if fresh := stand_ins.items() - self._stood_in.items():
             self._emit(StoodIn(dict(fresh)))
         self._stood_in = stand_ins
+
+    async def goes_on_without(self, worker: str) -> bool:
+        """Answer as `Stalls` says."""
+        session = self._session
+        newest = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
+        return not held_blocks(newest, worker)
+
+    def note_stall(self, reason: str) -> None:
+        """Have whoever waits for another placement know that no boundary comes."""
+        self._deployer.want_nothing(reason)
 
     def _may_be_stood_in_for(self, name: str) -> bool:
         """Tell whether another trainer may get the work of a worker that is away, in the middle of a step."""

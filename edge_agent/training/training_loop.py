@@ -113,7 +113,13 @@ class TrainingLoop:
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._rejoiner = Rejoiner(
-            session, device, self.deployer, emit, lambda: self.step, lambda: self._pause.requested
+            session,
+            device,
+            self.deployer,
+            emit,
+            lambda: self.step,
+            lambda: self._pause.requested,
+            lambda: statistics.step_time.recent,
         )
         epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
         self._evaluation_steps = epochs * experiment.loader.steps_per_epoch

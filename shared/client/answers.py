@@ -43,6 +43,11 @@ class AnswerJudge:
             self._demand(call, "lineage of a checkpoint", name.lineage, is_term, "a term that a session can have")
         return self.with_tickets(call, answer)
 
+    def seen(self, answer: pb.GetSessionResponse) -> pb.GetSessionResponse:
+        """The workers that it waits for."""
+        self._few("GetSession", "awaited", answer.awaited, MOST_WORKERS)
+        return answer
+
     def restored(self, answer: pb.RestoreWorkerResponse) -> pb.RestoreWorkerResponse:
         """The step of a group's member, and tickets."""
         self._demand("RestoreWorker", "step", answer.step, is_step, "a step that a run can have")

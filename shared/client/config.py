@@ -42,13 +42,18 @@ class TrainerAddressConfig(Section):
     """Longest time that the trainer may leave a call unanswered, or a transfer without progress. Above what it needs to
     build the network."""
     give_up_seconds: NonNegativeFloat | None = Field(default=None, examples=[3600.0])
-    """Time for which the agent tries to reach a trainer that it lost while training, before the run ends. Left out,
-    without end."""
+    """Time for which the agent tries to reach a trainer that it lost while training, before the run ends. Left out, without
+    end, but for a trainer that answers and does nothing: call_timeout_seconds."""
 
     replace_after_seconds: PositiveFloat | None = Field(default=None, examples=[300.0])
     """Time for which the trainer may be away in the middle of a run before the run continues without it, from the
     newest checkpoint. Others have its blocks then, from the replicas of them. It needs checkpoints.replicas. Left out,
     the run waits."""
+
+    no_step_seconds: PositiveFloat = 60.0
+    """Shortest time without a step, a piece of work or a byte after which the trainer counts as away although it answers, as
+    one does whose GPU hangs. A step may also take ten times as long as those before it, and the first one after the
+    trainers were joined or the placement has changed `call_timeout_seconds`."""
 
     stand_in_after_seconds: PositiveFloat = 1.0
     """Time for which the trainer may be away before another configured one, which may have as much, stands in for it. That is

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from contextlib import AbstractAsyncContextManager
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,15 @@ from shared.client.credentials import TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.methods import HEALTH, method_path
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
-from shared.errors import AccessError, BusyError, IsthmusError, ProtocolError, UnreachableError, one_line
+from shared.errors import (
+    AccessError,
+    BusyError,
+    IsthmusError,
+    ProtocolError,
+    UnansweredError,
+    UnreachableError,
+    one_line,
+)
 from shared.events import Emit
 from shared.events.calls import CallFailed
 from shared.runtime.run_unless_failed import run_unless_failed
@@ -59,6 +68,8 @@ class TrainerConnection:
         self._greeting: Any = None
         self._socket: Path | None = None
         """Socket that leads to the trainer; None where it is dialled itself."""
+        self._unanswered: dict[str, float] = {}
+        """Time at which a call began that was not answered, by its method."""
         self._rerouted: asyncio.Future[None] | None = None
         """Future that ends with an error when the trainer is dialled another way; None while no call waits."""
         self._connect()
@@ -232,13 +243,31 @@ class TrainerConnection:
             self._replace()
         return error
 
-    def idle_timeout(
+    @property
+    def unanswered_since(self) -> float | None:
+        """Return the time by time.monotonic since when the trainer has left calls unanswered, as one may that answers others.
+
+        None where each method was answered the last time, or the connection was lost since.
+        """
+        return min(self._unanswered.values(), default=None)
+
+    @asynccontextmanager
+    async def idle_timeout(
         self, call: str, repeats: int = 1, most_seconds: float = math.inf
-    ) -> AbstractAsyncContextManager[IdleTimeout]:
+    ) -> AsyncIterator[IdleTimeout]:
         """Limit how long the trainer may make no progress inside the block. Raises UnreachableError out of it.
 
         repeats: how many times the work is asked for at once; the trainer may take so many times as long. most_seconds: see
         `idle_timeout`.
         """
-        seconds = self.call_timeout_seconds * repeats
-        return idle_timeout(self.address, call, seconds, self.call_timeout_key, most_seconds)
+        seconds, began = self.call_timeout_seconds * repeats, time.monotonic()
+        try:
+            async with idle_timeout(self.address, call, seconds, self.call_timeout_key, most_seconds) as limit:
+                yield limit
+        except UnansweredError:
+            self._unanswered.setdefault(call, began)
+            raise
+        except UnreachableError:  # it may come back as another process
+            self._unanswered.clear()
+            raise
+        self._unanswered.pop(call, None)

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.errors import UnreachableError
+from shared.errors import UnansweredError, UnreachableError
 
 MOST_SECONDS_OF_WORK = 24 * 3600.0
 """Longest time that a trainer may report work: above the time of any transfer of blocks, or of training a copy."""
@@ -55,7 +55,7 @@ async def idle_timeout(
         raise unanswered(trainer, call, seconds, key) from cause
 
 
-def unanswered(trainer: str, call: str, seconds: float, key: str) -> UnreachableError:
+def unanswered(trainer: str, call: str, seconds: float, key: str) -> UnansweredError:
     """The error for a trainer that does not answer. key: the setting that says for how long it may be silent, if one does."""
     named = f"{call}, {key}" if key else call
-    return UnreachableError(f"the trainer at {trainer} did not answer for {seconds:g} s ({named})")
+    return UnansweredError(f"the trainer at {trainer} did not answer for {seconds:g} s ({named})")

@@ -83,18 +83,23 @@ class Retry:
                         if left_seconds <= told_seconds:
                             raise
                         wait_seconds = min(wait_seconds, left_seconds)
-                    self._note_waiting(call, str(lost))
+                    if self.note_waiting(call, str(lost)):
+                        _log.warning("trainer away; trying again", reason=str(lost))
                     await asyncio.sleep(wait_seconds)
         finally:
-            self._note_done(call)
+            self.note_done(call)
 
-    def _note_waiting(self, call: object, reason: str) -> None:
-        if call not in self._reasons:
-            self._reasons[call] = reason  # the first: later ones mostly say less
-            _log.warning("trainer away; trying again", reason=reason)
-            self._emit(TrainersAwaited(self.reasons))
+    def note_waiting(self, call: object, reason: str) -> bool:
+        """Note that a call, or whatever stands for one, waits for a trainer, and why. Returns False where that is noted: later
+        reasons mostly say less."""
+        if call in self._reasons:
+            return False
+        self._reasons[call] = reason
+        self._emit(TrainersAwaited(self.reasons))
+        return True
 
-    def _note_done(self, call: object) -> None:
+    def note_done(self, call: object) -> None:
+        """Note that a call waits no more. Nothing happens where it did not."""
         if (reason := self._reasons.pop(call, None)) is not None:
             if reason not in self._reasons.values():
                 _log.info("trainer no longer waited for", reason=reason)

@@ -86,6 +86,11 @@ class TrainerClient:
         if before is not None:
             await before.close()
 
+    @property
+    def unanswered_since(self) -> float | None:
+        """See `TrainerConnection.unanswered_since`."""
+        return self._connection.unanswered_since
+
     async def wait_until_connected(self) -> None:
         """See `TrainerConnection.wait_until_connected`."""
         await self._connection.wait_until_connected()
@@ -104,9 +109,8 @@ class TrainerClient:
 
     async def get_session(self, session_id: str) -> pb.GetSessionResponse:
         """See `TrainerService.GetSession`."""
-        return await self._connection.call(
-            "GetSession", pb.GetSessionRequest(session_id=session_id), pb.GetSessionResponse
-        )
+        request = pb.GetSessionRequest(session_id=session_id)
+        return self._judge.seen(await self._connection.call("GetSession", request, pb.GetSessionResponse))
 
     async def measure_stage(
         self, session_id: str, first: int, stop: int, repeats: int, samples: int | None = None

@@ -77,6 +77,12 @@ class SharedThread:
         with self._changed:
             return self._busy_seconds + (0.0 if self._busy_since is None else time.monotonic() - self._busy_since)
 
+    @property
+    def present_seconds(self) -> float:
+        """Return for how long the shared thread has been at its present call; 0 without one."""
+        with self._changed:
+            return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
+
     def close(self) -> None:
         """Drop the calls that wait, and end the threads once the running calls end."""
         with self._changed:

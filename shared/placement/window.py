@@ -130,6 +130,11 @@ class Window:
         return settled if settled < self.begun else None
 
     @property
+    def unreported(self) -> tuple[str, ...]:
+        """Return the workers that are the furthest behind of those whose reports come here."""
+        return tuple(name for name, step in self._others.items() if step == self._reported)
+
+    @property
     def _oldest(self) -> int:
         """The oldest step under way, as far as a batch that begins has to wait for it."""
         cleared = self.cleared

@@ -131,6 +131,11 @@ class ComputeLoop:
         self._stop_step = window.fed
         self._is_computing = False
 
+    @property
+    def is_computing(self) -> bool:
+        """Tell whether this worker computes, or waits for its turn on the thread. On the event loop."""
+        return self._is_computing
+
     def read_from(self, source: BatchSource, stop_step: int) -> None:
         """Begin batches of a source, the steps before `stop_step`, as soon as each is ready and the window lets it.
 

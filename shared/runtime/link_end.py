@@ -110,6 +110,15 @@ class LinkEnd:
         """Number of items for the peer that are not on their way."""
         return self._outbox.waiting
 
+    @property
+    def carried_bytes(self) -> int:
+        """Count the bytes that the last stream has carried, as its two ends agree."""
+        return 0 if self._stream is None else self._stream.carried_bytes
+
+    def lacks(self, step: int) -> bool:
+        """Tell whether anything of a step has still to come from the peer."""
+        return any(next_step <= step for next_step in self._received.values())
+
     def keep_first(self, outgoing: Outgoing) -> None:
         """Keep the weights with which a placement has come into force, which the peer needs if it loses all."""
         self._outbox.keep_first(outgoing)

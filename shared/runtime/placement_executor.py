@@ -92,6 +92,8 @@ class PlacementExecutor:
                 if one.cargo is Cargo.WEIGHTS:
                     weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
                     self.ends[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
+        self._pieces = 0
+        """Pieces of work that were computed."""
         self._costs: dict[int, _Cost] = {}
         self._order = ComputedOrder(scheduler.segment_count)
         self._task: asyncio.Task[None] | None = None
@@ -105,6 +107,22 @@ class PlacementExecutor:
     def waiting(self) -> dict[str, int]:
         """Counts of waiting work: steps whose loads have arrived and are not computed, and items for the links to others."""
         return {"arrived": self._loads.waiting, "send": sum(end.waiting for end in self.ends.values())}
+
+    @property
+    def progress(self) -> int:
+        """Return a number that changes with each piece of work, and with the bytes that links carry."""
+        return self._pieces + sum(end.carried_bytes for end in self.ends.values())
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Return the workers of which something is missing for the oldest step that is not done here; GROUP for a group.
+
+        Empty while this worker has all that it needs, or computes.
+        """
+        if self._compute_loop.is_computing:
+            return frozenset()
+        lacking = frozenset(peer for peer, end in self.ends.items() if end.lacks(self.window.done))
+        return frozenset({GROUP}) if not lacking and self._give is not None else lacking
 
     @property
     def has_failed(self) -> bool:
@@ -213,6 +231,7 @@ class PlacementExecutor:
             if result.ends_step:  # it only has the samples
                 self._end_step(result.step, None, 0)
             return
+        self._pieces += 1
         self._loads.note_used(result.step, result.segment)
         if result.step >= self.window.first:
             self._order.note(result.segment)

@@ -33,17 +33,18 @@ SECONDS = 2
 class Chain:
     """Trainers and an agent in a folder, to be killed and started again. A context."""
 
-    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED, replicas=1, beside=()):
+    def __init__(self, folder, replace_after_seconds=SECONDS, placed=PLACED, replicas=1, beside=(), keys=""):
         """replace_after_seconds: None to replace no trainer. placed: by the worker, its ranges of blocks, "" for none.
 
-        beside: trainers that are configured, and that the placement does not name.
+        beside: trainers that are configured, and that the placement does not name. keys: of each trainer, besides, in TOML.
         """
         self.folder = folder
         self._placed = placed
         self._beside = beside
         self._names = [name for name in NAMES if name in placed or name in beside]
         self.output = folder / "output"
-        self._after = replace_after_seconds
+        after = [] if replace_after_seconds is None else [f"replace_after_seconds={replace_after_seconds}"]
+        self._keys = "".join(f", {key}" for key in [*after, *([keys] if keys else [])])
         self._replicas = replicas
         self._stack = ExitStack()
         self._trainers = {}
@@ -87,9 +88,8 @@ class Chain:
         self._trainers[name].wait(120)
 
     def flags(self):
-        after = "" if self._after is None else f", replace_after_seconds={self._after}"
         trainers = ", ".join(
-            f'{{name="{name}", address="127.0.0.1:{port}"{after}}}' for name, port in self._ports.items()
+            f'{{name="{name}", address="127.0.0.1:{port}"{self._keys}}}' for name, port in self._ports.items()
         )
         file = self.folder / "placement.json"
         file.write_text(json.dumps(self.document()))

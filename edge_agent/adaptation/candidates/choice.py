@@ -129,19 +129,20 @@ class TrainerChoice:
         if today is None:
             return
         cut = int(self._prospects.costs.pairs.cuts[today.row])
-        known = self._knowledge.candidates(self._names[place.candidate], today, cut, believed)
+        stalled = run.session.members.stalled
+        known = self._knowledge.candidates(self._names[place.candidate], today, cut, believed, stalled)
         measured_at = np.array([seconds, *(self.probes.known[name].probed_seconds for name in self._names[1:])])
         measured_at[place.candidate] = seconds
         weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
         self._show(weighed)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
-        self._measure_best(weighed, place, today)
+        self._measure_best(weighed, place, today, run.session.members.opening_limit_seconds)
         if self._candidate != place.candidate:
             self._begin_at(place, seconds)
         if not np.isfinite(weighed.seen.step_seconds[place.candidate]) and not self._is_lost(place):
             return  # nothing is known of its link yet
-        if not self._may_choose(deployer, decisions):
-            return
+        if self._names[place.candidate] in stalled or not self._may_choose(deployer, decisions):
+            return  # of a step that is held up there is no end at which another trainer could begin; recovery leaves it
         assert self._policy is not None
         move = await asyncio.to_thread(self._policy.observe, weighed.seen)
         if move is None or not np.isfinite(weighed.seen.step_seconds[move.candidate]):
@@ -235,8 +236,8 @@ class TrainerChoice:
         for name, each in self.ranking.items():
             self._metrics.step_seconds.set(each, name)
 
-    def _measure_best(self, weighed: Weighed, place: _Place, today: Today) -> None:
-        """Have the best of the others measured, and those of which no rates are known."""
+    def _measure_best(self, weighed: Weighed, place: _Place, today: Today, most_seconds: float | None) -> None:
+        """Have the best of the others measured, and those of which no rates are known. most_seconds: see `measure`."""
         costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
         shown = self._knowledge.streamed(self._names[place.candidate])
         known_well = (DEVICE, place.candidate) if shown.uplink and shown.downlink else (DEVICE,)
@@ -249,7 +250,7 @@ class TrainerChoice:
                 is_known = math.isfinite(first)
                 cut = int(costs.pairs.cuts[weighed.rows[each]]) if is_known else cut_now
                 wanted.append((name, first if is_known else 0.0, cut))
-        self.probes.measure(today.seconds, wanted)
+        self.probes.measure(today.seconds, wanted, most_seconds)
 
     def _go(self, run: OpenRun, weighed: Weighed, move: Move, today: Today) -> None:
         """Request what the policy proposes."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from edge_agent.adaptation.candidates.probes import Known
@@ -51,13 +51,19 @@ class CandidateKnowledge:
         self._names, self._profile, self._statistics, self._probed = names, profile, statistics, probed
         self._work_seconds = RecentMean()
 
-    def candidates(self, here: str, today: Today, cut: int, believed: Believed | None) -> list[Candidate | None]:
+    def candidates(
+        self, here: str, today: Today, cut: int, believed: Believed | None, stalled: Collection[str] = ()
+    ) -> list[Candidate | None]:
         """Return what is known of each trainer; None for those that cannot be chosen now.
 
-        here: today's trainer, or the device. cut: blocks on the device today.
+        here: today's trainer, or the device. cut: blocks on the device today. stalled: trainers that answer and do nothing.
         """
         return [
-            self._here(name, today, cut, believed) if name == here else self._elsewhere(name, today.seconds)
+            None
+            if name in stalled
+            else self._here(name, today, cut, believed)
+            if name == here
+            else self._elsewhere(name, today.seconds)
             for name in self._names
         ]
 

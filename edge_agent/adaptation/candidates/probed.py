@@ -3,6 +3,7 @@
 None sends a weight or a sample.
 """
 
+import asyncio
 import statistics
 import time
 from collections.abc import Sequence
@@ -86,16 +87,26 @@ def affordable(most_bytes: float) -> Sequence[int]:
 
 
 async def measured_factor(
-    experiment: Experiment, client: TrainerClient, name: str, first: int, profiled: WorkerProfile
+    experiment: Experiment,
+    client: TrainerClient,
+    name: str,
+    first: int,
+    profiled: WorkerProfile,
+    most_seconds: float | None = None,
 ) -> tuple[float, int]:
     """Measure a step of the blocks from `first` on at a trainer, on random features in a session of its own, of which nothing
     stays.
 
-    profiled: the profile's trainer. Returns the ratio of the time to that one's, and the bytes. Raises IsthmusError.
+    profiled: the profile's trainer. most_seconds: for the opening, as others are measured after it. Returns the ratio of the
+    time to that one's, and the bytes. Raises IsthmusError.
     """
     placement, blocks = experiment.placement, len(experiment.chain.blocks)
     request = opening_request(experiment, name, placement)
-    opened = await client.open_session(request)
+    try:
+        async with asyncio.timeout(most_seconds):
+            opened = await client.open_session(request)
+    except TimeoutError as late:
+        raise UnreachableError(f"trainer {name!r} has not opened a session within {most_seconds:g} s") from late
     try:
         steps = await client.measure_stage(opened.session_id, first, blocks, MEASURED_STEPS)
     finally:

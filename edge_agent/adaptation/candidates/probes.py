@@ -141,21 +141,23 @@ class CandidateProbes:
         _log.warning("a candidate is left out", trainer=name, reason=reason)
         self.known[name].left_out_until = seconds + LEFT_OUT_SECONDS
 
-    def measure(self, seconds: float, wanted: Sequence[tuple[str, float, int]]) -> None:
+    def measure(
+        self, seconds: float, wanted: Sequence[tuple[str, float, int]], most_seconds: float | None = None
+    ) -> None:
         """Measure the first of these trainers that is due, if no measurement is under way.
 
         wanted: name, seconds of a step by what is known, and the blocks on the device. One is due at first, after ten minutes,
-        and when the seconds of a step have changed by a tenth.
+        and when the seconds of a step have changed by a tenth. most_seconds: for opening a session there.
         """
         if _runs(self._measuring):
             return
         for name, step_seconds, cut in wanted:
             if is_due(self.known[name], seconds, step_seconds):
                 self.known[name].measured_seconds, self.known[name].step_seconds_then = seconds, None
-                self._measuring = asyncio.create_task(self._measure(name, seconds, cut))
+                self._measuring = asyncio.create_task(self._measure(name, seconds, cut, most_seconds))
                 return
 
-    async def _measure(self, name: str, seconds: float, cut: int) -> None:
+    async def _measure(self, name: str, seconds: float, cut: int, most_seconds: float | None) -> None:
         """Measure the link as far as the budget allows, and then the blocks from the cut on. What fails stays as it was."""
         known, config, trainer = self.known[name], self._experiment.config, self._trainers[name]
         if affordable(left := self._budget.left(seconds)):
@@ -167,7 +169,7 @@ class CandidateProbes:
         if cut < len(self._experiment.chain.blocks):
             try:
                 factor, carried = await measured_factor(
-                    self._experiment, self._clients[name], name, cut, self._profiled
+                    self._experiment, self._clients[name], name, cut, self._profiled, most_seconds
                 )
             except IsthmusError as failure:
                 _log.debug("the time of blocks was not measured", trainer=name, reason=str(failure))

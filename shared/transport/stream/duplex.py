@@ -113,6 +113,11 @@ class Duplex(Generic[Out, In]):
         """For how long the peer has been silent while it has something to acknowledge; 0 while it has nothing to."""
         return time.monotonic() - self._quiet_since if self._credits.under_way_bytes else 0.0
 
+    @property
+    def carried_bytes(self) -> int:
+        """Count the payload bytes that have come, and those that the peer has acknowledged."""
+        return self._ledger.received_bytes + self._credits.acknowledged_bytes
+
     async def write(self, message: Out, *payload: memoryview) -> None:
         """Send one message, and with it the ack that waits, if there is one."""
         async with self._writing:

@@ -93,6 +93,29 @@ async def test_a_trainer_that_falls_silent_while_it_trains(only_limited, stalene
             await run_training(edge_config(*flags, f"trainer.address={address}"))
 
 
+async def test_a_call_that_is_left_unanswered_counts_until_its_method_is_answered():
+    answers = asyncio.Event()
+
+    async def get_session(_request, _context):
+        await answers.wait()
+        return pb.GetSessionResponse().SerializeToString()
+
+    async with trainer_with("GetSession", grpc.unary_unary_rpc_method_handler(get_session)) as address:
+        trainer = TrainerAddressConfig(address=address, call_timeout_seconds=0.2)
+        async with TrainerClient(trainer, LinkConfig()) as client:
+            assert client.unanswered_since is None
+            with pytest.raises(UnreachableError, match="did not answer"):
+                await client.get_session("any")
+            since = client.unanswered_since
+            assert since is not None
+            await client.check_serving()
+            await client.probe("shared.model.zoo:mlp")
+            assert client.unanswered_since == since, "other answers do not count"
+            answers.set()
+            await client.get_session("any")
+            assert client.unanswered_since is None
+
+
 @pytest.mark.slow
 async def test_a_slow_edge_does_not_blame_the_trainer(only_limited):
     only_limited("Link")

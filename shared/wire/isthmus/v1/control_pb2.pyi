@@ -40,7 +40,7 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     RUN_STATE_MIGRATING: _RunState.ValueType  # 5
     """Puts another placement into force, between two steps."""
     RUN_STATE_AWAY: _RunState.ValueType  # 6
-    """Waits for a trainer that cannot be reached."""
+    """Waits for a trainer that cannot be reached, or that answers and does nothing."""
     RUN_STATE_STOPPING: _RunState.ValueType  # 7
     """Was told to stop, and goes on to the next step boundary and a last checkpoint."""
     RUN_STATE_FINISHING: _RunState.ValueType  # 8
@@ -64,7 +64,7 @@ RUN_STATE_EVALUATING: RunState.ValueType  # 4
 RUN_STATE_MIGRATING: RunState.ValueType  # 5
 """Puts another placement into force, between two steps."""
 RUN_STATE_AWAY: RunState.ValueType  # 6
-"""Waits for a trainer that cannot be reached."""
+"""Waits for a trainer that cannot be reached, or that answers and does nothing."""
 RUN_STATE_STOPPING: RunState.ValueType  # 7
 """Was told to stop, and goes on to the next step boundary and a last checkpoint."""
 RUN_STATE_FINISHING: RunState.ValueType  # 8

@@ -2010,6 +2010,8 @@ class GetSessionResponse(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     next_step: _builtins.int
     """The step that the trainer waits for."""
     attached: _builtins.bool
@@ -2020,9 +2022,17 @@ class GetSessionResponse(_message.Message):
     """Payload bytes sent since the session began."""
     max_staleness: _builtins.int
     """The largest staleness (K) that the session may have under the placement in force."""
+    progress: _builtins.int
+    """A number that changes with every piece of work here, and with bytes that come or arrive on the links of training."""
     @_builtins.property
     def group(self) -> Global___GroupPosition:
         """Of a group's member: where the group is here."""
+
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The workers whose messages are missing for the oldest step that is not done here; "the group" where the others of a group
+        are waited for. None while this worker has all that it needs, or computes.
+        """
 
     def __init__(
         self,
@@ -2033,10 +2043,12 @@ class GetSessionResponse(_message.Message):
         sent_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
         group: Global___GroupPosition | None = ...,
+        awaited: _abc.Iterable[_builtins.str] | None = ...,
+        progress: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "group", b"group", "max_staleness", b"max_staleness", "next_step", b"next_step", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "awaited", b"awaited", "group", b"group", "max_staleness", b"max_staleness", "next_step", b"next_step", "progress", b"progress", "received_bytes", b"received_bytes", "sent_bytes", b"sent_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

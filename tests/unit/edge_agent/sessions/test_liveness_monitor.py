@@ -10,10 +10,13 @@ import pytest
 
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, AwayTooLongError, LivenessMonitor
 from edge_agent.sessions.stand_ins import StandIns, StoodInError
+from edge_agent.sessions.step_watch import Stall
 from shared.checkpoint import CheckpointName
-from shared.errors import BusyError, UnreachableError
+from shared.client.retry import Retry
+from shared.errors import BusyError, StalledError, UnreachableError
+from shared.placement import AGENT
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS, CALL_SECONDS = 30.0, 300.0
 _let_others_run = functools.partial(asyncio.sleep, 0)
 
 
@@ -21,7 +24,7 @@ class Trainer:
     """A trainer that serves, is away, or gives another answer."""
 
     def __init__(self):
-        self.says, self.asked = None, 0
+        self.says, self.asked, self.unanswered_since = None, 0, None
 
     async def check_serving(self):
         self.asked += 1
@@ -32,9 +35,23 @@ class Trainer:
 class Needed(dict):
     """Trainers by name, all of which the run needs."""
 
+    def __init__(self, trainers):
+        super().__init__(trainers)
+        self.stalled = set()
+
     @property
     def needed(self):
         return list(self)
+
+
+def configured(name, replace_after_seconds):
+    return SimpleNamespace(
+        name=name,
+        replace_after_seconds=replace_after_seconds,
+        stand_in_after_seconds=1.0,
+        give_up_seconds=None,
+        call_timeout_seconds=CALL_SECONDS,
+    )
 
 
 @pytest.fixture
@@ -50,13 +67,13 @@ def session(trainers):
         members=Needed(everybody),
         state=SimpleNamespace(plan=plan),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
-        retry=SimpleNamespace(reasons=()),
+        retry=Retry(None),
         experiment=SimpleNamespace(
             config=SimpleNamespace(
                 all_trainers=[
-                    SimpleNamespace(name="near", replace_after_seconds=LIMIT_SECONDS, stand_in_after_seconds=1.0),
-                    SimpleNamespace(name="far", replace_after_seconds=2 * LIMIT_SECONDS, stand_in_after_seconds=1.0),
-                    SimpleNamespace(name="cloud", replace_after_seconds=None, stand_in_after_seconds=1.0),
+                    configured("near", LIMIT_SECONDS),
+                    configured("far", 2 * LIMIT_SECONDS),
+                    configured("cloud", None),
                 ]
             ),
         ),
@@ -83,9 +100,27 @@ async def _lasts(seconds, until):
     return "done"
 
 
-def monitor_of(session, progress, stand_ins=None):
+class Steps:
+    """A watch over steps that sees what it is told to."""
+
+    def __init__(self):
+        self.stall, self.goes_on, self.noted = None, False, []
+
+    async def look(self):
+        return self.stall
+
+    async def goes_on_without(self, _worker):
+        return self.goes_on
+
+    def note_stall(self, reason):
+        self.noted.append(reason)
+
+
+def monitor_of(session, progress, stand_ins=None, steps=None):
     """Return a monitor of workers that all have a state, where no stand-ins are given."""
-    return LivenessMonitor(session, progress, lambda: False, stand_ins or StandIns(session, lambda _name: False))
+    steps = steps or Steps()
+    stand_ins = stand_ins or StandIns(session, lambda _name: False)
+    return LivenessMonitor(session, progress, lambda: False, stand_ins, lambda: steps, steps)
 
 
 class Found:
@@ -102,7 +137,8 @@ class Found:
 
 
 async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, seconds):
-    session.stored.shared, session.retry.reasons = None, ("near is gone",)
+    session.stored.shared = None
+    session.retry.note_waiting("call", "near is gone")
     with pytest.raises(StoodInError, match="stand in for near"):
         await monitor_of(session, lambda: 5, Found()).watch_over(_lasts(seconds, 1000.0))
     assert seconds[0] <= 2 * LOOK_SECONDS
@@ -124,7 +160,8 @@ async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(se
 
 
 async def test_where_a_call_waits_for_a_trainer_its_absence_begins_at_once(session, trainers, seconds):
-    trainers["near"].says, session.retry.reasons = UnreachableError("gone"), ("near is gone",)
+    trainers["near"].says = UnreachableError("gone")
+    session.retry.note_waiting("call", "near is gone")
     with pytest.raises(AwayTooLongError):
         await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 1000.0))
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
@@ -168,3 +205,78 @@ async def test_the_works_own_failure_is_what_ends_it(session):
 
     with pytest.raises(ValueError, match="its own"):
         await monitor_of(session, lambda: 5).watch_over(fails())
+
+
+class Stalled(Steps):
+    """A step that a worker has held up since the beginning."""
+
+    def __init__(self, worker, seconds, limit_seconds=10.0, *, goes_on=False):
+        super().__init__()
+        self._worker, self._seconds, self._limit_seconds, self.goes_on = worker, seconds, limit_seconds, goes_on
+
+    async def look(self):
+        passed = self._seconds[0]
+        held = passed >= self._limit_seconds
+        return Stall(self._worker, f"{self._worker} holds up", passed, self._limit_seconds) if held else None
+
+
+async def test_a_trainer_that_holds_a_step_up_is_left_as_one_that_is_away(session, seconds):
+    steps = Stalled("near", seconds)
+    with pytest.raises(AwayTooLongError) as absent:
+        await monitor_of(session, lambda: 5, steps=steps).watch_over(_lasts(seconds, 1000.0))
+    assert absent.value.workers == ["near"]
+    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
+    assert set(steps.noted) == {"near holds up"}, "whoever waits for a boundary is told"
+    assert session.members.stalled == {"near"}, "it answers, and gets nothing by itself"
+
+
+async def test_one_whose_blocks_a_checkpoint_has_elsewhere_is_left_at_once(session, seconds):
+    with pytest.raises(AwayTooLongError, match=r"cloud$"):
+        await monitor_of(session, lambda: 5, steps=Stalled("cloud", seconds, goes_on=True)).watch_over(
+            _lasts(seconds, 1000.0)
+        )
+    assert seconds[0] <= 10.0 + 2 * LOOK_SECONDS
+
+
+@pytest.mark.parametrize(("worker", "shared"), [("cloud", CheckpointName(0, 1)), ("near", None), (None, None)])
+async def test_where_there_is_nothing_to_go_to_the_wait_is_named_and_ends(session, seconds, worker, shared):
+    session.stored.shared = shared
+    named = []
+
+    async def work():
+        while seconds[0] < 1000.0:
+            named.extend(session.retry.reasons)
+            await _let_others_run()
+
+    with pytest.raises(StalledError, match=r"holds up; no step was done for 31\d s$"):
+        await monitor_of(session, lambda: 5, steps=Stalled(worker, seconds)).watch_over(work())
+    assert 10.0 + CALL_SECONDS <= seconds[0] <= 10.0 + CALL_SECONDS + 2 * LOOK_SECONDS
+    assert set(named) == {f"{worker} holds up"}
+    assert not session.retry.reasons
+
+
+async def test_a_run_waits_for_its_own_device_and_says_so(session, seconds):
+    monitor = monitor_of(session, lambda: 5, steps=Stalled(AGENT, seconds))
+    assert await monitor.watch_over(_lasts(seconds, 10 * CALL_SECONDS)) == "done"
+    assert not session.members.stalled
+
+
+async def test_a_trainer_whose_work_may_begin_again_is_stood_in_for_although_it_answers(session, seconds):
+    tried = []
+
+    class Others(StandIns):
+        async def _opened(self, name):
+            tried.append(name)
+            return True
+
+    stand_ins = Others(session, lambda name: name == "cloud")
+    with pytest.raises(StoodInError, match="cloud"):
+        await monitor_of(session, lambda: 5, stand_ins, Stalled("cloud", seconds)).watch_over(_lasts(seconds, 1000.0))
+    assert tried == ["cloud"]
+
+
+async def test_one_that_leaves_calls_unanswered_is_away_whatever_it_answers(session, trainers, seconds):
+    trainers["near"].unanswered_since = 1.0
+    with pytest.raises(AwayTooLongError, match=r"near$"):
+        await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 1000.0))
+    assert LIMIT_SECONDS + 1.0 <= seconds[0] <= LIMIT_SECONDS + 1.0 + 2 * LOOK_SECONDS
