@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 from edge_agent.main import app as agent_app
 from shared.errors import ExitCode, IsthmusError
 from tests.support.commands import command
-from tests.support.group_flags import PERMITTED, SHARD, group_of
+from tests.support.group_flags import SHARD, group_of
 from tests.support.killed_chain import CHOSEN, Chain
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import agent_process, edge_config, trainer_process
+from tests.support.running import agent_process, edge_config, heard_trainer_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LEAST_SECONDS = 3
@@ -87,14 +87,15 @@ def test_a_worker_without_a_state_is_stood_in_for_although_it_answers(tmp_path):
 def test_every_member_of_a_group_names_the_trainer_that_computes_nothing_and_ends(tmp_path):
     size = 2
     with ExitStack() as stack:
-        _, address = stack.enter_context(trainer_process(*group_of(size), "compute.threads=1", "compute.device=cpu"))
+        trainer = heard_trainer_process(*group_of(size), "compute.threads=1", "compute.device=cpu")
+        _, address, merged = stack.enter_context(trainer)
         keys = f"no_step_seconds={LEAST_SECONDS}, give_up_seconds=1"
-        flags = [*chosen(tmp_path, 3), f'trainers=[{{name="near", address="{address}", {keys}}}]', *PERMITTED, SHARD]
-        flags += ['privacy.gradients_to=["near"]', "compute.threads=1", "compute.device=cpu", "control.listen=none"]
-        group = [f'group={{name="line", rank={rank}, size={size}}}' for rank in range(size)]
-        members = [stack.enter_context(agent_process(*flags, "training.max_steps=100000", one)) for one in group]
-        for _, said in members:
-            said.first_event("session opened")
+        flags = [*chosen(tmp_path, 3), f'trainers=[{{name="near", address="{address}", {keys}}}]', SHARD]
+        flags += ["training.max_steps=100000", "deployment.cut=2", 'privacy.gradients_to=["near"]']
+        flags += ["compute.threads=1", "compute.device=cpu", "control.listen=none"]
+        ranks = [f'group={{name="line", rank={rank}, size={size}}}' for rank in range(size)]
+        members = [stack.enter_context(agent_process(*flags, rank)) for rank in ranks]
+        merged.first_event("checkpoint of a group", least_step=10)
         hang(tmp_path)
         for process, said in members:
             assert said.first_event("no step is done")["worker"] == "near"
