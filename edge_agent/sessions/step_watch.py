@@ -23,8 +23,8 @@ ANSWER_SECONDS = 5.0
 LONGEST_LOOK_SECONDS = 15.0
 """Time between two looks after which this process has slept: what did not come meanwhile is nobody's fault."""
 LONGER = 10.0
-"""How many times as long as the steps before a step may take, without progress; and how much longer it may take where trainers
-alone say that there is progress."""
+"""Factor by which a step without progress may take longer than those before it, and by which it may take longer still where
+trainers alone say that there is progress."""
 
 
 class Stall(NamedTuple):

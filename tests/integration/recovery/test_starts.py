@@ -26,7 +26,7 @@ CALLS = {
     "DialPeers": "cloud_trainer.rpc.session_calls:SessionCalls.dial_peers",
     "Link": "cloud_trainer.rpc.link_rpc:LinkRpc.link",
 }
-"""What a start asks of the first of two trainers, in this order."""
+"""Calls of a start to the first of two trainers, in this order."""
 
 
 @pytest.mark.first_case
