@@ -201,6 +201,10 @@ class GroupConfig(Section):
     leave_out_seconds: PositiveFloat | None = None
     """Time after the first gradient of a block, or of a slice of a large one, in a step for which that waits for those of other
     members. Then it is updated without them. Left out, it waits for all."""
+    longest_wait_seconds: PositiveFloat = 3600.0
+    """Longest time for which a step waits for a member that is linked and gives nothing, as one that hangs, while others are
+    waiting. Then its session ends, and the group goes on without it until it begins again. It must be longer than a member
+    evaluates or an operator has it pause, which look the same from here."""
     checkpoint_steps: PositiveInt = 100
     """Steps between checkpoints of the group's weights and optimizer, which lie here alone."""
 
@@ -257,8 +261,9 @@ class TrainerConfig(Config):
     groups: tuple[GroupConfig, ...] = Field(default=(), examples=[[{"name": "line", "size": 4}]])
     """Groups of devices that train one model here, each a table `[[groups]]`: `name`, and `size`, its members, for all of
     which each step waits; if wanted `subjects` (of auth.tokens), which alone may be members, `checkpoint_steps`, the steps
-    between checkpoints, 100 if left out, and `leave_out_seconds`, after which a block or a slice goes on without the gradients
-    of late members. Each member changes the weights of all, so name the subjects."""
+    between checkpoints, 100 if left out, `leave_out_seconds`, after which a block or a slice goes on without the gradients
+    of late members, and `longest_wait_seconds`, after which one that is linked and gives nothing is left out, 3600 if left
+    out. Each member changes the weights of all, so name the subjects."""
     calibration: CalibrationConfig = Field(default_factory=CalibrationConfig)
     """Samples on which edges may have copies of their models trained here."""
     compute: ComputeConfig = Field(default_factory=ComputeConfig)

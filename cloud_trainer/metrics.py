@@ -137,7 +137,7 @@ class _GroupSeries(Collector):
             "Updates of blocks or of their slices without the gradient of a rank.",
             labels=["group", "rank"],
         )
-        late = CounterMetricFamily(
+        too_late = CounterMetricFamily(
             "isthmus_group_late",
             "Gradients of blocks or of their slices that came too late to count.",
             labels=["group", "rank"],
@@ -152,15 +152,21 @@ class _GroupSeries(Collector):
             "Seconds from the last gradient of a rank in a step until all of the step is updated.",
             labels=["group", "rank"],
         )
+        awaited = GaugeMetricFamily(
+            "isthmus_group_awaited_seconds",
+            "Seconds for which the step of a group has waited for a rank, once that is longer than steps take; 0 before.",
+            labels=["group", "rank"],
+        )
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
             members.add_metric([group.config.name], len(group.members))
-            attached = group.attached
+            attached, late = group.attached, group.late
             for rank in group.config.ranks:
                 of_rank = [group.config.name, str(rank)]
                 linked.add_metric(of_rank, rank in attached)
+                awaited.add_metric(of_rank, late.get(rank, 0.0))
                 left_out.add_metric(of_rank, group.figures.left_out[rank])
-                late.add_metric(of_rank, group.figures.late[rank])
+                too_late.add_metric(of_rank, group.figures.late[rank])
                 residuals.add_metric(of_rank, group.figures.residuals_lost[rank])
                 waited.add_metric(of_rank, group.figures.waited.get(rank, 0.0))
-        return step, members, linked, left_out, late, residuals, waited
+        return step, members, linked, awaited, left_out, too_late, residuals, waited

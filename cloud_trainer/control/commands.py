@@ -18,7 +18,7 @@ _TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerCo
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    for command in (status, watch, sessions, groups, close, drain):
+    for command in (status, watch, sessions, groups, free, close, drain):
         app.command()(command)
     app.command("log-level")(log_level)
 
@@ -50,6 +50,18 @@ def groups(trainer: ControlCall) -> None:
     answer = trainer.service.ListGroups(pb.ListGroupsRequest(), timeout=SOON_SECONDS)
     tables = [group_table(group) for group in answer.groups]
     trainer.show(answer, Group(*tables) if tables else "no groups are configured ([[groups]])")
+
+
+@_TRAINER.command
+def free(
+    trainer: ControlCall,
+    group: Annotated[str, typer.Argument(help="The group's name.")],
+    rank: Annotated[int, typer.Argument(help="The rank.", min=0)],
+) -> None:
+    """End the session of a rank of a group, and have the rank be anybody's who may be a member."""
+    answer = trainer.service.FreeRank(pb.FreeRankRequest(group=group, rank=rank), timeout=SOON_SECONDS)
+    before = "is free" if answer.had_owner else "was nobody's"
+    trainer.show(answer, f"rank {rank} of group {group} {before}")
 
 
 @_TRAINER.command
@@ -85,6 +97,9 @@ def status_table(status: pb.TrainerStatus) -> Table:
     table.add_row("sessions", f"{status.open_sessions} of {status.max_sessions}")
     table.add_row("done", f"{status.steps} steps, {status.samples} samples")
     table.add_row("waiting", f"{status.queues.compute} steps to go on with, {status.queues.send} to send")
+    for group in status.groups_that_wait:
+        late = ", ".join(_late(member) for member in group.members if member.HasField("late_for"))
+        table.add_row("group", f"{group.name} waits at step {group.step} for {late}")
     table.add_row("moved", f"{size(status.bytes_up)} up, {size(status.bytes_down)} down")
     table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
     return table
@@ -122,11 +137,17 @@ def group_table(group: pb.GroupStatus) -> Table:
     )
     for member in group.members:
         link = "linked" if member.linked else "away" if member.takes_part else "none"
-        whose = f" ({member.subject})" if member.subject else ""
+        whose = f" ({subject})" if (subject := member.subject or member.owner) else ""
+        awaited = f"for {time_text(member.late_for)}" if member.HasField("late_for") else "yes"
         step = str(member.step) if member.linked else ""
         counts = (str(count) for count in (member.left_out, member.late))
-        table.add_row(str(member.rank), f"{link}{whose}", step, *counts, "yes" if member.awaited else "")
+        table.add_row(str(member.rank), f"{link}{whose}", step, *counts, awaited if member.awaited else "")
     return table
+
+
+def _late(member: pb.GroupMemberStatus) -> str:
+    subject = member.subject or member.owner
+    return f"rank {member.rank}{f' ({subject})' if subject else ''} for {time_text(member.late_for)}"
 
 
 def _progress(session: pb.TrainerSessionStatus) -> list[str]:

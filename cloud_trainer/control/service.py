@@ -96,9 +96,20 @@ class TrainerControl:
 
     async def list_groups(self, _request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         """List groups, with their members."""
-        who = caller()
-        seen = [group for group in self._groups if Scope.OPERATE in who.scopes or group.admits(who.subject)]
-        return pb.ListGroupsResponse(groups=[self._group_status(group) for group in seen])
+        return pb.ListGroupsResponse(groups=self._groups_seen())
+
+    async def free_rank(self, request: pb.FreeRankRequest) -> pb.FreeRankResponse:
+        """Have a rank of a group belong to nobody."""
+        group = next((each for each in self._groups if each.config.name == request.group), None)
+        if group is None or request.rank not in group.config.ranks:
+            raise StatusError(
+                grpc.StatusCode.NOT_FOUND, f"this trainer has no rank {request.rank} of a group {request.group[:63]!r}"
+            )
+        had_owner = await group.free(request.rank)
+        if (session := group.sessions.get(request.rank)) is not None:
+            await self._end_session(session.id, False)
+        _log.info("a rank was freed by an operator", group=group.config.name, rank=request.rank)
+        return pb.FreeRankResponse(had_owner=had_owner)
 
     async def close_session(
         self, request: pb.TrainerControlServiceCloseSessionRequest
@@ -148,13 +159,20 @@ class TrainerControl:
             queues=pb.TrainerQueues(**{queue: metrics.waiting(queue) for queue in QUEUES}),
             log_level=level_now(),
             sessions=self._open_sessions(),
+            groups_that_wait=[group for group in self._groups_seen() if _waits(group)],
         )
         status.running.FromNanoseconds(int((time.monotonic() - self._began_seconds) * 1e9))
         return status
 
+    def _groups_seen(self) -> list[pb.GroupStatus]:
+        """List the groups that the caller may see."""
+        who = caller()
+        seen = [group for group in self._groups if Scope.OPERATE in who.scopes or group.admits(who.subject)]
+        return [self._group_status(group) for group in seen]
+
     def _group_status(self, group: TrainedGroup) -> pb.GroupStatus:
         missing, sessions, figures = group.missing, group.sessions, group.figures
-        taking_part = group.members
+        taking_part, late = group.members, group.late
         members = []
         for rank in group.config.ranks:
             member = pb.GroupMemberStatus(
@@ -164,6 +182,10 @@ class TrainerControl:
                 left_out=figures.left_out[rank],
                 late=figures.late[rank],
             )
+            if (seconds := late.get(rank)) is not None:
+                member.late_for.FromNanoseconds(int(seconds * 1e9))
+            if (subject := group.owner(rank)) is not None and _sees(subject):
+                member.owner = subject
             if (session := sessions.get(rank)) is not None:
                 member.linked, member.step = session.attachment.attached, session.worker.next_step
                 owner = self._sessions.owner(session.id)
@@ -195,6 +217,10 @@ def _sees(owner: str) -> bool:
     """Tell whether the caller may see the sessions of this subject."""
     who = caller()
     return owner == who.subject or Scope.OPERATE in who.scopes
+
+
+def _waits(group: pb.GroupStatus) -> bool:
+    return any(member.HasField("late_for") for member in group.members)
 
 
 def _session_status(session_id: str, owner: str, session: Session | None) -> pb.TrainerSessionStatus:

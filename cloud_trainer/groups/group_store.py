@@ -29,6 +29,8 @@ class Members(NamedTuple):
     """First steps of those that go on if the group goes back to any checkpoint, by rank."""
     finished: tuple[int, ...] = ()
     """Ranks that have all that the group has made."""
+    owners: dict[int, str] = {}  # noqa: RUF012 - never written to
+    """Subjects whose ranks they are, by rank."""
 
     @property
     def have_finished(self) -> bool:
@@ -39,18 +41,21 @@ class Members(NamedTuple):
     def read(cls, document: dict[str, Any]) -> Self | None:
         """Read what is stored; None where it is damaged."""
         staying, finished = document.get("staying"), document.get("finished", [])
-        if not isinstance(staying, list) or not isinstance(finished, list):
+        owners = document.get("owners", [])
+        if not isinstance(staying, list) or not isinstance(finished, list) or not isinstance(owners, list):
             return None
-        if not all(isinstance(pair, list) and len(pair) == 2 for pair in staying):
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in (*staying, *owners)):
             return None
-        numbers = [*finished, *(number for pair in staying for number in pair)]
+        numbers = [*finished, *(number for pair in staying for number in pair), *(rank for rank, _ in owners)]
         are_whole = all(type(number) is int and number >= 0 for number in numbers)
-        return cls(dict(staying), tuple(finished)) if are_whole else None
+        are_named = all(isinstance(subject, str) for _, subject in owners)
+        return cls(dict(staying), tuple(finished), dict(owners)) if are_whole and are_named else None
 
     @property
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"staying": list(self.staying.items()), "finished": list(self.finished)}
+        pairs = {"staying": list(self.staying.items()), "owners": list(self.owners.items())}
+        return pairs | {"finished": list(self.finished)}
 
 
 class StoredGroup(NamedTuple):
@@ -74,6 +79,8 @@ class GroupStore:
         self._store = None if files is None else CheckpointStore(files, _KEPT)
         self._disk = disk
         self._saving: asyncio.Task[None] | None = None
+        self._life: tuple[int, CheckpointName | None] = (0, None)
+        """The number of the present life, and the checkpoint with which it has begun."""
 
     async def begin_saving(
         self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor], staying: Mapping[int, int]
@@ -104,11 +111,10 @@ class GroupStore:
                 return found
         return None
 
-    async def go_back(self, origin: CheckpointName | None) -> None:
-        """Remove all checkpoints after one to which the group goes back; None removes all. Raises StorageError."""
+    async def begin_life(self, number: int, origin: CheckpointName | None) -> None:
+        """Begin a life with a checkpoint, or with none. What is newer than that goes once the life has one of its own."""
         await self.written()
-        if self._store is not None:
-            await self._disk.run(self._remove_after, self._store, origin)
+        self._life = number, origin
 
     async def keep_members(self, members: Members) -> None:
         """Keep the members whatever checkpoint the group goes back to. Raises StorageError."""
@@ -135,7 +141,9 @@ class GroupStore:
 
     async def forget(self) -> None:
         """Remove all of a training; the members last, which tell that it has ended. Raises StorageError."""
-        await self.go_back(None)
+        await self.written()
+        if self._store is not None:
+            await self._disk.run(self._remove_all, self._store)
         if self._files is not None:
             await self._disk.run(self._files.remove, _MEMBERS)
 
@@ -150,9 +158,14 @@ class GroupStore:
         except Exception:  # nobody reads the result of this task
             _log.exception("checkpoint of a group not written", group=self._group)
 
-    @staticmethod
-    def _save(store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]) -> None:
+    def _save(
+        self, store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]
+    ) -> None:
         store.save(name, facts, serialize(state))
+        number, origin = self._life
+        for other in store.names():
+            if other.lineage < number and (origin is None or other > origin):
+                store.remove(other)  # of a life before, which has come to another state
         store.prune()
 
     @staticmethod
@@ -168,7 +181,6 @@ class GroupStore:
         return None
 
     @staticmethod
-    def _remove_after(store: CheckpointStore, origin: CheckpointName | None) -> None:
+    def _remove_all(store: CheckpointStore) -> None:
         for name in store.names():
-            if origin is None or name > origin:
-                store.remove(name)
+            store.remove(name)

@@ -16,11 +16,14 @@ from cloud_trainer.groups.merging import GroupFigures, Merging
 from cloud_trainer.groups.newcomers import Newcomers
 from cloud_trainer.groups.seats import Seats
 from cloud_trainer.groups.waits import Waits
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.groups.witnesses import GoingBack, Witnesses
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.errors import ProtocolError
+from shared.checkpoint import CheckpointName
+from shared.errors import ConfigError, IsthmusError, ProtocolError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
+from shared.training.block_state import BlockTensors
+from shared.training.finite import are_finite
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
@@ -54,6 +57,7 @@ class GroupTraining:
         self.figures = GroupFigures()
         self.waits = Waits(config.leave_out_seconds)
         self.newcomers = Newcomers(config.name)
+        self._witnesses = Witnesses(config.name, seats, config.leave_out_seconds)
         self.agreement: Agreement | None = None
         """The training of all; None before the first member."""
         self.merging: Merging | None = None
@@ -71,12 +75,16 @@ class GroupTraining:
         """Return the number of its life; 0 before the first."""
         return 0 if self.merging is None else self.merging.life.number
 
-    async def agree(self, rank: int, theirs: Agreement) -> Agreement:
-        """Return the agreement of all, if a member would train the same. Raises IsthmusError otherwise."""
+    async def agree(self, seat: MemberSeat, theirs: Agreement) -> Agreement:
+        """Return the agreement of all, if the member of a seat would train the same, and the rank is nobody else's.
+
+        Raises IsthmusError otherwise.
+        """
         await self.forget_ended()
         if self.agreement is None:
             self.agreement = await self.record.stored_agreement()
-        self._check_begun(rank, self.agreement)
+        self.record.check_owner(seat.rank, seat.subject, self.merging)
+        self._check_begun(seat.rank, self.agreement)
         agreement = self.agreement or theirs
         agreement.check(self._config.name, theirs)
         self.agreement = agreement
@@ -87,19 +95,24 @@ class GroupTraining:
         names = await self._store.names()
         return Position(self.life, self.step, tuple(names))
 
-    async def deciding(self, others: Collection[Position], seat: MemberSeat, session: Session) -> Merging:
-        """Return the group in the life that goes on at all trainers; it is another one where any of them has lost its state."""
+    async def deciding(self, others: Collection[Position], seat: MemberSeat) -> Merging:
+        """Return the group in the life that goes on at all trainers; it is another one where any of them has lost its state.
+
+        Raises StatusError while others have not said so, if steps would be given up.
+        """
         merging = self.merging
         if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
             return merging
         here = await self.position()
-        members = await self.record.to_go_on() if merging is None else merging.staying
+        members = await self._members()
         number, steps = next_number(here, others), self._config.checkpoint_steps
         for name in common_checkpoints(here, others):
             if (stored := await self._store.load(name)) is not None:
-                return await self._live(Life(number, name, seat.rank, steps, members), stored, session, seat)
+                self._check_word(seat, GoingBack(0, name.step), here, name, members)
+                return await self._live(Life(number, name, seat.rank, steps, members), stored, seat, seat)
         self._check_begun(seat.rank, None)
-        return await self._live(Life(number, None, seat.rank, steps, members), None, session, seat)
+        self._check_word(seat, GoingBack(0, 0), here, None, members)
+        return await self._live(Life(number, None, seat.rank, steps, members), None, seat, seat)
 
     async def following(self, life: Life, seat: MemberSeat) -> Merging:
         """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
@@ -107,15 +120,17 @@ class GroupTraining:
             return self.merging
         if life.number < self.life:
             raise self.elsewhere(f"life {life.number} has ended")
-        check_number(life.number, await self.position())
+        check_number(life.number, here := await self.position())
         self._check_ranks(life.members)
+        first = stored = None
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:
                 raise self.elsewhere(f"checkpoint {life.origin} is not here")
-            return await self._live(life, stored, None, seat)
-        if (first := self._seats.newcomer(life.first_rank)) is None:
+        elif (first := self._seats.newcomer(life.first_rank)) is None:
             raise self.elsewhere(f"it begins with the weights of rank {life.first_rank}, which is not here")
-        return await self._live(life, None, first, seat)
+        said = GoingBack(life.number, life.first_step)
+        self._check_word(seat, said, here, life.origin, await self._members())
+        return await self._live(life, stored, first, seat)
 
     def check_step(self, merging: Merging, step: int) -> None:
         """Refuse a step at which a member cannot begin here any more. Raises StatusError."""
@@ -133,6 +148,21 @@ class GroupTraining:
         self.merging = self.agreement = None
         self.waits.forget()
         self.newcomers.forget()
+        self._witnesses.forget()
+
+    async def leave_first_weights(self, rank: int) -> None:
+        """Forget a life that has begun with the first weights of a rank, which has gone before anything was updated.
+
+        Nobody has anything of it, and its weights may be such that nobody can train on. The other members begin again.
+        """
+        merging = self.merging
+        if merging is None or merging.life.origin is not None or not await merging.is_untouched():
+            return
+        if rank == merging.life.first_rank or not self._seats.sessions:
+            self._seats.end_others(None)
+            self.forget()
+            self.record.end_training()
+            _log.warning("a group begins again: the member with its first weights has gone", group=self._config.name)
 
     def end(self) -> None:
         """Forget all of a training that every member has the result of. `forget_ended` removes its checkpoints."""
@@ -147,8 +177,10 @@ class GroupTraining:
             await self.record.forget()
             self._has_ended = False
 
-    async def _live(self, life: Life, stored: StoredGroup | None, first: Session | None, seat: MemberSeat) -> Merging:
-        """Begin a life with a checkpoint, or else with the weights of a session, which are the first.
+    async def _live(
+        self, life: Life, stored: StoredGroup | None, first: MemberSeat | None, seat: MemberSeat
+    ) -> Merging:
+        """Begin a life with a checkpoint, or else with the weights of the session of a seat, which are the first.
 
         The sessions of other members in the life before end, because these have to begin again.
         """
@@ -159,8 +191,8 @@ class GroupTraining:
             whole = await self._lane.aside(GroupWeights.restored, held, agreement.weights_codec, stored.states)
         else:
             assert first is not None, "the first weights are those of a session"
-            whole = await self._first_weights(held, agreement, first)
-        await self._store.go_back(life.origin)
+            whole = await self._first_weights(held, agreement, first, seat)
+        await self._store.begin_life(life.number, life.origin)
         self._seats.end_others(seat)
         self._seats.seated(seat)  # a session may end meanwhile
         self.record.begin_life(life, agreement.steps)
@@ -174,14 +206,52 @@ class GroupTraining:
         _log.info("a group begins", group=name, life=life.number, step=step, size=self._config.size, steps=steps)
         return self.merging
 
-    async def _first_weights(self, held: HeldBlocks, agreement: Agreement, first: Session) -> GroupWeights:
-        blocks = first.blocks.held.chain.blocks
-        weights = await self._threads.compute_lane(first.id).aside(
+    async def _first_weights(
+        self, held: HeldBlocks, agreement: Agreement, first: MemberSeat, seat: MemberSeat
+    ) -> GroupWeights:
+        """Take the first weights from the session of a seat. seat: of the member that has called.
+
+        Raises ConfigError for weights that are not finite, and StatusError for a session that has trained.
+        """
+        session = self._seats.seated(first)
+        blocks = session.blocks.held.chain.blocks
+        weights = await self._threads.compute_lane(session.id).aside(
             lambda: {block: weights_of(blocks[block]) for block in agreement.blocks}
         )
+        refusal: IsthmusError | None = None
+        if first.has_trained:
+            refusal = self._seats.another(first)
+        elif (name := await self._lane.aside(_first_not_finite, weights)) is not None:
+            refusal = ConfigError(
+                f"group {self._config.name!r} cannot begin with the weights of rank {first.rank}: {name} holds numbers that "
+                "are not finite; have this member start from others (training.start_from)"
+            )
+        if refusal is not None:
+            self._seats.end(first)
+            raise refusal if first is seat else self.elsewhere(str(refusal))
         for block, tensors in weights.items():
             await self._lane.aside(held.take_weights, block, tensors)
         return GroupWeights(held, agreement.weights_codec)
+
+    async def _members(self) -> dict[int, int]:
+        """Return the members that go on, with their first steps. Raises IsthmusError."""
+        return await self.record.to_go_on() if self.merging is None else self.merging.staying
+
+    def _check_word(
+        self,
+        seat: MemberSeat,
+        said: GoingBack,
+        here: Position,
+        origin: CheckpointName | None,
+        members: Collection[int],
+    ) -> None:
+        """Refuse to go back as the member of a seat says while others who go on do not say so. Raises StatusError."""
+        newest = max(here.checkpoints, default=None)
+        gives_up = origin != newest if self.merging is None else self.step > said.step
+        if gives_up and (lacking := self._witnesses.lacking(seat, said, self.record.unfinished(members))):
+            raise self.elsewhere(
+                f"rank {seat.rank} says that it goes back to step {said.step}; ranks {lacking} have to say so, too"
+            )
 
     def _check_ranks(self, ranks: Collection[int]) -> None:
         """Refuse members that the group cannot have. Raises ProtocolError."""
@@ -199,3 +269,12 @@ class GroupTraining:
                 f"group {self._config.name!r} begins with ranks 0 to {self._config.size - 1}, and has not begun; rank {rank} "
                 "can join then",
             )
+
+
+def _first_not_finite(weights: dict[int, BlockTensors]) -> str | None:
+    """Name the first of some weights that are not all finite numbers, and its block; None if there are none."""
+    for block, tensors in weights.items():
+        for name, is_finite in zip(tensors, are_finite(list(tensors.values())), strict=True):
+            if not is_finite:
+                return f"{name.partition('/')[2]} of block {block}"
+    return None

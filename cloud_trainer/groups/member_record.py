@@ -1,5 +1,8 @@
 """The members of a group as a trainer keeps them on its disk: who goes on, and who has all that the group has made."""
 
+from collections.abc import Iterable
+
+import grpc
 import structlog
 
 from cloud_trainer.config import GroupConfig
@@ -8,6 +11,7 @@ from cloud_trainer.groups.group_store import GroupStore, Members
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.merging import Merging
 from shared.errors import ConfigError, StorageError
+from shared.transport.rpc.status import StatusError
 
 _log = structlog.get_logger(__name__)
 
@@ -22,6 +26,8 @@ class MemberRecord:
         """Members as this process has written them last."""
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
+        self._owners: dict[int, str] = {}
+        """Subjects to whom ranks belong, by rank: of those that have begun and not left."""
 
     async def stored_agreement(self) -> Agreement | None:
         """Return the agreement of the training whose checkpoints are here; of one whose results all have, forget everything.
@@ -33,6 +39,8 @@ class MemberRecord:
         if kept is not None and kept.have_finished:
             await self._store.forget()  # a process before this one was killed meanwhile
             return None
+        if kept is not None:
+            self._owners = {rank: subject for rank, subject in kept.owners.items() if rank in kept.staying}
         if stored is None:
             return None
         self._finished = set() if kept is None else set(kept.finished)
@@ -51,7 +59,8 @@ class MemberRecord:
 
     async def keep(self, merging: Merging) -> None:
         """Write the members, if that has changed. Raises StorageError."""
-        members = Members(dict(merging.staying), tuple(sorted(self._finished)))
+        self._owners = {rank: subject for rank, subject in self._owners.items() if rank in merging.ranks}
+        members = Members(dict(merging.staying), tuple(sorted(self._finished)), dict(self._owners))
         if self._kept != members:
             await self._store.keep_members(members)
             self._kept = members
@@ -63,9 +72,36 @@ class MemberRecord:
         except StorageError as failure:
             _log.warning("members of a group not written", group=self._config.name, reason=str(failure))
 
-    async def begin(self, rank: int, merging: Merging) -> None:
-        """Note that a member has begun, and lacks what the group makes."""
+    def owner(self, rank: int) -> str | None:
+        """Return the subject to which a rank belongs; None if it is nobody's."""
+        return self._owners.get(rank)
+
+    def check_owner(self, rank: int, subject: str, merging: Merging | None) -> None:
+        """Refuse a rank that belongs to another subject. Raises StatusError. merging: None before the group has begun."""
+        owner = self.owner(rank) if merging is None or rank in merging.ranks else None
+        if owner not in (None, subject):
+            raise StatusError(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"rank {rank} of group {self._config.name!r} belongs to another subject, which has begun with it and may come "
+                f"back; the trainer's operator can free it (cloud-trainer free {self._config.name} {rank})",
+            )
+
+    async def free(self, rank: int, merging: Merging | None) -> bool:
+        """Have a rank belong to nobody; tells whether it belonged to any. Raises StorageError."""
+        if merging is None:
+            await self.stored_agreement()
+        if self._owners.pop(rank, None) is None:
+            return False
+        if merging is not None:
+            await self.keep(merging)
+        elif (kept := await self._store.members(await self._store.newest())) is not None:
+            await self._store.keep_members(kept._replace(owners=self._owners))
+        return True
+
+    async def begin(self, rank: int, subject: str, merging: Merging) -> None:
+        """Note that a member has begun, whose rank it is from now on, and lacks what the group makes."""
         self._finished.discard(rank)
+        self._owners[rank] = subject
         await self.try_keep(merging)
 
     async def finish(self, rank: int, merging: Merging) -> bool:
@@ -73,6 +109,10 @@ class MemberRecord:
         self._finished.add(rank)
         await self.try_keep(merging)
         return self._finished.issuperset(merging.ranks)
+
+    def unfinished(self, ranks: Iterable[int]) -> list[int]:
+        """List those of some ranks that lack what the group makes."""
+        return [rank for rank in ranks if rank not in self._finished]
 
     def begin_life(self, life: Life, steps: int) -> None:
         """Note that the group begins a life: where a step of all is still to be done, everybody lacks the result."""
@@ -82,6 +122,7 @@ class MemberRecord:
     def end_training(self) -> None:
         """Know of nobody any more: the next training has members of its own."""
         self._finished.clear()
+        self._owners.clear()
 
     async def forget(self) -> None:
         """Remove all of a training that has ended. Raises StorageError."""

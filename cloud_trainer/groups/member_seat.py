@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 class MemberSeat:
     """The place of one member's session; see `Seat`."""
 
-    def __init__(self, group: "TrainedGroup", rank: int) -> None:
+    def __init__(self, group: "TrainedGroup", rank: int, subject: str) -> None:
+        """subject: of the caller that opens the session."""
         self._group = group
         self.rank = rank
+        self.subject = subject
         self.session: Session | None = None
         """The session, once it is built."""
         self.is_taken = False
         """True once the session has begun in the group."""
+        self.begun_seconds = 0.0
+        """Time at which it has, by time.monotonic."""
+        self.has_trained = False
+        """True once the session has had weights of the group, so that it has no first ones any more."""
         self.may_join = False
         """True once the group has said that the member has to join, until it begins."""
 

@@ -92,6 +92,10 @@ class Merging(GroupListener):
         """Tell whether all steps of the group are done."""
         return self.step >= self.agreement.steps
 
+    async def is_untouched(self) -> bool:
+        """Tell whether nothing was updated in this life."""
+        return await self._lane.aside(lambda: self._group.step == self.life.first_step and self._group.is_between_steps)
+
     async def take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
         """Have a member begin, with nothing but what it gets here: at the step of this group, or an earlier one elsewhere."""
         return await self._lane.aside(self._take_seat, rank, step_elsewhere)
@@ -144,6 +148,10 @@ class Merging(GroupListener):
         """List the ranks for which the present step waits."""
         return self._group.missing()
 
+    async def awaited(self) -> tuple[int, list[int]]:
+        """Return the present step, and the ranks for which it waits."""
+        return await self._lane.run(lambda: (self._group.step, self._group.missing()))
+
     def held_up(self) -> list[BlockSlice]:
         """List the slices of the present step of which some ranks have given the gradient and others are waited for."""
         return self._group.held_up()
@@ -151,6 +159,10 @@ class Merging(GroupListener):
     async def leave_out(self, step: int, one: BlockSlice) -> list[Merged]:
         """Update a slice without those that have not given its gradient; returns the weights that the others wait for."""
         return await self._lane.run(self._group.leave_out, step, one)
+
+    async def pass_over(self, rank: int) -> list[Merged]:
+        """Wait no longer for a rank until anything comes of it; returns the weights that the others wait for."""
+        return await self._lane.run(self._group.pass_over, rank)
 
     def take_copy(self) -> Copy | None:
         """Return the copy that was made since the last call, if there is one."""

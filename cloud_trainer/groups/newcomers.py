@@ -2,10 +2,12 @@
 
 A rank that joins asks every trainer for the first step that can wait for it, takes the largest, and tells that to all. In
 between, no trainer does a step that it has promised to wait with, so that all count the rank from the same step on. A rank that
-says nothing more is no member, and nobody waits for it once its promise has lapsed.
+says nothing more is no member, and nobody waits for it once its promise has lapsed. Its subject gets no other promise for some
+times as long as the group has waited, more each time, so that asking again and again costs a group a few percent of its time.
 """
 
 import time
+from typing import NamedTuple
 
 import grpc
 
@@ -16,6 +18,20 @@ from shared.transport.rpc.status import StatusError
 
 PROMISE_SECONDS = 10.0
 """Time for which a promise holds: longer than the answers of all trainers take. To ask again makes it no longer."""
+FIRST_REST, LONGEST_REST = 2, 32
+"""Times as long as a promise has held for which its subject gets no other one: the first time, and at most. It doubles each
+time, and begins again for a subject that has asked for nothing for as long as the longest one lasts."""
+
+
+class _Promise(NamedTuple):
+    subject: str
+    since: float
+    until: float
+
+
+class _Rest(NamedTuple):
+    until: float
+    times: int
 
 
 class Newcomers:
@@ -23,14 +39,18 @@ class Newcomers:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._until: dict[int, float] = {}
-        """By rank, the time at which its promise lapses."""
+        self._promises: dict[int, _Promise] = {}
+        """By rank."""
+        self._rests: dict[str, _Rest] = {}
+        """By subject that has had a promise, the time until which it gets no other."""
 
-    async def promise(self, merging: Merging, rank: int, step: int) -> int | None:
+    async def promise(self, merging: Merging, rank: int, step: int, subject: str) -> int | None:
         """Return the first step that can wait for a rank that has to join; None where it can begin at `step`.
 
-        Raises ConfigError where no step is left for it.
+        Raises ConfigError where no step is left for it, and StatusError where its subject has had a promise not long ago.
         """
+        if rank not in self._promises and rank not in merging.ranks:
+            self._check_rested(rank, subject)
         first = await merging.promise(rank, step)
         if first is None or rank in merging.ranks:
             return first
@@ -40,7 +60,8 @@ class Newcomers:
                 f"group {self._group!r} does {merging.agreement.steps} steps, of which none is left that rank {rank} could "
                 "take part in"
             )
-        self._until.setdefault(rank, time.monotonic() + PROMISE_SECONDS)
+        now = time.monotonic()
+        self._promises.setdefault(rank, _Promise(subject, now, now + PROMISE_SECONDS))
         return first
 
     async def join(self, merging: Merging, rank: int, step: int) -> list[Merged]:
@@ -63,28 +84,47 @@ class Newcomers:
                 f"group {self._group!r} is at step {merging.step} at this trainer, and goes on without rank {rank} since step "
                 f"{step}",
             )
-        self._until.pop(rank, None)
+        self._end(rank, time.monotonic())
         return merged
 
     def lose(self, rank: int) -> bool:
         """Have the promise of a rank lapse now; tells whether there is one."""
-        if rank not in self._until:
+        if (promise := self._promises.get(rank)) is None:
             return False
-        self._until[rank] = 0.0
+        self._promises[rank] = promise._replace(until=0.0)
         return True
 
     def forget(self) -> None:
         """Forget all promises: the group begins another life, in which nobody knows of them."""
-        self._until.clear()
+        self._promises.clear()
 
     def seconds_left(self, now: float) -> float | None:
         """Return the time until the first promise lapses; None if there is none."""
-        return max(min(self._until.values()) - now, 0.0) if self._until else None
+        return max(min(each.until for each in self._promises.values()) - now, 0.0) if self._promises else None
 
     async def lapse(self, merging: Merging, now: float) -> list[Merged]:
         """Wait no longer for ranks whose promise has lapsed; returns the weights that others wait for."""
         merged: list[Merged] = []
-        for rank in [rank for rank, until in self._until.items() if now >= until]:
-            del self._until[rank]
+        for rank in [rank for rank, promise in self._promises.items() if now >= promise.until]:
+            self._end(rank, now)
             merged += await merging.withdraw(rank)
         return merged
+
+    def _end(self, rank: int, now: float) -> None:
+        """Forget the promise of a rank, if there is one; its subject rests."""
+        if (promise := self._promises.pop(rank, None)) is not None:
+            known = now - LONGEST_REST * PROMISE_SECONDS
+            self._rests = {subject: rest for subject, rest in self._rests.items() if rest.until > known}
+            before = self._rests.get(promise.subject, _Rest(now, 0))
+            times = min(2 * before.times, LONGEST_REST) or FIRST_REST
+            self._rests[promise.subject] = _Rest(max(before.until, now + times * (now - promise.since)), times)
+
+    def _check_rested(self, rank: int, subject: str) -> None:
+        """Refuse a promise to a subject that has had one not long ago. Raises StatusError."""
+        if (rest := self._rests.get(subject)) is not None and (left := rest.until - time.monotonic()) > 0:
+            raise StatusError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"group {self._group!r} has waited for a newcomer of {subject or 'this caller'!r}, and waits for rank {rank} "
+                f"not before {left:.0f} s have passed",
+                left,
+            )

@@ -12,6 +12,8 @@ from shared.transport.rpc.status import StatusError
 
 EndSession = Callable[[Session], Coroutine[None, None, None]]
 """Ends a session whose member has come back in another one, or has to."""
+_TAKEN_SECONDS = 2.0
+"""Time after which to ask again for a rank that is taken. A link that is lost without a word is known to be in some seconds."""
 
 
 class Seats:
@@ -34,12 +36,16 @@ class Seats:
         return sorted(rank for rank, session in self.sessions.items() if session.attachment.attached)
 
     def check_free(self, rank: int) -> None:
-        """Refuse a rank whose member is linked now. Raises StatusError."""
-        if rank in self.attached:
+        """Refuse a rank whose member has begun and is linked now, which may pass. Raises StatusError.
+
+        It may be the caller's own session of before, whose link this trainer does not know to be lost.
+        """
+        if rank in self.attached and self.begun(rank) is not None:
             raise StatusError(
-                grpc.StatusCode.ALREADY_EXISTS,
+                grpc.StatusCode.UNAVAILABLE,
                 f"rank {rank} of group {self._group!r} is taken by a member that is linked now; give each device a rank of "
                 "its own",
+                _TAKEN_SECONDS,
             )
 
     def put(self, seat: MemberSeat, session: Session) -> None:
@@ -56,15 +62,19 @@ class Seats:
     def seated(self, seat: MemberSeat) -> Session:
         """Return the session of a seat. Raises StatusError if another session has its rank since."""
         if (session := self.session_of(seat)) is None:
-            raise StatusError(
-                grpc.StatusCode.NOT_FOUND, f"rank {seat.rank} of group {self._group!r} is another session's now"
-            )
+            raise self.another(seat)
         return session
 
-    def newcomer(self, rank: int) -> Session | None:
-        """Return the session of a rank that has not begun; None if there is none."""
+    def another(self, seat: MemberSeat) -> StatusError:
+        """Build the refusal for a session whose member has to go on in another one."""
+        return StatusError(
+            grpc.StatusCode.NOT_FOUND, f"rank {seat.rank} of group {self._group!r} is another session's now"
+        )
+
+    def newcomer(self, rank: int) -> MemberSeat | None:
+        """Return the seat of a rank that has not begun; None if there is none."""
         seat = self._seats.get(rank)
-        return None if seat is None or seat.is_taken else seat.session
+        return None if seat is None or seat.is_taken else seat
 
     def begun(self, rank: int) -> Session | None:
         """Return the session of a rank that has begun; None if there is none."""
@@ -81,12 +91,22 @@ class Seats:
         self._seats.clear()
         return sessions
 
+    @property
+    def begun_seconds(self) -> dict[int, float]:
+        """By rank whose session has begun, the time at which it has."""
+        return {rank: seat.begun_seconds for rank, seat in self._seats.items() if seat.is_taken}
+
+    def end_session_of(self, rank: int) -> None:
+        """End the session of a rank, if there is one."""
+        if (seat := self._seats.get(rank)) is not None:
+            self.end(seat)
+
     def end(self, seat: MemberSeat) -> None:
         """End the session of a seat, so that its member begins again in another one."""
         self.remove(seat)
         self._end_session_of(seat)
 
-    def end_others(self, seat: MemberSeat) -> None:
+    def end_others(self, seat: MemberSeat | None) -> None:
         """End the sessions that have begun, except for that of a seat."""
         for other in [other for other in self._seats.values() if other is not seat and other.is_taken]:
             self.end(other)

@@ -1,6 +1,7 @@
 """One group of the trainer's configuration, and what the sessions of its members ask of it."""
 
 import asyncio
+import time
 from contextvars import Context
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cloud_trainer.groups.merge_loop import MergeLoop
 from cloud_trainer.groups.merging import GroupFigures, Merging
 from cloud_trainer.groups.owners import decides, of_all_others
 from cloud_trainer.groups.seats import EndSession, Seats
+from cloud_trainer.groups.step_watch import StepWatch
 from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
@@ -25,6 +27,7 @@ from shared.execution.step_in_flight import Outgoing
 from shared.placement import Cargo
 from shared.registry import codec_spec
 from shared.training.held_state import changing_blocks
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -50,6 +53,7 @@ class TrainedGroup:
         self._record = self._training.record
         self._alone = asyncio.Lock()
         self._loop = MergeLoop(config, store, self._seats, self._training, self._alone)
+        self._watch = StepWatch(config, self._seats, self._training, self._loop, self._alone)
         self._forgetting: asyncio.Task[None] | None = None
         """The task that removes the checkpoints of the training that has ended last."""
 
@@ -83,6 +87,11 @@ class TrainedGroup:
         return [] if merging.is_done else merging.missing()
 
     @property
+    def late(self) -> dict[int, float]:
+        """By rank for which the present step waits longer than steps take, the seconds for which it does."""
+        return self._watch.late
+
+    @property
     def sessions(self) -> dict[int, Session]:
         """Return the sessions of its members by rank."""
         return self._seats.sessions
@@ -111,7 +120,7 @@ class TrainedGroup:
                 f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {self.config.ranks[-1]}"
             )
         self._seats.check_free(wanted.rank)
-        return MemberSeat(self, wanted.rank)
+        return MemberSeat(self, wanted.rank, caller().subject)
 
     async def occupy(self, seat: MemberSeat, session: Session) -> int:
         """Give a seat to the session that was built for it, and return the steps that the group does.
@@ -123,8 +132,9 @@ class TrainedGroup:
             self._seats.check_free(seat.rank)
             changing, placement = changing_blocks(session.judge.chain), session.worker.placement
             theirs = Agreement.of(session.request, session.judge.recipe, placement, changing)
-            agreement = await self._training.agree(seat.rank, theirs)
+            agreement = await self._training.agree(seat, theirs)
             self._loop.begin()
+            self._watch.begin()
             self._seats.put(seat, session)
             return agreement.steps
 
@@ -144,19 +154,20 @@ class TrainedGroup:
                     "a member first asks the trainer of the first block that training changes, and tells the others its answer"
                 )
             merging, step = await self._found(seat, session, wanted, step)
-            if (first_step := await training.newcomers.promise(merging, seat.rank, step)) is not None:
+            if (first_step := await training.newcomers.promise(merging, seat.rank, step, seat.subject)) is not None:
                 seat.is_taken, seat.may_join = False, True
                 self._loop.look_again()
                 return Begun(merging.life.message, first_step, joins=True)
             training.check_step(merging, step)
             seat.is_taken = seat.may_join = False
             beginning = await merging.take_seat(seat.rank, step)
+            seat.has_trained = True
             await session.worker.begin_in_group(*beginning)
             if self._seats.session_of(seat) is None:
                 await session.worker.stop()
                 self._seats.seated(seat)
-            seat.is_taken = True
-            await self._record.begin(seat.rank, merging)
+            seat.is_taken, seat.begun_seconds = True, time.monotonic()
+            await self._record.begin(seat.rank, seat.subject, merging)
             if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
@@ -165,7 +176,9 @@ class TrainedGroup:
                     self.figures.residuals_lost[seat.rank] += 1
                     told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
                     _log.info("what its codec had left of its gradients is lost", **told)
-            return Begun(merging.life.message, beginning.step)
+            _, awaited = await merging.awaited()
+            away = set(awaited).difference(self.attached, [seat.rank])
+            return Begun(merging.life.message, beginning.step, awaited=sorted(away))
 
     async def _found(
         self, seat: MemberSeat, session: Session, wanted: pb.GroupBeginning, step: int
@@ -180,7 +193,7 @@ class TrainedGroup:
             if wanted.HasField("life"):
                 return await training.following(Life.read(wanted.life, len(self.config.ranks)), seat), step
             others = of_all_others(session, read_positions(wanted.others))
-            merging = await training.deciding(others, seat, session)
+            merging = await training.deciding(others, seat)
         finally:
             seat.is_taken = has_begun and training.merging is before
         return merging, min([merging.step, *(other.step_in(merging.life) for other in others)])
@@ -228,10 +241,19 @@ class TrainedGroup:
             if (merging := training.merging) is None or self.life != life:
                 raise training.elsewhere(f"life {life} has ended")
             merged = await training.newcomers.join(merging, seat.rank, first_step)
-            await self._record.try_keep(merging)
+            await self._record.begin(seat.rank, seat.subject, merging)
             _log.info("a member joins", group=self.config.name, rank=seat.rank, first_step=first_step)
             await self._loop.hand_out(merging, merged)
             self._loop.look_again()
+
+    async def free(self, rank: int) -> bool:
+        """Have a rank that has begun belong to nobody any more; tells whether it belonged to any. Raises StorageError."""
+        async with self._alone:
+            return await self._record.free(rank, self._training.merging)
+
+    def owner(self, rank: int) -> str | None:
+        """Return the subject to which a rank belongs since it has begun; None if it is nobody's."""
+        return self._record.owner(rank)
 
     async def reach(self, life: int, step: int) -> None:
         """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
@@ -250,14 +272,16 @@ class TrainedGroup:
         training = self._training
         if training.newcomers.lose(seat.rank):
             self._loop.look_again()
-        if training.merging is None and not self.sessions:
-            training.agreement = None
-        if session.forgotten:
-            async with self._alone:
+        async with self._alone:
+            if session.forgotten:
                 await self._finish(seat.rank)
+            await training.leave_first_weights(seat.rank)
+            if training.merging is None and not self.sessions:
+                training.agreement = None
 
     async def close(self) -> None:
         """Take no more gradients, and write a last checkpoint, if the group is between two steps."""
+        await self._watch.stop()
         await self._loop.stop()
         await self._seats.close()
         if self._forgetting is not None:

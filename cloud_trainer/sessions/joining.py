@@ -132,6 +132,7 @@ class Joining:
             life=begun.life,
             step=begun.step,
             joins=begun.joins,
+            awaited=begun.awaited,
         )
 
     async def _states(

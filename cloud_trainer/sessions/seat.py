@@ -1,5 +1,6 @@
 """A session's seat in a group of devices, as the session knows it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from shared.execution.step_in_flight import Outgoing
@@ -14,6 +15,8 @@ class Begun(NamedTuple):
     step: int
     joins: bool = False
     """True if it has not begun, and has to join first: the group can wait for it from this step on."""
+    awaited: Sequence[int] = ()
+    """Ranks of others for which the group waits now, and which are away."""
 
 
 class Seat(Protocol):

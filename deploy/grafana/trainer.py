@@ -90,6 +90,7 @@ def _groups() -> Panels:
     members = Curve(TRAINER.of("isthmus_group_members"), "{{group}}, " + INSTANCE)
     linked = Curve(TRAINER.of("isthmus_group_linked"), "{{group}}, {{rank}}, " + INSTANCE)
     of_rank = "{{group}}, {{rank}}, " + INSTANCE
+    awaited = Curve(TRAINER.of("isthmus_group_awaited_seconds"), of_rank)
     without = Curve(TRAINER.rate("isthmus_group_left_out_total"), of_rank)
     late = Curve(TRAINER.rate("isthmus_group_late_total"), of_rank)
     lost = Curve(TRAINER.rate("isthmus_group_residuals_lost_total"), of_rank)
@@ -100,6 +101,7 @@ def _groups() -> Panels:
         graph(
             "Members linked", "1 while a rank is; the group waits for one that is not.", "short", 12, linked, steps=True
         ),
+        graph("Waiting for a member", "Once a step waits longer than steps take.", "s", 12, awaited),
         graph("Updates without a member", "Blocks a second that went on without a rank.", "short", 12, without),
         graph("Late gradients", "Blocks a second whose gradient came too late to count.", "short", 12, late),
         graph(

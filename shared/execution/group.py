@@ -163,6 +163,11 @@ class Group:
                 seat.is_late |= self._lacks(rank, one)
         return self._advanced()
 
+    def pass_over(self, rank: int) -> list[Merged]:
+        """Wait for a rank no longer until anything comes of it or it begins again; returns what the others wait for."""
+        self._seats[rank].is_late = True
+        return self._advanced()
+
     def promise(self, rank: int, step: int) -> int | None:
         """Return the first step that can wait for a rank, if it has to join first; None where it can begin at `step`.
 

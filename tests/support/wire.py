@@ -57,7 +57,7 @@ class End:
 class RawPeer:
     """One connection to a trainer. No call lasts longer than `timeout_seconds`: a hang is DEADLINE_EXCEEDED."""
 
-    def __init__(self, address: str, timeout_seconds: float = 60.0) -> None:
+    def __init__(self, address: str, timeout_seconds: float = 60.0, token: str | None = None) -> None:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_send_message_length", -1),
@@ -65,6 +65,7 @@ class RawPeer:
         ]
         self._channel: Any = grpc.aio.insecure_channel(address, options=options)
         self._timeout_seconds = timeout_seconds
+        self._metadata = [] if token is None else [("authorization", f"Bearer {token}")]
 
     async def __aenter__(self) -> Self:
         await self._channel.channel_ready()
@@ -90,7 +91,9 @@ class RawPeer:
 
         path = f"/{SERVICE}/{method}"
         try:
-            return await self._end(self._channel.stream_stream(path)(upward(), timeout=self._timeout_seconds))
+            return await self._end(
+                self._channel.stream_stream(path)(upward(), timeout=self._timeout_seconds, metadata=self._metadata)
+            )
         finally:
             may_end.set()
 

@@ -254,6 +254,11 @@ def close_sessions(operator):
     assert operator.refused("CloseSession", {"sessionId": session})[0] == "not_found"
     (group,) = operator("ListGroups")["groups"]
     assert [(member.get("rank", 0), member["awaited"]) for member in group["members"]] == [(0, True), (1, True)]
+    assert operator("FreeRank", {"group": "line", "rank": 1}) == {}
+    assert command(trainer_app, "free", "line", "1", f"--control={operator.target}") == (
+        "rank 1 of group line was nobody's\n"
+    )
+    assert operator.refused("FreeRank", {"group": "line", "rank": 2})[0] == "not_found"
     assert operator.refused("SetLogLevel")[0] == "invalid_argument"
     assert operator("SetLogLevel", {"level": "LOG_LEVEL_DEBUG"})["previous"] == "LOG_LEVEL_INFO"
     assert "0 of 8" in command(trainer_app, "status", f"--control={operator.target}")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
+from cloud_trainer.groups import newcomers
 from edge_agent import run_training
 from shared.errors import IsthmusError, RefusedError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -91,6 +92,18 @@ GRADIENTS = {
     "of the last block that can be said": (EXACT, reframed(block=2**32 - 1), Code.INVALID_ARGUMENT, "block"),
     "of a tensor that there is not": (EXACT, reframed(slot=99), Code.INVALID_ARGUMENT, "slot"),
     "weights in its place": (EXACT, reframed(role=Role.ROLE_WEIGHTS), Code.INVALID_ARGUMENT, "weights"),
+    "norms, of which a group's members tell none": (
+        EXACT,
+        reframed(role=Role.ROLE_NORMS),
+        Code.INVALID_ARGUMENT,
+        "norms",
+    ),
+    "a scale of the loss, which a group has not": (
+        EXACT,
+        reframed(role=Role.ROLE_SCALE),
+        Code.INVALID_ARGUMENT,
+        "scale",
+    ),
     "of no samples": (EXACT, reframed(batch_samples=0), Code.INVALID_ARGUMENT, "samples"),
     "of more samples than a batch has": (EXACT, reframed(batch_samples=2**31), Code.INVALID_ARGUMENT, "samples"),
     "under another placement": (EXACT, reframed(placement_version=1), Code.FAILED_PRECONDITION, "under placement 1"),
@@ -320,6 +333,29 @@ async def test_a_newcomer_that_joins_in_another_order_is_told_so_and_the_group_e
         assert [code for code, _ in said] == codes
         assert "nobody joins after step 2" in said[-1][1]
         await peer.close_session(session)
+        (state,) = await trained(configs[1:])
+        await first
+    assert_same_bits(group_state(configs), state)
+
+
+async def test_a_newcomer_that_asks_again_and_again_is_promised_no_place_until_its_group_has_gone_on(monkeypatch):
+    monkeypatch.setattr(newcomers, "FIRST_REST", 10_000)  # the promise of this one is gone in a moment
+    async with running_trainer(ROOM, ACCEPTING, NOTHING_KEPT) as server, RawPeer(server.address) as peer:
+        configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
+        first = asyncio.create_task(run_training(configs[0]))
+        members = Members(server, peer)
+        await until_linked(members, first)
+        request = pb.OpenSessionRequest()
+        request.CopyFrom(members.group.sessions[0].request)
+        request.group.rank = 2
+        for code in (Code.OK, Code.UNAVAILABLE, Code.UNAVAILABLE):
+            end = await peer.unary("OpenSession", request.SerializeToString())
+            session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
+            await peer.join(session)
+            found, said = await members.begin(2, placed_at(0))
+            assert found is code, said
+            assert code is Code.OK or "has waited for a newcomer of 'this caller'" in said
+            await peer.close_session(session)
         (state,) = await trained(configs[1:])
         await first
     assert_same_bits(group_state(configs), state)

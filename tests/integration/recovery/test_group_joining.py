@@ -313,7 +313,6 @@ def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
         ("training.optimizer.learning_rate=0.5", "trains with training.optimizer.learning_rate"),
         pytest.param("training.seed=99", "trains with training.seed", marks=pytest.mark.full),
         pytest.param("group.rank=3", "rank 3 is none of group 'line'; the ranks are 0 to 2", marks=pytest.mark.slow),
-        ("group.rank=1", "rank 1 of group 'line' is taken by a member that is linked now"),
         pytest.param("group.name=other", "this trainer has no group 'other'", marks=pytest.mark.full),
     ],
 )

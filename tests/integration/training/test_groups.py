@@ -11,7 +11,7 @@ from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
 from shared import slicing
-from shared.errors import ConfigError, ExitCode, RefusedError
+from shared.errors import ConfigError, ExitCode, RefusedError, UnreachableError
 from shared.execution.model_facts import facts_of
 from tests.support.experiments import flags
 from tests.support.group_flags import (
@@ -27,7 +27,7 @@ from tests.support.group_flags import (
 )
 from tests.support.group_members import PlainCodecs, group_state
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, edge_config, running_trainer, trainer_config
+from tests.support.running import GIVE_UP_AT_ONCE, Listening, edge_config, running_trainer, trainer_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -249,10 +249,10 @@ async def test_a_member_that_would_train_something_else_is_refused_and_the_group
 
 
 @pytest.mark.slow
-async def test_ranks_that_are_taken_or_out_of_range_are_refused():
+async def test_ranks_that_are_out_of_range_are_refused_and_one_that_is_taken_for_now():
     async with running_trainer(*group_of(2)) as server, first_member(server):
-        with pytest.raises(RefusedError, match="rank 0 of group 'line' is taken by a member that is linked now"):
-            await run_training(member(0, server))
+        with pytest.raises(UnreachableError, match="rank 0 of group 'line' is taken by a member that is linked now"):
+            await run_training(member(0, server, more=[GIVE_UP_AT_ONCE]))
         with pytest.raises(RefusedError, match="rank 2 is none of group 'line'; the ranks are 0 to 1"):
             await run_training(member(2, server))
         await trained([member(1, server)])

@@ -1646,6 +1646,7 @@ class TrainerStatus(_message.Message):
     QUEUES_FIELD_NUMBER: _builtins.int
     LOG_LEVEL_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    GROUPS_THAT_WAIT_FIELD_NUMBER: _builtins.int
     state: Global___TrainerState.ValueType
     """What it does."""
     address: _builtins.str
@@ -1678,6 +1679,10 @@ class TrainerStatus(_message.Message):
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrainerSessionStatus]:
         """The open sessions that the caller may see."""
 
+    @_builtins.property
+    def groups_that_wait(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupStatus]:
+        """The groups that the caller may see and whose present step has waited for a member longer than steps take."""
+
     def __init__(
         self,
         *,
@@ -1694,10 +1699,11 @@ class TrainerStatus(_message.Message):
         queues: Global___TrainerQueues | None = ...,
         log_level: Global___LogLevel.ValueType = ...,
         sessions: _abc.Iterable[Global___TrainerSessionStatus] | None = ...,
+        groups_that_wait: _abc.Iterable[Global___GroupStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "running", b"running"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "device", b"device", "log_level", b"log_level", "max_sessions", b"max_sessions", "open_sessions", b"open_sessions", "queues", b"queues", "running", b"running", "samples", b"samples", "sessions", b"sessions", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "device", b"device", "groups_that_wait", b"groups_that_wait", "log_level", b"log_level", "max_sessions", b"max_sessions", "open_sessions", b"open_sessions", "queues", b"queues", "running", b"running", "samples", b"samples", "sessions", b"sessions", "state", b"state", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1909,6 +1915,8 @@ class GroupMemberStatus(_message.Message):
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
     TAKES_PART_FIELD_NUMBER: _builtins.int
+    LATE_FOR_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     """Its rank."""
     session_id: _builtins.str
@@ -1927,6 +1935,14 @@ class GroupMemberStatus(_message.Message):
     """Gradients of it that came too late to count, since then."""
     takes_part: _builtins.bool
     """Whether it takes part in the present step."""
+    owner: _builtins.str
+    """The subject whose rank it is since it has begun; empty where it is nobody's, where callers are not authenticated, and where it
+    is another caller's.
+    """
+    @_builtins.property
+    def late_for(self) -> _duration_pb2.Duration:
+        """How long the present step has waited for it, once that is longer than steps take; left out before."""
+
     def __init__(
         self,
         *,
@@ -1939,14 +1955,64 @@ class GroupMemberStatus(_message.Message):
         left_out: _builtins.int = ...,
         late: _builtins.int = ...,
         takes_part: _builtins.bool = ...,
+        late_for: _duration_pb2.Duration | None = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["late_for", b"late_for"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "late", b"late", "left_out", b"left_out", "linked", b"linked", "rank", b"rank", "session_id", b"session_id", "step", b"step", "subject", b"subject", "takes_part", b"takes_part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "late", b"late", "late_for", b"late_for", "left_out", b"left_out", "linked", b"linked", "owner", b"owner", "rank", b"rank", "session_id", b"session_id", "step", b"step", "subject", b"subject", "takes_part", b"takes_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupMemberStatus: _TypeAlias = GroupMemberStatus  # noqa: Y015
+
+@_typing.final
+class FreeRankRequest(_message.Message):
+    """Which rank of a group is to be anybody's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """The name of the group."""
+    rank: _builtins.int
+    """The rank."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeRankRequest: _TypeAlias = FreeRankRequest  # noqa: Y015
+
+@_typing.final
+class FreeRankResponse(_message.Message):
+    """It is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HAD_OWNER_FIELD_NUMBER: _builtins.int
+    had_owner: _builtins.bool
+    """Whether it belonged to a subject before."""
+    def __init__(
+        self,
+        *,
+        had_owner: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["had_owner", b"had_owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreeRankResponse: _TypeAlias = FreeRankResponse  # noqa: Y015
 
 @_typing.final
 class TrainerControlServiceListSessionsResponse(_message.Message):

@@ -810,6 +810,7 @@ class RestoreWorkerResponse(_message.Message):
     LIFE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     JOINS_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step at which a group's member begins, or the first one that can wait for it."""
     joins: _builtins.bool
@@ -828,6 +829,10 @@ class RestoreWorkerResponse(_message.Message):
     def life(self) -> Global___GroupLife:
         """Of a group, its life."""
 
+    @_builtins.property
+    def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The other ranks for which the step of the group waits now, and whose members are not linked."""
+
     def __init__(
         self,
         *,
@@ -836,10 +841,11 @@ class RestoreWorkerResponse(_message.Message):
         life: Global___GroupLife | None = ...,
         step: _builtins.int = ...,
         joins: _builtins.bool = ...,
+        awaited: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["life", b"life"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "joins", b"joins", "life", b"life", "step", b"step", "tickets", b"tickets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited", b"awaited", "frozen_digests", b"frozen_digests", "joins", b"joins", "life", b"life", "step", b"step", "tickets", b"tickets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

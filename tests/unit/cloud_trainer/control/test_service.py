@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from cloud_trainer.config import GroupConfig
-from cloud_trainer.control.commands import group_table
+from cloud_trainer.control.commands import group_table, status_table
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import TrainerMetrics
@@ -74,6 +75,8 @@ def a_group(session_id, **config):
         missing=[0],
         sessions={1: session},
         figures=figures,
+        late={0: 65.0},
+        owner=lambda rank: "ours" if rank == 0 else None,
         admits=lambda subject: not config.subjects or subject in config.subjects,
     )
 
@@ -92,24 +95,35 @@ async def test_a_group_is_visible_to_those_who_may_be_members_and_to_operators(w
         (found,) = listed
         away, linked = found.members
         assert (found.life, found.step, found.steps) == (2, 7, 40)
-        assert (away.awaited, away.linked, away.left_out) == (True, False, 3)
+        assert (away.awaited, away.linked, away.left_out, away.late_for.seconds) == (True, False, 3, 65)
+        assert away.owner == ("ours" if who is not THEIRS else "")
+        status = (await control.get_status(pb.TrainerControlServiceGetStatusRequest())).status
+        assert [waiting.name for waiting in status.groups_that_wait] == ["line"]
         assert (linked.awaited, linked.linked, linked.step, linked.late) == (False, True, 6, 2)
         seen = (session_id, "ours") if who is not THEIRS else ("", "")
         assert (linked.session_id, linked.subject) == seen
 
 
+def shown_by(table):
+    """Return what a terminal of 80 columns shows."""
+    with (console := Console(width=80)).capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
 def test_the_table_says_for_whom_a_group_waits():
     members = [
-        pb.GroupMemberStatus(rank=0, awaited=True, takes_part=True),
+        pb.GroupMemberStatus(rank=0, awaited=True, takes_part=True, owner="theirs", late_for=Duration(seconds=65)),
         pb.GroupMemberStatus(rank=1, linked=True, step=6, subject="ours", late=2, takes_part=True),
         pb.GroupMemberStatus(rank=2),
     ]
-    table = group_table(pb.GroupStatus(name="line", size=3, step=7, steps=40, members=members))
-    with (console := Console(width=80)).capture() as captured:
-        console.print(table)
-    shown = captured.get()
+    group = pb.GroupStatus(name="line", size=3, step=7, steps=40, members=members)
+    status = shown_by(status_table(pb.TrainerStatus(groups_that_wait=[group])))
+    assert "line waits at step 7 for rank 0 (theirs) for 65.0 s" in status
+    shown = shown_by(group_table(group))
     assert "line: step 7 of 40, 2 members" in shown
     rows = [row.split() for row in re.findall(r"[│|](.*)[│|]", shown.replace("│", "|"))]
-    assert any("away" in row and "yes" in row for row in rows)
+    assert any("away" in row and "(theirs)" in row and "65.0" in row for row in rows)
+    assert any("linked" in row and "for" not in row for row in rows)
     assert any("none" in row and "yes" not in row for row in rows), "it has left"
     assert any("linked" in row and "(ours)" in row and "yes" not in row for row in rows)

@@ -17,26 +17,41 @@ from tests.support.placed import recipe
 NAMES = [CheckpointName(1, 10), CheckpointName(1, 20)]
 
 
+async def saved(store, name):
+    """Save a checkpoint."""
+    told = recipe("sgd")
+    agreement = Agreement(pb.OpenSessionRequest(recipe_json=told.model_dump_json()), told, 0, (0,))
+    await store.begin_saving(name, agreement, {"0/parameter/weight": torch.ones(2)}, {0: 0, 2: name.step})
+    await store.written()
+
+
 @pytest.fixture
 async def store(tmp_path):
-    disk, told = WorkerThread("disk"), recipe("sgd")
+    disk = WorkerThread("disk")
     store = GroupStore("line", LocalFiles(tmp_path), disk)
-    agreement = Agreement(pb.OpenSessionRequest(recipe_json=told.model_dump_json()), told, 0, (0,))
     for name in NAMES:
-        await store.begin_saving(name, agreement, {"0/parameter/weight": torch.ones(2)}, {0: 0, 2: name.step})
-    await store.written()
+        await saved(store, name)
     assert sorted(await store.names()) == NAMES
     yield store
     disk.close()
 
 
 async def test_members_stay_until_the_training_is_forgotten(store):
-    kept = Members({0: 0, 2: 7}, (2,))
+    kept = Members({0: 0, 2: 7}, (2,), {0: "ours", 2: ""})
     await store.keep_members(kept)
-    await store.go_back(NAMES[0])
+    await store.begin_life(2, NAMES[0])
     assert await store.members(await store.newest()) == kept
     await store.forget()
     assert (await store.members(None), await store.names()) == (None, [])
+
+
+@pytest.mark.parametrize(("origin", "stays"), [(NAMES[0], NAMES[:1]), (NAMES[1], NAMES), (None, [])])
+async def test_what_a_group_goes_back_from_stays_until_its_new_life_has_a_checkpoint(origin, stays, store):
+    await store.begin_life(2, origin)
+    assert sorted(await store.names()) == NAMES
+    newest = CheckpointName(2, 12)
+    await saved(store, newest)
+    assert sorted(await store.names()) == [*stays, newest]
 
 
 WHOLE = seal(Members({0: 0, 2: 7}, (2,)).document)
@@ -59,6 +74,10 @@ WHOLE = seal(Members({0: 0, 2: 7}, (2,)).document)
         seal({"staying": [[True, 0]]}),
         seal({"staying": [[0, 0, 0]]}),
         seal({"staying": [[0, 0]], "finished": {"0": 1}}),
+        seal({"staying": [[0, 0]], "owners": {"0": "ours"}}),
+        seal({"staying": [[0, 0]], "owners": [[0, 7]]}),
+        seal({"staying": [[0, 0]], "owners": [[-1, "ours"]]}),
+        seal({"staying": [[0, 0]], "owners": [0, "ours"]}),
     ],
 )
 async def test_members_that_are_damaged_or_missing_are_those_of_the_newest_checkpoint(found, store, tmp_path):

@@ -267,3 +267,25 @@ def test_a_member_is_ahead_by_its_staleness_and_no_more():
         group.merge(0, 2, BlockSlice(3), part_of(chain, 3, 1.0), 2)
     with pytest.raises(ProtocolError, match="has begun"):
         group.leave(0, 1)
+
+
+@pytest.mark.parametrize("has_given", [0, 2])
+def test_a_group_passes_over_a_member_until_it_begins_again(has_given):
+    log = Log()
+    group, chain = alone(listener=log)
+    for block in (3, 2)[:has_given]:
+        group.merge(1, 0, BlockSlice(block), part_of(chain, block, 1.0), 2)
+    give_step(group, chain, 0, 0)
+    assert group.missing() == [1]
+    assert {merged.rank for merged in group.pass_over(1)} == {0}
+    give_step(group, chain, 0, 1)
+    assert (group.step, group.missing()) == (2, [0])
+    assert group.take_seat(1) == 2
+    group.first_weights(1, 2)
+    give_step(group, chain, 0, 2)
+    assert (group.step, group.missing()) == (2, [1])
+    give_step(group, chain, 1, 2)
+    assert group.step == 3
+    assert log.ranks[0, BlockSlice(0)] == (0,)
+    assert log.ranks[0, BlockSlice(3)] == ((0, 1) if has_given else (0,))
+    assert log.ranks[2, BlockSlice(0)] == (0, 1)

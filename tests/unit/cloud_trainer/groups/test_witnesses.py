@@ -1,0 +1,65 @@
+"""A group goes back where all its members say the same, as long as their sessions are there."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cloud_trainer.groups import witnesses
+from cloud_trainer.groups.witnesses import GoingBack, Witnesses
+
+BACK, FURTHER_BACK = GoingBack(0, 4), GoingBack(0, 0)
+
+
+class Seats:
+    """Seats of three ranks, of which some are linked and some have another session by now."""
+
+    def __init__(self):
+        self.attached, self.gone = [], []
+        self.of = [SimpleNamespace(rank=rank) for rank in range(3)]
+
+    def session_of(self, seat):
+        return None if seat in self.gone else "a session"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(witnesses, "time", clock)
+    return clock
+
+
+def test_all_have_to_say_the_same():
+    seats = Seats()
+    said = Witnesses("line", seats, None)
+    assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == [1, 2]
+    assert said.lacking(seats.of[1], BACK, [0, 1, 2]) == [2]
+    assert said.lacking(seats.of[2], FURTHER_BACK, [0, 1, 2]) == [0, 1]
+    assert said.lacking(seats.of[2], BACK, [0, 1, 2]) == []
+
+
+def test_a_word_is_worth_nothing_once_its_session_is_gone_or_the_group_is_in_another_life():
+    seats = Seats()
+    said = Witnesses("line", seats, None)
+    said.lacking(seats.of[1], BACK, [0, 1])
+    seats.gone.append(seats.of[1])
+    assert said.lacking(seats.of[0], BACK, [0, 1]) == [1]
+    seats.gone.clear()
+    assert said.lacking(seats.of[0], BACK, [0, 1]) == []
+    said.forget()
+    assert said.lacking(seats.of[1], BACK, [0, 1]) == [0]
+
+
+@pytest.mark.parametrize(("leave_out_seconds", "waits"), [(None, True), (3.0, False)])
+def test_a_group_that_leaves_out_late_members_waits_no_longer_for_the_word_of_those_who_are_away(
+    leave_out_seconds, waits, clock
+):
+    seats = Seats()
+    seats.attached = [2]
+    said = Witnesses("line", seats, leave_out_seconds)
+    said.lacking(seats.of[0], BACK, [0, 1, 2])
+    clock.now += 2.9
+    assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == [1, 2]
+    clock.now += 0.2
+    assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == ([1, 2] if waits else [2])
+    seats.attached = []
+    assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == ([1, 2] if waits else [])
