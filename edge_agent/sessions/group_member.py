@@ -13,10 +13,13 @@ from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError, UnreachableError
 from shared.placement import Placement
 from shared.runtime.placed_worker import PlacedWorker
+from shared.training import block_state
 from shared.training.held_state import changing_blocks
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
+_SHOWN = 32
+"""Ranks that a line of the log has at most."""
 
 
 def deciding_trainer(experiment: Experiment, placement: Placement) -> str:
@@ -40,10 +43,41 @@ async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
 
     A member has no state of its own, so one that comes back begins in the same way. Raises IsthmusError.
     """
-    step = await session.retry.run(lambda: _begun_at_all(session))
-    await session.collect()
+    decided = await session.retry.run(lambda: _begun_at_all(session))
+    step = decided.step
+    if step < session.experiment.steps:
+        if decided.awaited:
+            _log.info("the group waits for members that are away", ranks=list(decided.awaited[:_SHOWN]))
+        await session.collect()
+    else:
+        await _collect_result(session)
     await device.go_back(session.state.plan, step)
     return step
+
+
+async def _collect_result(session: OpenSession) -> None:
+    """Bring home what the others have trained. Raises ProtocolError for trainers that cannot have it."""
+    experiment, steps = session.experiment, session.experiment.steps
+    for trainer in session.members.holders(session.placement):
+        if (at := (await session.retry.run(trainer.remind)).group.step) < steps:
+            raise ProtocolError(
+                f"trainer {trainer.name!r} says that this device begins after the last of {steps} steps, and that its group is "
+                f"at step {at}"
+            )
+    before = await session.threads.compute.run(_digests, experiment)
+    await session.collect()
+    if before == await session.threads.compute.run(_digests, experiment):
+        raise ProtocolError(
+            f"the group has done all of its {steps} steps, say its trainers, and its weights are those with which this device "
+            "would begin: nothing was trained"
+        )
+    _log.warning("this device comes after the last step of its group, and has the result of the others", steps=steps)
+
+
+def _digests(experiment: Experiment) -> list[int]:
+    """Return the digests of the blocks that training changes, as they are on this device. Computes."""
+    blocks = experiment.chain.blocks
+    return [block_state.digest(blocks[index]) for index in changing_blocks(experiment.chain)]
 
 
 async def leave_after(session: OpenSession, last_step: int) -> None:
@@ -62,14 +96,14 @@ def _trainers(session: OpenSession) -> tuple[TrainerWorker, list[TrainerWorker]]
     return decider, [trainer for trainer in session.members.holders(session.placement) if trainer is not decider]
 
 
-async def _begun_at_all(session: OpenSession) -> int:
-    """Begin at all trainers, and join before that where any of them says so; returns the step."""
+async def _begun_at_all(session: OpenSession) -> pb.RestoreWorkerResponse:
+    """Begin at all trainers, and join before that where any of them says so; returns what the one that decides says."""
     decider, others = _trainers(session)
     for _ in range(2):
         decided, answers = await _asked_at_all(decider, others)
         joining = [answer.step for answer in (decided, *answers) if answer.joins]
         if not joining:
-            return decided.step
+            return decided
         first_step = max(joining)
         _log.info("joining the group", step=first_step)
         await gathered(*(trainer.join_group(decided.life.number, first_step) for trainer in (decider, *others)))
