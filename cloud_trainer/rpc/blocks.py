@@ -96,7 +96,7 @@ def load_frozen(session: Session, fence: Fence, index: int, data: memoryview) ->
     """Take the frozen parameters of a block that have come as bytes. Computes, and raises as `load_block` does."""
     session.attachment.check_fence(fence)
     with _loading(index):
-        block_state.put_frozen(session.blocks.held.chain.blocks[index], _state_in(session, index, data))
+        session.blocks.held.put_frozen(index, _state_in(session, index, data))
 
 
 @contextmanager
@@ -138,6 +138,7 @@ async def send_block(
     """The state of a block that is held here, chunk by chunk."""
 
     def serialized() -> bytes:
+        session.blocks.check_frozen(block)
         tensors = session.blocks.held.block_tensors(block)
         if weights_only:
             tensors = block_state.without_optimizer(tensors)

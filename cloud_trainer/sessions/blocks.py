@@ -1,12 +1,17 @@
 """The blocks of one session: those held here, and uploaded ones that wait for another placement."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import grpc
 
 from cloud_trainer.sessions.memory import SessionMemory
-from shared.errors import ProtocolError
+from shared.errors import ModelError, ProtocolError
 from shared.training import block_state
 from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import copy_state
+from shared.transport.rpc.status import Kind, StatusError
 
 
 class SessionBlocks:
@@ -27,6 +32,16 @@ class SessionBlocks:
     def frozen_digests(self) -> list[int]:
         """Compute the digests of the frozen parameters of each block of the model, in order."""
         return [block_state.frozen_digest(block) for block in self.held.chain.blocks]
+
+    def check_frozen(self, index: int) -> None:
+        """Refuse a block that training has changed in its frozen parameters. Computes. Raises StatusError."""
+        with _told_of_the_model():
+            self.held.check_frozen(index)
+
+    def copied(self) -> BlockTensors:
+        """Copy all that training changes, for a checkpoint. Computes. Raises as `check_frozen` does, of every block."""
+        with _told_of_the_model():
+            return copy_state(self.held)
 
     def check_there(self, index: int) -> int:
         """Return `index` if the model has that block. Raises ProtocolError otherwise."""
@@ -91,3 +106,12 @@ class SessionBlocks:
     def _count(self) -> None:
         waiting = (tensor for state in self._arriving.values() for tensor in state.values())
         self._memory.set_aside(sum(tensor.nbytes for tensor in waiting))
+
+
+@contextmanager
+def _told_of_the_model() -> Iterator[None]:
+    """Say in the status that the model is at fault: no later attempt would do."""
+    try:
+        yield
+    except ModelError as failure:
+        raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(failure), kind=Kind.MODEL) from failure

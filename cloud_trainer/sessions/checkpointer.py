@@ -10,7 +10,6 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import ProtocolError
-from shared.training.held_state import copy_state
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -38,7 +37,7 @@ class SessionCheckpointer:
 
         tell: called with whether the checkpoint is written; at once with False while another is being written. Raises
         ProtocolError if the session is at another step than the requested one, and StatusError if it has no memory for
-        the copy.
+        the copy, or where training has changed what it must not.
         """
         name = checkpoint_name(wanted.name)
         pinned = [checkpoint_name(wanted.shared)] if wanted.HasField("shared") else []
@@ -54,7 +53,7 @@ class SessionCheckpointer:
             blocks = worker.needed_of_checkpoint(worker.placement)
             copied.enter_context(session.memory.copying(blocks, worker.uses))
             facts = facts_of_part([block for block in blocks if worker.updates(block)])
-            state = await self._threads.compute_lane(session.id).aside(copy_state, session.blocks.held)
+            state = await self._threads.compute_lane(session.id).aside(session.blocks.copied)
             held = copied.pop_all()
 
         async def save() -> None:

@@ -7,6 +7,7 @@ from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evalu
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.privacy import labels_are_inputs
+from edge_agent.experiment.side_effects import check_side_effects
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -100,6 +101,7 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
+        check_side_effects(self.chain, self.recipe, first)
 
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""

@@ -134,6 +134,7 @@ class DeviceWorker:
         await receiver.take(block, state, name)
 
     def _serialized(self, index: int, *, weights_only: bool) -> bytes:
+        self._held.check_frozen(index)
         tensors = self._held.block_tensors(index)
         return state_file.serialize(block_state.without_optimizer(tensors) if weights_only else tensors)
 

@@ -1,7 +1,7 @@
 """An open session of a placement: its state, its trainers, and this agent's patience with an absent one."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -69,13 +69,29 @@ class OpenSession:
         self.members.behind.difference_update(self.members.needed)
 
     async def collect(self) -> None:
-        """Download the weights of blocks on other workers, so that the user's module is whole."""
+        """Download the weights of blocks on other workers, so that the user's module is whole.
+
+        Raises ModelError where training has changed frozen parameters, which no worker gives.
+        """
         chain = self.experiment.chain
+        await self.retry.run(partial(self.check_frozen, range(len(chain.blocks))))
         for block in (chain.blocks[index] for index in changing_blocks(chain)):
             if (owner := self.members.get(self.placement.owner(block.index))) is not None:
                 data = await self.retry.run(partial(owner.download, block.index, weights_only=True))
                 tensors = await self.threads.compute.run(block_state.from_file, block, None, data)
                 await self.threads.compute.run(block_state.restore, block, None, None, tensors)
+
+    async def check_frozen(self, blocks: Iterable[int]) -> None:
+        """Ask the owners of blocks of which no state travels whether training has changed frozen parameters there.
+
+        Raises ModelError where it has, and the IsthmusError of a failed call.
+        """
+        chain = self.experiment.chain
+        await self.threads.compute.run(self.experiment.held.check_frozen)
+        for index in sorted(set(blocks).difference(changing_blocks(chain))):
+            owner = self.members.get(self.placement.owner(index))
+            if owner is not None and chain.blocks[index].frozen:
+                await owner.download(index, weights_only=True)  # the state is empty, and to give it is to look
 
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:

@@ -21,7 +21,7 @@ from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
 from shared.client.retry import new_backoff
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, SessionLostError, StoppedError, StorageError, UnreachableError
+from shared.errors import IsthmusError, ModelError, SessionLostError, StoppedError, StorageError, UnreachableError
 from shared.events import Emit
 from shared.placement import Placement
 
@@ -126,7 +126,7 @@ class Checkpointer:
         facts: data that this device stores with its part. While the last checkpoint is being written, another stays
         due. If a trainer cannot take its part, one is due again soon, and less often the longer the failure lasts: with
         all blocks here, no step waits for an absent trainer. Raises SessionLostError if a trainer has nothing in memory
-        to copy.
+        to copy, and ModelError if training has changed what it must not.
         """
         session, name = self._session, CheckpointName(self._session.state.lineage, step)
         self._asked = True
@@ -145,7 +145,7 @@ class Checkpointer:
             await gathered(*(part.give_up() for part in parts))
             self._ask_again_later()
             _fail(ordered, UnreachableError(f"no checkpoint was taken at step {step}: {failure}"))
-            if not isinstance(failure, IsthmusError) or isinstance(failure, SessionLostError):
+            if not isinstance(failure, IsthmusError) or isinstance(failure, SessionLostError | ModelError):
                 raise
             _log.warning("no checkpoint was taken", step=step, reason=str(failure))
             return

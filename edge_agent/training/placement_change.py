@@ -132,6 +132,10 @@ async def _move_blocks(session: OpenSession, device: WorkerCalls, after: Placeme
         arriving[one.receiver].add(one.block)
         if one.block in changing:
             moving[one.sender, one.receiver][one.block] = not one.whole
+    try:
+        await session.check_frozen(set().union(*arriving.values()))
+    except UnreachableError as away:  # a block without a state can leave a dead trainer, and the end looks again
+        _log.info("frozen parameters were not looked at", reason=str(away))
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(receiver: WorkerCalls, call: Call) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from shared.model.features import Features, FeatureSpecs, call_module
+from shared.model.features import Features, FeatureSpecs, call_module, flat_numbers
 from shared.model.random_state import random_state
 
 Behaviour = tuple[float, ...]
@@ -128,7 +128,7 @@ def _summary(tensors: Sequence[Tensor]) -> list[float]:
     """The root mean square of all elements, and their sums with signs of several kinds."""
     if not any(tensor.numel() for tensor in tensors):
         return []
-    elements = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+    elements = torch.cat([flat_numbers(tensor).double() for tensor in tensors])
     count = elements.numel()
     signed = [float((elements * made_up(count, f"sign {index}").sign()).sum()) for index in range(_PROJECTIONS)]
     return [float(elements.square().mean().sqrt()), *(each / math.sqrt(count) for each in signed)]

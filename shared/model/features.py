@@ -28,6 +28,12 @@ def features_of(tensors: Slots) -> Features:
     return tuple(tensor for tensor in tensors if tensor is not None)
 
 
+def flat_numbers(tensor: Tensor) -> Tensor:
+    """All real numbers of a tensor in one row: of a complex one both parts."""
+    detached = tensor.detach()
+    return (torch.view_as_real(detached.resolve_conj()) if detached.is_complex() else detached).reshape(-1)
+
+
 def specs_bytes(specs: FeatureSpecs) -> int:
     """Bytes of all that crosses, uncompressed."""
     return sum(spec.bytes for spec in specs)

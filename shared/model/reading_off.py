@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.model.behaviour import made_up_features, made_up_values
-from shared.model.features import Features, FeatureSpecs, call_module
+from shared.model.features import Features, FeatureSpecs, call_module, flat_numbers
 from shared.model.random_state import random_state
 
 NOTABLE_SHARE = 0.2
@@ -266,7 +266,7 @@ def _mixed(trial: Trial, chosen: Tensor) -> Features:
 
 def _of_first(features: Features, slots: Collection[int]) -> Tensor:
     """All numbers of some slots of a feature of the first sample."""
-    return torch.cat([features[slot][:1].detach().cpu().reshape(-1).double() for slot in slots])
+    return torch.cat([flat_numbers(features[slot][:1]).cpu().double() for slot in slots])
 
 
 class _Readings:

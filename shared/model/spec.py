@@ -52,7 +52,7 @@ class TensorSpec:
     @property
     def differentiable(self) -> bool:
         """Tell whether the tensor can have an error gradient: integers have none."""
-        return self.dtype.is_floating_point
+        return is_differentiable(self.dtype)
 
     def zeros(self, batch_size: int) -> Tensor:
         """A CPU tensor of zeros of this kind, for so many samples."""
@@ -65,9 +65,14 @@ class TensorSpec:
         """
         shape = self.shape if batch_size is None else (batch_size, *self.shape[1:])
         generator = torch.Generator().manual_seed(derive_seed("example", str(self.dtype), *shape))
-        if self.dtype.is_floating_point:
+        if self.differentiable:
             return torch.randn(shape, generator=generator).to(self.dtype)
         return torch.randint(high, shape, generator=generator, dtype=self.dtype)
+
+
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Tell whether numbers of a type are real or complex, and so have gradients."""
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def parse_examples(text: str) -> Tensor | dict[str, Tensor]:

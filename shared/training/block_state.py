@@ -12,7 +12,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from shared.errors import ProtocolError
+from shared.errors import ModelError, ProtocolError
 from shared.model.chain import Block
 from shared.registry import OptimizerConfig
 from shared.training import state_file
@@ -109,6 +109,17 @@ def frozen(block: Block) -> BlockTensors:
     return {
         f"frozen/{name}": value.detach() for name, value in block.named_parameters().items() if not value.requires_grad
     }
+
+
+def changed_while_frozen(block: Block) -> ModelError:
+    """Return the refusal of a block that training has changed in its frozen parameters."""
+    names = [name.removeprefix("frozen/") for name in frozen(block)]
+    listed = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ModelError(
+        f"block {block.name!r} has changed parameters of its own that do not learn ({listed}): these move with no block and "
+        "are in no checkpoint, so the result would depend on the placement; register what a forward changes, as the weights of "
+        "a teacher, as buffers"
+    )
 
 
 def put_frozen(block: Block, tensors: Mapping[str, Tensor]) -> None:

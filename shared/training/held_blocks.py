@@ -66,6 +66,8 @@ class HeldBlocks:
         self._update_failures = foreign_code(
             lambda cause: block_failure("the update of", cause, *(chain.blocks[index] for index in self._updating))
         )
+        self._frozen: dict[int, int] = {}
+        """Digests of the parameters that do not learn, of each block that is here and has any, as they came."""
         self._held: tuple[int, ...] = ()
         self._taken_in: tuple[int, ...] = ()
         self.hold(indices, {})
@@ -231,6 +233,25 @@ class HeldBlocks:
         """The state of a block that is held, not copied."""
         return block_state.collect(self.chain.blocks[index], self._optimizer)
 
+    def put_frozen(self, index: int, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the parameters of a block that do not learn. Raises ProtocolError, as `load_block` does."""
+        block_state.put_frozen(self.chain.blocks[index], tensors)
+        self._note_frozen(index)
+
+    def check_frozen(self, *indices: int) -> None:
+        """Refuse what training has changed in parameters that do not learn, of these blocks that are here, or of all.
+
+        Raises ModelError.
+        """
+        for index, before in self._frozen.items():
+            block = self.chain.blocks[index]
+            if (not indices or index in indices) and block_state.frozen_digest(block) != before:
+                raise block_state.changed_while_frozen(block)
+
+    def _note_frozen(self, index: int) -> None:
+        if index in (*self._held, *self._taken_in) and block_state.frozen(block := self.chain.blocks[index]):
+            self._frozen[index] = block_state.frozen_digest(block)
+
     def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
         block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors)
@@ -265,6 +286,7 @@ class HeldBlocks:
 
     def _place(self, index: int) -> None:
         block = self.chain.blocks[index]
+        self._note_frozen(index)
         block.module.to(self.device)
         learning = {name: value for name, value in block.named_parameters().items() if value.requires_grad}
         if not learning:
@@ -282,6 +304,7 @@ class HeldBlocks:
         """Drop a block's optimizer state and move it to the CPU: a block that leaves must not hold a GPU's memory."""
         leaving = set(self._learning.pop(index, {}).values())
         self._accumulated.pop(index, None)
+        self._frozen.pop(index, None)
         if self._optimizer is not None:
             groups = self._optimizer.param_groups
             for group in groups:

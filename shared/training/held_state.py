@@ -18,7 +18,11 @@ from shared.training.held_blocks import HeldBlocks
 
 
 def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
-    """A copy, in this machine's memory, of all that training changes, by `BLOCK/` and the names of `block_state.collect`."""
+    """A copy, in this machine's memory, of all that training changes, by `BLOCK/` and the names of `block_state.collect`.
+
+    Raises ModelError where training has changed what it must not: see `HeldBlocks.check_frozen`.
+    """
+    held.check_frozen()
     return {
         f"{block.index}/{name}": tensor.to("cpu", copy=True)
         for block in held.blocks

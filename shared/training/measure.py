@@ -10,6 +10,7 @@ import torch
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, Gradients, Slots
 from shared.model.snapshot import same_attributes
+from shared.model.spec import is_differentiable
 from shared.training import block_state
 from shared.training.device import synchronise
 from shared.training.policies import BackwardPolicy, KeptGraph
@@ -102,6 +103,6 @@ def _examples(specs: FeatureSpecs, samples: int | None) -> Features:
 
 def _made_up_gradients(features: Slots) -> Gradients:
     return tuple(
-        None if tensor is None or not tensor.is_floating_point() else torch.full_like(tensor, GRADIENT_SCALE)
+        None if tensor is None or not is_differentiable(tensor.dtype) else torch.full_like(tensor, GRADIENT_SCALE)
         for tensor in features
     )

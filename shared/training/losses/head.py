@@ -11,7 +11,7 @@ from torch import Tensor
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.model.features import Features, Gradients, specs_of
-from shared.model.spec import TensorSpec
+from shared.model.spec import TensorSpec, is_differentiable
 from shared.registry import LOSSES, Labels, labels_of
 from shared.training.losses.labels import BatchLabels, check_label_count, check_label_shape, label_tensors
 
@@ -113,7 +113,7 @@ class LossHead:
 
         share, batches, scale: see `compute`, which raises the same.
         """
-        given = tuple(one.detach().requires_grad_(one.is_floating_point()) for one in outputs)
+        given = tuple(one.detach().requires_grad_(is_differentiable(one.dtype)) for one in outputs)
         with torch.enable_grad():
             computed = self.compute(given, labels, share, batches, scale)
         if not computed.root.requires_grad:

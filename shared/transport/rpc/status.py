@@ -44,6 +44,7 @@ class Kind(StrEnum):
     ACCESS = "ACCESS"
     FAILED = "FAILED"
     TICKET = "NO_SUCH_TICKET"
+    MODEL = "MODEL"
 
 
 _ERRORS: dict[str, type[IsthmusError]] = {
@@ -52,6 +53,7 @@ _ERRORS: dict[str, type[IsthmusError]] = {
     Kind.ACCESS: AccessError,
     Kind.FAILED: FailedError,
     Kind.TICKET: TicketError,
+    Kind.MODEL: ModelError,
 }
 BROKEN_WRITE = "Internal error from Core"
 """gRPC's words, under the status INTERNAL, for a write that met the end of a stream. Where no other status follows
