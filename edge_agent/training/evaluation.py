@@ -1,11 +1,13 @@
 """Evaluation of a run's model on the test set, as placed: every worker computes its blocks forward."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, closing
 from typing import NamedTuple
 
-from edge_agent.data import EvaluationLoader
+import torch
+
+from edge_agent.data import Batch, EvaluationLoader
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
@@ -14,9 +16,15 @@ from shared.client.retry import Spacing
 from shared.errors import ProtocolError
 from shared.events import Events, ignore
 from shared.events.worker import WorkerDone
+from shared.model.chain import Chain
+from shared.model.features import call_module
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.runtime.run_unless_failed import run_unless_failed
+from shared.training.block_failures import failures_of
+from shared.training.losses import LossHead
+from shared.training.precision import computing
+from shared.training.recipe import Recipe
 
 
 class Evaluation(NamedTuple):
@@ -26,6 +34,24 @@ class Evaluation(NamedTuple):
     """Mean over all samples."""
     accuracy: float | None
     """Share of correct samples; None if the loss is not of classes."""
+
+
+def evaluated_whole(chain: Chain, recipe: Recipe, batches: Generator[Batch]) -> Evaluation:
+    """Evaluate a model on this thread, with nothing between its blocks. Raises ModelError where it fails here."""
+    head, loss, correct, samples = LossHead(recipe.loss, None), 0.0, 0, 0
+    has_classes = True
+    with closing(batches), torch.no_grad(), failures_of("the evaluation of", *chain.blocks):
+        for batch in batches:
+            features = batch.features
+            with computing(recipe.base_precision):
+                for block in chain.blocks:
+                    features = call_module(block.module.train(False), features)
+                found = head.evaluate(features, batch.labels)
+            samples += found.samples
+            loss += found.loss * found.samples
+            has_classes = has_classes and found.correct is not None
+            correct += found.correct or 0
+    return Evaluation(loss / samples, correct / samples if has_classes else None)
 
 
 class Evaluator:

@@ -40,6 +40,8 @@ class BlockPlace:
 class Summary:
     """The figures of a run. accuracy and test_loss are those of the last evaluation, None if there was none.
 
+    saved_accuracy, saved_test_loss: those of the module as it is saved, where features crossed by a codec that loses something;
+    None where the others are of it already.
     diverged_at_step: the step whose loss was no finite number, if that ended the run. `steps` is then the step of the weights.
     """
 
@@ -55,6 +57,8 @@ class Summary:
     edge_blocks: int
     blocks: list[BlockPlace]
     diverged_at_step: int | None = None
+    saved_accuracy: float | None = None
+    saved_test_loss: float | None = None
 
     @classmethod
     def of(

@@ -6,12 +6,14 @@ It ends with the trained weights of all workers in the user's module, or with an
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
+from edge_agent.training.evaluation import Evaluation, evaluated_whole
 from edge_agent.training.events import Activity, CheckpointShared
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import Summary, TrainingResult
@@ -19,6 +21,8 @@ from edge_agent.training.statistics import Statistics
 from edge_agent.training.training_loop import TrainingLoop
 from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
 from shared.events import Emit
+from shared.placement import Cargo
+from shared.registry import codec_spec
 
 _log = structlog.get_logger(__name__)
 
@@ -145,7 +149,26 @@ class TrainingRun:
         chain = self.session.experiment.chain
         await self.session.threads.compute.run(chain.module.to, "cpu")
         placement = self.session.placement
-        return TrainingResult(Summary.of(self._statistics, chain, placement, diverged_at_step), chain.module)
+        summary = Summary.of(self._statistics, chain, placement, diverged_at_step)
+        if diverged_at_step is None and (saved := await self._evaluated_as_saved()) is not None:
+            summary = replace(summary, saved_accuracy=saved.accuracy, saved_test_loss=saved.loss)
+        return TrainingResult(summary, chain.module)
+
+    async def _evaluated_as_saved(self) -> Evaluation | None:
+        """Evaluate the module on this device, where evaluations have had a codec between its blocks that loses something.
+
+        Returns None elsewhere, and where this device cannot: the result does not wait for a figure.
+        """
+        experiment, placement = self.session.experiment, self.session.placement
+        features = (name for route, name in placement.codecs.items() if route.cargo is Cargo.FEATURE)
+        if experiment.evaluation is None or not any(codec_spec(name).lossy for name in features):
+            return None
+        chain, recipe, batches = experiment.chain, experiment.recipe, experiment.evaluation.iterate()
+        try:
+            return await self.session.threads.compute.run(evaluated_whole, chain, recipe, batches)
+        except (IsthmusError, MemoryError) as failure:
+            _log.warning("the model was not evaluated as it is saved", reason=str(failure))
+            return None
 
     async def _keep(self, result: TrainingResult) -> None:
         """Keep the trained model until its results are written, so that a full disk loses nothing."""

@@ -98,6 +98,11 @@ def by_last_batch(block: Middle, made: Tensor) -> Tensor:
     return made + before
 
 
+def by_own_count(block: Middle, made: Tensor) -> Tensor:
+    block.count = getattr(block, "count", 0) + 1
+    return made / (1 + block.count)
+
+
 def noting(block: Middle, made: Tensor) -> None:
     """Keep something that nobody computes with, as a log does."""
     LEFT.append(made.detach())

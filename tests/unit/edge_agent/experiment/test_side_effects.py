@@ -69,6 +69,7 @@ def test_the_block_that_gives_it_to_the_loss_is_named(leave):
         ("nothing", "by_others_weights", "4"),
         ("nothing", "by_others_learning_weights", "4"),
         ("by_last_batch", None, "2"),
+        ("by_own_count", None, "2"),
     ],
 )
 def test_a_block_that_takes_more_than_its_inputs_is_refused(leave, read, named):

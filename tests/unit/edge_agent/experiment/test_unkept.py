@@ -67,16 +67,16 @@ def test_all_of_several_blocks_are_named():
 
 
 class Counting(nn.Linear):
-    """A linear layer that is scaled by the number of its training steps."""
+    """A linear layer that counts its training steps, and computes nothing with their number."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
-        self.count, self.most = 0, 10
+        self.count = 0
 
     def forward(self, value: Tensor) -> Tensor:
         if self.training:
             self.count += 1
-        return super().forward(value) / (1 + min(self.count, self.most))
+        return super().forward(value)
 
 
 def counting() -> nn.Module:
