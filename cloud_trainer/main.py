@@ -8,7 +8,7 @@ import typer
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import access_commands
 from cloud_trainer.control import commands as control_commands
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config

@@ -24,7 +24,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.doctor.command import doctor
 from edge_agent.replaying.command import replay
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config, toml_value

@@ -50,7 +50,7 @@ def answered(tree: Path, script: str, arguments: str, folder: Path) -> Run:
     """One run of a command of a checkout in `folder`, where compiled modules are kept too."""
     began = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import isthmus; isthmus.{script}()", *arguments.split()],
+        [sys.executable, "-c", f"import isthmus_entry_points; isthmus_entry_points.{script}()", *arguments.split()],
         cwd=folder,
         env={
             "PATH": os.environ["PATH"],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edge_agent.commands.plans.plan_options import BITS_TEXT, AllowEdgeOnly, AsJson, Bits, Staleness, parse_bits
-from isthmus import importing
+from isthmus_entry_points import importing
 
 if TYPE_CHECKING:
     from shared.planning.choice import Ranked

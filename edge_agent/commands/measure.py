@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.config import EdgeConfig
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import ConfigError

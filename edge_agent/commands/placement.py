@@ -8,7 +8,7 @@ import typer
 
 from edge_agent.config import EdgeConfig
 from edge_agent.placement_config import PlacementSection
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 

@@ -28,7 +28,7 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import GROUP
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.commands.options import one_of
 from shared.errors import PlanError

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.errors import PlanError
 from shared.files.whole_file import write_whole
 

@@ -9,7 +9,7 @@ import typer
 from edge_agent.commands.plans.plan_options import ANY, GIVEN
 from edge_agent.config import EdgeConfig
 from edge_agent.profiling.calibrate_on import CalibrateOn
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
 from shared.config import load_config
 from shared.errors import ConfigError

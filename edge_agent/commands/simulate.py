@@ -24,7 +24,7 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.errors import PlanError
 from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES, STRATEGY_NAMES
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table, trainers_table
 from edge_agent.control.trend import Trend
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
 from shared.config import load_config
 from shared.control.choices import SOON_SECONDS

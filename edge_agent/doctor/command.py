@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, Status
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.config import load_config
 from shared.errors import UnfitError

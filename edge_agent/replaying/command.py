@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.errors import ConfigError
 from shared.files.json_file import read_json
 

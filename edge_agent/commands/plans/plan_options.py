@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.errors import PlanError
 from shared.planner_names import DEFAULT_BITS, EDGE_ONLY
 from shared.registry import bit_widths

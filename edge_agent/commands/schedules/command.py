@@ -10,7 +10,7 @@ import typer
 
 from edge_agent.commands.plans.plan_options import LINK, PROFILE, AsJson, RoundTrip
 from edge_agent.commands.schedules.options import GROUP, Members
-from isthmus import importing
+from isthmus_entry_points import importing
 from shared.commands.options import one_of
 from shared.errors import PlanError
 from shared.planner_names import FLOW, STRATEGY_NAMES

@@ -18,11 +18,18 @@ SCRIPTS = {"edge-agent": "edge_agent", "cloud-trainer": "cloud_trainer"}
 """Each console script, and its function."""
 
 
-def started(function, *arguments, folder):
+IN_THE_PATH = f"sys.path.insert(1, {str(ROOT)!r})"
+BEHIND_THE_PATH = (
+    "from importlib.machinery import PathFinder; finder = type('Finder', (), {}); "
+    f"finder.find_spec = lambda name, path=None, target=None: PathFinder.find_spec(name, path or [{str(ROOT)!r}]); "
+    "sys.meta_path.append(finder)"
+)
+"""Where Python looks for our modules: in a folder, or, as in an editable install, where no folder has anything of the name."""
+
+
+def started(function, *arguments, folder, found=IN_THE_PATH):
     """The console script of a user who works in `folder` and has it on the PYTHONPATH, as our pages advise."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.path.insert(0, '.'); import isthmus; isthmus.{function}()"
-    )
+    code = f"import sys; sys.path[0] = '.'; {found}; import isthmus_entry_points; isthmus_entry_points.{function}()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,
@@ -40,7 +47,7 @@ def ended(process):
 
 def test_the_scripts_that_are_installed_are_these():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {name: f"isthmus:{function}" for name, function in SCRIPTS.items()}
+    assert scripts == {name: f"isthmus_entry_points:{function}" for name, function in SCRIPTS.items()}
 
 
 @pytest.mark.first_case
@@ -55,6 +62,20 @@ def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_packa
         assert_one_sentence(name, done, ExitCode.CONFIG, "shared hides the package shared of Isthmus; rename it")
     else:
         assert done.returncode == 0, "a folder of files alone hides no package"
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_clone_beside_the_users_module_hides_nothing_of_an_editable_install(tmp_path, name):
+    (tmp_path / "isthmus" / "shared").mkdir(parents=True)
+    done = ended(started(SCRIPTS[name], "--help", folder=tmp_path, found=BEHIND_THE_PATH))
+    assert done.returncode == 0, done.stderr
+
+
+def test_any_folder_that_hides_ours_from_an_editable_install_is_named(tmp_path):
+    (tmp_path / "shared").mkdir()
+    done = ended(started("edge_agent", "--help", folder=tmp_path, found=BEHIND_THE_PATH))
+    assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "shared hides the package shared of Isthmus; rename it")
 
 
 @pytest.mark.first_case
