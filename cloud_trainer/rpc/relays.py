@@ -15,6 +15,7 @@ import structlog
 from cloud_trainer.peers.dialer import LOOK_SECONDS, PeerDialer
 from cloud_trainer.sessions.fencing import check_version
 from shared.bounds import is_session_id
+from shared.client.proxy import open_way, through_proxy
 from shared.errors import ProtocolError
 from shared.runtime.run_unless_failed import run_unless_failed
 from shared.telemetry.logs import bind_run
@@ -158,10 +159,12 @@ async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.Stream
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(LOOK_SECONDS):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=CARRIED_BYTES)
+            reader, writer = await open_way(host.strip("[]"), int(port), CARRIED_BYTES)
     except (OSError, TimeoutError) as failure:
         why = str(failure) or f"it did not answer within {LOOK_SECONDS:g} s"
-        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"this trainer cannot reach {address}: {why}") from failure
+        raise StatusError(
+            grpc.StatusCode.UNAVAILABLE, f"this trainer cannot reach {through_proxy(address)}: {why}"
+        ) from failure
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # the kernel would take megabytes for each
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, _KERNEL_BYTES)
     return reader, writer

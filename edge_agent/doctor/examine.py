@@ -76,8 +76,8 @@ async def _as_far_as_it_goes(
     host, _, port_text = trainer.address.rpartition(":")
     host, port = host.strip("[]"), int(port_text)
     way = [
-        partial(check_name, host, port),
-        partial(check_connection, host, port),
+        partial(check_name, trainer, host, port),
+        partial(check_connection, trainer, host, port),
         partial(check_encryption, trainer, config.tls, host, port),
     ]
     for check in way:

@@ -11,6 +11,7 @@ from cryptography import x509
 
 from edge_agent.doctor.finding import Finding, advise, fine, fix
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.client.proxy import Proxy, ProxyRefusalError, open_way, proxy_for
 from shared.config import is_loopback
 
 CONNECT_SECONDS = 5.0
@@ -19,35 +20,49 @@ SOON = datetime.timedelta(days=30)
 """A certificate that ends within it is better renewed now."""
 
 
-async def check_name(host: str, port: int) -> Finding:
-    """Check that the trainer's name has an address."""
+async def check_name(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
+    """Check that the name which this device looks up has an address: the trainer's, or that of the proxy on the way."""
+    proxy = proxy_for(trainer.address)
+    remedy = "correct trainer.address, or this device's DNS"
+    if proxy is not None:
+        host, port, remedy = proxy.host, proxy.port, _without(proxy, trainer)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter for an impossible name
-        return fix(
-            "name",
-            f"{host}: {getattr(error, 'strerror', None) or error}",
-            "correct trainer.address, or this device's DNS",
-        )
-    return fine("name", f"{host} is {', '.join(dict.fromkeys(str(entry[4][0]) for entry in found))}")
+        return fix("name", f"{host}: {getattr(error, 'strerror', None) or error}", remedy)
+    shown = f"{host} is {', '.join(dict.fromkeys(str(entry[4][0]) for entry in found))}"
+    return fine("name", shown if proxy is None else f"{shown}, the proxy of {proxy}, which looks the trainer's name up")
 
 
-async def check_connection(host: str, port: int) -> Finding:
-    """Check that the trainer's port accepts connections."""
+def _without(proxy: Proxy, trainer: TrainerAddressConfig) -> str:
+    host = trainer.address.rpartition(":")[0].strip("[]")
+    return f"correct {proxy.variable}, or add {host} to no_proxy, so that the trainer is dialled without a proxy"
+
+
+async def check_connection(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
+    """Check that the trainer's port accepts connections, through the proxy if there is one on the way."""
+    proxy = proxy_for(trainer.address)
+    where = f"port {port}" if proxy is None else f"port {port} through the proxy of {proxy}"
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
+            _, writer = await open_way(host, port)
     except TimeoutError:
         return fix(
             "connection",
-            f"port {port} did not answer for {CONNECT_SECONDS:g} s",
+            f"{where} did not answer for {CONNECT_SECONDS:g} s",
             "let a firewall on the way pass this port; is the machine on?",
         )
     except OSError as error:
         remedy = "start the trainer there (cloud-trainer serve), and see that its server.listen is not loopback only"
-        return fix("connection", f"port {port}: {error.strerror or error}", remedy)
+        if isinstance(error, ProxyRefusalError):
+            remedy = (
+                f"see that the trainer runs and that the proxy permits CONNECT to it, or {_without(proxy, trainer)}"
+            )
+        elif proxy is not None:
+            remedy = _without(proxy, trainer)
+        return fix("connection", f"{where}: {error.strerror or error}", remedy)
     writer.close()
-    return fine("connection", f"port {port} is open")
+    return fine("connection", f"{where} is open")
 
 
 async def check_encryption(trainer: TrainerAddressConfig, tls: ClientTlsConfig, host: str, port: int) -> Finding:
@@ -92,7 +107,7 @@ def _context(tls: ClientTlsConfig) -> ssl.SSLContext:
 async def _introduced(context: ssl.SSLContext, host: str, port: int, name: str) -> x509.Certificate:
     """The trainer's certificate, once it has accepted ours. Raises OSError (ssl.SSLError and TimeoutError among them)."""
     async with asyncio.timeout(CONNECT_SECONDS):
-        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+        reader, writer = await _secured(context, host, port, name)
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         with suppress(TimeoutError):
@@ -104,12 +119,25 @@ async def _introduced(context: ssl.SSLContext, host: str, port: int, name: str) 
     return x509.load_der_x509_certificate(shown)
 
 
+async def _secured(
+    context: ssl.SSLContext, host: str, port: int, name: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect, and finish the handshake. Raises OSError, as `_introduced`."""
+    reader, writer = await open_way(host, port)
+    try:
+        await writer.start_tls(context, server_hostname=name)
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
+
+
 async def _speaks_tls(host: str, port: int) -> bool:
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port, ssl=anybody, server_hostname=host)
+            _, writer = await _secured(anybody, host, port, host)
     except ssl.SSLError as error:
         return _is_alert(error)
     except OSError:

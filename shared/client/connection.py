@@ -17,6 +17,7 @@ from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.methods import HEALTH, method_path
+from shared.client.proxy import through_proxy
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import (
     AccessError,
@@ -76,6 +77,7 @@ class TrainerConnection:
 
     def _connect(self) -> None:
         self._credentials = self._access.credentials()
+        self._shown = self.address if self._socket is not None else through_proxy(self.address)
         self.control = self._access.channel(self.address, self._options, self._socket)
         self.tensors = self._access.channel(self.address, self._options, self._socket)
 
@@ -112,7 +114,7 @@ class TrainerConnection:
         Raises UnreachableError after the connect timeout, and AccessError at once where one side does not trust the other's
         certificate.
         """
-        _log.info("connecting", trainer=self.address)
+        _log.info("connecting", trainer=self._shown)
         try:
             await self.wait_until_connected()
         except BaseException:
@@ -132,7 +134,7 @@ class TrainerConnection:
                         why = f": {await self._explain_failure()}"
                         if any(words in why for words in _UNTRUSTED):
                             raise AccessError(
-                                f"no secure connection to the trainer at {self.address} "
+                                f"no secure connection to the trainer at {self._shown} "
                                 f"({self._access.tls_section}.ca, {self._access.tls_section}.server_name){why}"
                             )
                     await self.control.wait_for_state_change(state)
@@ -140,7 +142,7 @@ class TrainerConnection:
             section = self._access.trainer_section
             keys = f" ({section}.address, {section}.connect_timeout_seconds)" if section else ""
             raise UnreachableError(
-                f"no trainer answered at {self.address} within {self._connect_timeout_seconds:g} s{keys}{why}"
+                f"no trainer answered at {self._shown} within {self._connect_timeout_seconds:g} s{keys}{why}"
             ) from cause
 
     async def _explain_failure(self) -> str:
@@ -237,7 +239,7 @@ class TrainerConnection:
         so once a byte of them was damaged on the way, the trainer understands no later call of that connection.
         """
         self._emit(CallFailed(failure.code()))
-        error = error_of(failure, self.address)
+        error = error_of(failure, self._shown)
         outdated = isinstance(error, UnreachableError) and self._access.credentials() is not self._credentials
         if outdated or failure.code() in _CONNECTION_FAILURES:
             self._replace()

@@ -48,6 +48,8 @@ class TrainerAccess:
         if socket is not None:
             target, server_name = f"unix:{socket}", server_name or address.rpartition(":")[0].strip("[]")
             options = [*options, ("grpc.default_authority", address)]
+        elif is_loopback(address):  # no proxy's variable means this machine
+            options = [*options, ("grpc.enable_http_proxy", 0)]
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=options)
         if server_name is not None:

@@ -24,7 +24,7 @@ BEHIND_THE_PATH = (
     f"finder.find_spec = lambda name, path=None, target=None: PathFinder.find_spec(name, path or [{str(ROOT)!r}]); "
     "sys.meta_path.append(finder)"
 )
-"""Where Python looks for our modules: in a folder, or, as in an editable install, where no folder has anything of the name."""
+"""Places where Python looks for our modules: a folder, or, as in an editable install, what no folder has."""
 
 
 def started(function, *arguments, folder, found=IN_THE_PATH):
