@@ -144,7 +144,8 @@ class TrainingConfig(Section):
     With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped. A table has
     one for each worker, as { edge = "fp32", gpu = "bf16" }; a worker that it does not name has "fp32"."""
     accumulate_batches: PositiveInt = 1
-    """Batches of one update: it goes by the mean of their losses, as that of one larger batch would. Steps, K and schedules
+    """Batches of one update: it goes by the mean of their losses, as that of one larger batch would where all batches have as
+    many labels that count. Each batch counts alike, also one in which a loss leaves more labels out. Steps, K and schedules
     count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
     out."""
     checkpoint_activations: bool = False

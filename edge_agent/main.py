@@ -59,10 +59,10 @@ def run(
 
         from rich.console import Console
 
-        from edge_agent.commands.results_folders import results_folders
         from edge_agent.commands.service import run_service
         from edge_agent.commands.terminal import LogLines, live_bar, summary_table
         from edge_agent.sessions.resuming import Resume
+        from edge_agent.training.results_folders import results_folders
         from shared.commands.process_log import process_log
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}

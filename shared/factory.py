@@ -40,7 +40,7 @@ def load_factory(
         raise error(f"factory {name!r}: module {module_name!r} has no callable {attribute!r}")
     if packages is not None and not any(_is_under(_definer(factory), package) for package in packages):
         raise NotAllowedError(
-            f"factory {name!r} is not allowed (models.allowed): {module_name!r} merely imports it from {_definer(factory)!r}, "
+            f"factory {name!r} is not allowed (models.allowed): {_whence(factory, module_name)}, "
             f"and of a package only its own definitions are meant; the operator can allow {name!r} by its full name"
         )
     return factory  # type: ignore[no-any-return]
@@ -77,6 +77,12 @@ def _packages_for(name: str, module_name: str, attribute: str, allowed: Allowed)
 
 def _is_under(module_name: str, package: str) -> bool:
     return module_name == package or module_name.startswith(package + ".")
+
+
+def _whence(factory: Callable[..., Any], module_name: str) -> str:
+    if hasattr(factory, "__qualname__"):
+        return f"{module_name!r} merely imports it from {_definer(factory)!r}"
+    return f"it is an object whose class {type(factory).__name__} is of {_definer(factory)!r}"
 
 
 def _definer(factory: Callable[..., Any]) -> str:

@@ -54,12 +54,10 @@ async def check_connection(trainer: TrainerAddressConfig, host: str, port: int) 
         )
     except OSError as error:
         remedy = "start the trainer there (cloud-trainer serve), and see that its server.listen is not loopback only"
-        if isinstance(error, ProxyRefusalError):
-            remedy = (
-                f"see that the trainer runs and that the proxy permits CONNECT to it, or {_without(proxy, trainer)}"
-            )
-        elif proxy is not None:
+        if proxy is not None:
             remedy = _without(proxy, trainer)
+            if isinstance(error, ProxyRefusalError):
+                remedy = f"see that the trainer runs and that the proxy permits CONNECT to it, or {remedy}"
         return fix("connection", f"{where}: {error.strerror or error}", remedy)
     writer.close()
     return fine("connection", f"{where} is open")

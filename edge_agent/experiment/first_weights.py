@@ -15,6 +15,12 @@ from shared.model.snapshot import same_bits
 _NAMED = 3
 """Names that a sentence lists before it counts the others."""
 _NAME_CHARACTERS = 80
+_BEGINNINGS_OF_TORCH = (b"PK\x03\x04", b"\x80\x02")
+"""First bytes of what torch.save writes, today and before torch 1.6."""
+_CONVERTED = (
+    "torch.save has written it; convert its state dict once, by safetensors.torch.save_file(torch.load(path, "
+    "weights_only=True), new_path)"
+)
 
 
 def load_weights(module: nn.Module, path: Path) -> str:
@@ -30,7 +36,8 @@ def load_weights(module: nn.Module, path: Path) -> str:
     except OSError as cause:
         raise ConfigError(f"training.start_from: {path} cannot be read: {cause.strerror}") from cause
     except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        raise ConfigError(f"training.start_from: {path} is no safetensors file: {cause}") from cause
+        how = _CONVERTED if data.startswith(_BEGINNINGS_OF_TORCH) else ""
+        raise ConfigError(f"training.start_from: {path} is no safetensors file: {how or cause}") from cause
     targets = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)))
     if problem := _misnamed(weights, module, targets) or _unlike(weights, targets) or _contradicting(weights, targets):
         raise ConfigError(f"training.start_from: {path} does not fit the model: {problem}")

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge_agent.experiment.workload import Workload
+from shared.errors import ModelError
+from shared.foreign import described, foreign_code
 from shared.model.build import build_model
 from shared.model.inputs import features_of_inputs
 from shared.model.random_state import random_state
@@ -58,7 +60,8 @@ def unkept(workload: Workload) -> Unkept:
         module.train()
         before = _numbers(module)
         inputs, names = features_of_inputs(workload.example.example()), workload.example.names
-        functional_call(module, here, () if names else inputs, dict(zip(names, inputs, strict=False)))
+        with foreign_code(_fails_on_made_up):
+            functional_call(module, here, () if names else inputs, dict(zip(names, inputs, strict=False)))
         trained, counted = {**_unsaved(module), **here}, _numbers(module)
     drawn = buffers
     if buffers:
@@ -71,6 +74,13 @@ def unkept(workload: Workload) -> Unkept:
             if not (_is(value, trained.get(name)) and _is(value, drawn.get(name)))
         ],
         [name for name in numbers if counted.get(name) != before.get(name)],
+    )
+
+
+def _fails_on_made_up(cause: BaseException) -> ModelError:
+    return ModelError(
+        f"the model fails on made-up inputs of the kind of the data's, by which both sides compare it: {described(cause)}; "
+        "integers are 0 or 1 there, so a length, say, is to be taken as lengths.clamp(min=1)"
     )
 
 

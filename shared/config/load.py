@@ -22,6 +22,8 @@ from shared.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 Key = tuple[str, ...]
+_CLOSE = 0.75
+"""Likeness from which on a key may be a slip of another; `batch_sampler` is like `batch_size` by 0.7."""
 _SHOWN_VALUE_CHARACTERS = 80
 
 
@@ -166,7 +168,7 @@ def _unknown_key(cls: type[Config], location: tuple[str | int, ...]) -> str:
     known = list((schema_at(cls, location[:-1]) or {}).get("properties", {}))
     unknown = ".".join(map(str, location))
     where = ".".join(map(str, location[:-1]))
-    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=_CLOSE)
     if close:
         return f"unknown key {unknown}; did you mean {'.'.join(filter(None, (where, close[0])))}?"
     return f"unknown key {unknown}; {f'{where} has' if where else 'there are'} the keys {', '.join(known)}"

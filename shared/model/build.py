@@ -33,6 +33,7 @@ def build_model(
 ) -> nn.Module:
     """Make the module that `factory` (`package.module:factory`) returns for `kwargs`, its weights drawn from `seed`.
 
+    Of a module that `torch.compile` has made it is the one inside, because a compiled forward cannot be divided.
     limits: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
     fails, or returns no module; TooLargeError beyond the limits.
     """
@@ -47,6 +48,14 @@ def build_model(
         module = make(**kwargs)
     if not isinstance(module, nn.Module):
         raise ModelError(f"factory {factory!r} returned {type(module).__name__}; it must return a torch.nn.Module")
+    return _uncompiled(module)
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """Return a module as it was before `torch.compile` or its method `compile()`; those inside it stay compiled."""
+    if type(module).__name__ == "OptimizedModule":  # by its name: torch._dynamo, which has it, takes seconds to import
+        module = module.get_submodule("_orig_mod")
+    module._compiled_call_impl = None
     return module
 
 

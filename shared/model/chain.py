@@ -350,7 +350,10 @@ def _traced_blocks(
     module: nn.Module, example: Features, names: tuple[str, ...], verification: Verification
 ) -> list[tuple[str, nn.Module]]:
     """The blocks that a trace finds, with their names. Where they are to take other lengths, this will be verified."""
-    traced = trace(module, example, names)
+    try:
+        traced = trace(module, example, names)
+    except ModelError as failure:
+        raise (ModelError(verification.why_random) if verification.why_random else failure) from failure.__cause__
     if traced.takes_shorter and (short := shorter(example)) is not None:
         verification.add_length(short)
     segments = find_pieces(traced)

@@ -10,12 +10,12 @@ import torch._dynamo  # what an optimizer imports when it is first made
 
 import cloud_trainer.main
 import cloud_trainer.server
-import edge_agent.commands.results_folders
 import edge_agent.commands.service
 import edge_agent.commands.terminal
 import edge_agent.data
 import edge_agent.main
 import edge_agent.run
+import edge_agent.training.results_folders
 import shared.commands.process_log
 
 torch.set_num_threads(

@@ -5,9 +5,12 @@ module is left unchanged.
 """
 
 import functools
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +22,11 @@ from shared.model.inputs import by_place
 from shared.model.random_state import generator_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.values.walk import Walk
+
+_ONE_NUMBER = (
+    "; return one number, as an auxiliary loss, once for each sample, by .expand(batch), and let a loss of your own take its "
+    "mean; or compute it in that loss"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,10 @@ class Verification:
             )
         self._name = type(module).__name__
         self._module = by_place(module, names)
+        self._parameters = dict(self._module.named_parameters(remove_duplicate=False))
         self._buffers = BufferValues(module)
+        self._draws_from = ""
+        """The generator that is none of torch's and from which the module has drawn, as far as is known."""
         self._passes: list[_Pass] = []
         self._expected: list[_Result] = []
         self._add(_Pass("in train mode", True, example))
@@ -70,7 +81,10 @@ class Verification:
 
     def _add(self, case: "_Pass") -> None:
         self._passes.append(case)
+        before = random.getstate(), str(numpy.random.get_state())
         self._expected.append(self._run([(self._name, self._module)], case))
+        drawn = before[0] != random.getstate(), before[1] != str(numpy.random.get_state())
+        self._draws_from = next(itertools.compress(("Python's random", "numpy"), drawn), self._draws_from)
 
     def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:
         """Check that the named blocks, one after another, do in each pass the same as the module. Raises ModelError."""
@@ -97,16 +111,41 @@ class Verification:
         }
         return replace(results[0].observed, not_batch_first=never, of_lengths=of_lengths)
 
+    @property
+    def why_random(self) -> str:
+        """Return in words why no two runs are alike, if it is for numbers that the module draws outside of torch."""
+        if not self._draws_from:
+            return ""
+        return (
+            f"{self._name} draws from {self._draws_from} in its forward, where no two runs are alike; let it draw from torch's "
+            "default generator, as float(torch.rand(())), inside a submodule"
+        )
+
     def _difference(self, case: "_Pass", expected: "_Result") -> str:
-        if not _same(self._run([(self._name, self._module)], case), expected):
+        is_same_again = _same(self._run([(self._name, self._module)], case), expected)
+        if self.why_random:
+            return self.why_random
+        if not is_same_again:
             return (
                 f"{self._name} makes different results of the same input {case.label}; all that it draws must come from "
                 "torch's default generator, and all that it remembers must be buffers"
+            )
+        if tied := self._tied_in_forward():
+            return (
+                f"the forward of {self._name}, or a hook, ties {' and '.join(tied)}; tie parameters in __init__(), so that "
+                "the blocks have them so from the beginning"
             )
         return (
             f"the blocks of {self._name}, one after another, do not give what {self._name} gives {case.label}; it needs a "
             "method blocks() that returns its blocks in order, and a forward() that does no more than run them"
         )
+
+    def _tied_in_forward(self) -> list[str]:
+        """Name the parameters that are others since the module has run, each with the one that it is now."""
+        now = dict(self._module.named_parameters(remove_duplicate=False))
+        names = {id(parameter): name for name, parameter in reversed(self._parameters.items())}
+        changed = (name for name, parameter in now.items() if parameter is not self._parameters.get(name))
+        return [f"{name!r} to {names[id(now[name])]!r}" for name in changed if id(now[name]) in names][:3]
 
     def _run(self, titled: Sequence[tuple[str, nn.Module]], case: "_Pass") -> "_Result":
         features: Features = tuple(tensor.clone() for tensor in case.inputs)
@@ -132,7 +171,7 @@ class Verification:
         if len(features) != 1 and any(each.shape[:1] != case.inputs[0].shape[:1] for each in features):
             raise ModelError(
                 f"{titled[-1][0]} returns tensors of shapes {', '.join(str(tuple(each.shape)) for each in features)} "
-                f"{case.label}; each must have the batch first"
+                f"{case.label}; each must have the batch first{_ONE_NUMBER if any(not each.dim() for each in features) else ''}"
             )
         observed = Observed(tuple(specs), walk.modified(), tuple(draws), tuple(walk.passed))
         return _Result(features, self._buffers.copies(), observed)

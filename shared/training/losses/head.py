@@ -66,6 +66,11 @@ class LossHead:
             self._function = resolve_name(LOSSES[name].implementation)
         elif ":" in name:
             self._function = load_factory(name, allowed=allowed)
+            if isinstance(self._function, type):
+                raise ModelError(
+                    f"loss {name!r} is a class; name a function of the output and the labels, as of torch.nn.functional, or a "
+                    "function of your own that calls it with the weights that it is to have"
+                )
         else:
             raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
 

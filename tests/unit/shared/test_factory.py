@@ -42,7 +42,9 @@ def test_nothing_is_imported_that_is_not_allowed(tmp_path, monkeypatch):
     assert load_factory("shared.model.zoo:mlp", allowed=["shared.model.zoo"])
 
 
-HELPER = "import subprocess\nfrom subprocess import run, Popen\nfrom torch import nn\nshell = Popen\n"
+HELPER = (
+    "import subprocess\nfrom subprocess import run, Popen\nfrom torch import nn\nshell = Popen\nready = nn.ReLU()\n"
+)
 OWN = "def make(): return nn.Linear(1, 1)\nclass Net(nn.Linear): ...\ndef _hidden(): ...\n"
 
 
@@ -68,6 +70,11 @@ def test_a_package_lends_what_it_defines_and_not_what_it_imports():
             NotAllowedError, match=f"'{name}' is not allowed .*'lent.vision' merely imports it from 'subprocess'"
         ):
             load_factory(name, allowed=["lent"])
+    sentence = (
+        "'lent.vision:ready' is not allowed .*: it is an object whose class ReLU is of 'torch.nn.modules.activation'"
+    )
+    with pytest.raises(NotAllowedError, match=sentence):
+        load_factory("lent.vision:ready", allowed=["lent"])
     with pytest.raises(
         NotAllowedError, match="a package lends neither __main__ nor names that begin with an underscore"
     ):

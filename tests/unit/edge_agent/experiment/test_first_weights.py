@@ -41,6 +41,17 @@ def path(tmp_path):
     return tmp_path / "begin.safetensors"
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_a_file_of_torch_save_is_told_how_to_convert_and_fits_when_that_is_done(path, old):
+    theirs, ours, saved = shifted(1), shifted(2), path.with_suffix(".pth")
+    torch.save(theirs.state_dict(), saved, _use_new_zipfile_serialization=not old)
+    assert "torch.save has written it" in (sentence := refused(ours, saved))
+    assert "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)" in sentence
+    save_file(torch.load(saved, weights_only=True), path)
+    load_weights(ours, path)
+    assert_same_bits(theirs.state_dict(), ours.state_dict())
+
+
 def test_a_file_without_the_buffers_that_the_state_dict_leaves_out_fits(path):
     theirs, ours = shifted(1), shifted(2)
     save_file(theirs.state_dict(), path)

@@ -5,9 +5,11 @@ import json
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from edge_agent.experiment.unkept import unkept
 from edge_agent.experiment.workload import Workload
+from shared.errors import ModelError
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config
 
@@ -87,3 +89,47 @@ def test_a_number_that_training_changes_in_a_plain_attribute_is_named_and_stays_
     built = workload(f"{__name__}:counting")
     assert unkept(built).attributes == ["1.count"]
     assert built.chain.module[1].count == 0
+
+
+class Packing(nn.Linear):
+    """A layer whose lengths must be 1 or more. least: it takes shorter ones as so long."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(2, 8)
+        self.least = least
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(values, lengths.clamp(min=self.least), batch_first=True, enforce_sorted=False)
+        return super().forward(pad_packed_sequence(packed, batch_first=True, total_length=values.shape[1])[0])
+
+
+class Packed(nn.Module):
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.first, self.last = Packing(least), nn.Linear(8, 3)
+
+    def blocks(self) -> list[nn.Module]:
+        return [self.first, self.last]
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        return self.last(self.first(values, lengths))
+
+
+class Sequences:
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        return (torch.ones(5, 2), torch.tensor(1 + index % 5)), torch.zeros(5, 3)
+
+
+def packed(least: int) -> Workload:
+    data = f'data.train={{factory="{__name__}:Sequences"}}'
+    factory = f'model.factory="{__name__}:Packed"'
+    return Workload(edge_config(factory, f"model.kwargs={{least={least}}}", data, 'training.loss="mse"'))
+
+
+def test_a_model_that_fails_on_made_up_inputs_is_refused_in_a_sentence_with_what_works():
+    with pytest.raises(ModelError, match=r"made-up inputs .* RuntimeError: Length .*; .*lengths\.clamp\(min=1\)"):
+        unkept(packed(least=0))
+    assert unkept(packed(least=1)).buffers == []

@@ -133,6 +133,12 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
         ("[output]\ndirectory = 3", "FILE: output.directory is 3; it must be a path"),
         ("[deploymnet]\ncut = 1", "FILE: unknown key deploymnet; did you mean deployment?"),
         ("[deployment]\nstalenes = 1", "FILE: unknown key deployment.stalenes; did you mean deployment.staleness?"),
+        ("[training]\nepoch = 1", "FILE: unknown key training.epoch; did you mean training.epochs?"),
+        (
+            "[data]\nbatch_sampler = 1",
+            "FILE: unknown key data.batch_sampler; data has the keys train, test, calibration, collate, longest, "
+            "batch_size, drop_last, shard, ahead, workers",
+        ),
         ("[log]\ncolour = true", "FILE: unknown key log.colour; log has the keys level, format"),
         (
             "[data.train]\nkwargs = {}",

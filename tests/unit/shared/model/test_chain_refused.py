@@ -1,10 +1,12 @@
 """Modules that cannot be a chain: the refusal says where and why."""
 
 import inspect
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,11 +46,6 @@ class TrainOnly(ControlFlow):
         return self.second(self.first(x))
 
 
-class RandomSide(ControlFlow):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x) * random.random())
-
-
 class Ungraded(ControlFlow):
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -78,15 +75,79 @@ def test_a_forward_that_cannot_be_traced_is_named_with_its_line():
 
 
 def test_results_that_differ_from_run_to_run_are_refused():
-    with pytest.raises(ModelError, match="RandomSide"):
-        build_chain(RandomSide(), example())
+    runs = itertools.count(1)
+
+    class Counting(Torn):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + next(runs)
+
+    with pytest.raises(ModelError, match="Counting makes different results of the same input in train mode"):
+        build_chain(Counting(["linear", "linear"]), example())
+
+
+@pytest.mark.parametrize(
+    ("draw", "named"), [(random.random, "Python's random"), (numpy.random.rand, "numpy")], ids=["random", "numpy"]
+)
+def test_what_draws_outside_of_torch_is_refused_for_that(draw, named):
+    says = f"draws from {named} in its forward, .* torch's default generator"
 
     class RandomBlocks(Torn):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + random.random()
+            return super().forward(x) + draw()
 
-    with pytest.raises(ModelError, match="RandomBlocks makes different results of the same input in train mode"):
+    class RandomDepth(ControlFlow):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            for _ in range(8):
+                if self.training and draw() < 0.5:
+                    x = F.relu(x)
+            return self.second(x)
+
+    with pytest.raises(ModelError, match=f"RandomBlocks {says}"):
         build_chain(RandomBlocks(["linear", "linear"]), example())
+    with pytest.raises(ModelError, match=f"RandomDepth {says}"):
+        build_chain(RandomDepth(), example())
+
+
+def tied_while_it_runs(module: nn.Module, *_: object) -> None:
+    module.second.weight = module.first.weight
+
+
+class TyingForward(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:
+        tied_while_it_runs(self)
+        return self.second(F.relu(self.first(x)))
+
+
+class Straight(ControlFlow):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(F.relu(self.first(x)))
+
+
+def test_a_tie_that_is_made_as_the_module_runs_is_named():
+    with pytest.raises(ModelError, match=r"TyingForward.* ties 'second\.weight' to 'first\.weight'; .* __init__"):
+        build_chain(TyingForward(), example())
+    hooked = Straight()
+    hooked.register_forward_pre_hook(tied_while_it_runs)
+    with pytest.raises(ModelError, match=r"Straight, or a hook, ties 'second\.weight' to 'first\.weight'"):
+        build_chain(hooked, example())
+    assert hooked.second.weight is not hooked.first.weight, "the module is as it was"
+
+
+class WithPenalty(Straight):
+    def __init__(self, samples: bool) -> None:
+        super().__init__()
+        self.samples = samples
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        penalty = self.first(x).square().mean()
+        return super().forward(x), penalty.expand(len(x)) if self.samples else penalty
+
+
+def test_an_output_that_is_one_number_is_refused_with_the_way_out_which_works():
+    with pytest.raises(ModelError, match=r"each must have the batch first; .*\.expand\(batch\)"):
+        build_chain(WithPenalty(samples=False), example())
+    assert len(build_chain(WithPenalty(samples=True), example()).outputs) == 2
 
 
 def test_blocks_that_are_not_the_module_are_refused():

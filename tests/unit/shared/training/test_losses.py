@@ -71,6 +71,13 @@ def test_a_number_a_sample_is_not_held_against_a_column():
         LossHead("mse", None).gradient((torch.rand(4),), torch.rand(4, 1))
 
 
+def test_a_class_is_no_loss():
+    with pytest.raises(
+        ModelError, match=r"loss 'torch\.nn:CrossEntropyLoss' is a class; name a function of the output"
+    ):
+        LossHead("torch.nn:CrossEntropyLoss", None)
+
+
 def test_a_loss_that_gives_a_number_a_sample_is_refused():
     distances = "torch.nn.functional:pairwise_distance"
     with pytest.raises(ModelError, match=rf"loss '{distances}' gives \(3,\) for a batch; it must give one number"):
