@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import multiprocessing
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, suppress
@@ -46,6 +48,7 @@ from edge_agent.training.kept_result import deliver, kept_result
 from edge_agent.training.pause import Pause, StepBoundary
 from edge_agent.training.recovery import placement_to_go_on_with
 from edge_agent.training.result import TrainingResult
+from edge_agent.training.results_folders import results_folders
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.training_loop import TrainingLoop
@@ -70,14 +73,30 @@ def _ignore(_given: object) -> None:
     pass
 
 
+def result_writer(config: EdgeConfig) -> Callable[[TrainingResult], object]:
+    """Return what leaves a result in output.directory; nothing, where that is not set."""
+
+    def write(result: TrainingResult) -> None:
+        if config.output.directory is not None:
+            result.write(config.output.directory)
+
+    return write
+
+
 def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = _ignore) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
+    Where output.directory is set, the results are there too.
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread, with the
     figures of the run so far: `steps` of `total_steps`, `loss` of the last step, `accuracy` of the last evaluation (None before
     the first), `step_time.recent` in seconds, and the others of `Statistics`. It is the same object each time.
     Raises IsthmusError (`shared.errors`) for everything that a user, the data or the trainer can get wrong.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+        sys.exit(
+            "edge-agent: a process of data.workers came to train() as it imported this script; put the call of train() under "
+            'if __name__ == "__main__":'
+        )
     prepare_process(config.compute.threads)  # here already: the thread that runs it would have a heap of its own
     stoppers: list[Callable[[], object]] = []
 
@@ -88,11 +107,12 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = _ign
     def run() -> TrainingResult:
         with asyncio.Runner() as runner:
             loop = runner.get_loop()
-            task = loop.create_task(run_training(config, lambda events: events.subscribe(Progressed, show)))
+            training = run_training(config, lambda events: events.subscribe(Progressed, show), result_writer(config))
+            task = loop.create_task(training)
             stoppers.append(lambda: loop.call_soon_threadsafe(task.cancel))
             return loop.run_until_complete(task)
 
-    with ThreadPoolExecutor(1, thread_name_prefix="edge-agent") as executor:
+    with results_folders(config.output), ThreadPoolExecutor(1, thread_name_prefix="edge-agent") as executor:
         running = executor.submit(run)
         try:
             return running.result()

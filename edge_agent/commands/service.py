@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from edge_agent.config import EdgeConfig
-from edge_agent.run import run_training
+from edge_agent.run import result_writer, run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import Prepared, Progressed
 from edge_agent.training.result import TrainingResult
@@ -30,13 +30,8 @@ async def run_service(
     shutdown = Shutdown(resume_command)
     shutdown.listen()
     try:
-        shown, directory = _Shown(manager, show), config.output.directory
-
-        def write(result: TrainingResult) -> None:
-            if directory is not None:
-                result.write(directory)
-
-        return await run_training(config, shown.subscribe, write, resume=resume, shutdown=shutdown)
+        subscribe = _Shown(manager, show).subscribe
+        return await run_training(config, subscribe, result_writer(config), resume=resume, shutdown=shutdown)
     finally:
         manager.stopping()
 
