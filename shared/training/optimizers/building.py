@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.errors import ModelError
 from shared.model.footprint import UpdateMemory
 from shared.model.learning import ParameterNames
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, base_rates, settings_of
@@ -32,6 +33,8 @@ class StateTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+_SPARSE = ("sgd", "adagrad")
+"""Optimizers that take the sparse gradients of an embedding that is made with sparse=True."""
 StateLayout = dict[str, StateTensor]
 """The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`."""
 
@@ -41,6 +44,7 @@ class Grouping:
 
     def __init__(self, config: OptimizerConfig) -> None:
         """Raises ModelError for a group with too many patterns."""
+        self._name = config.name
         self._groups = [
             ParameterNames(f"training.optimizer.groups[{place}].match", group.match)
             for place, group in enumerate(config.groups)
@@ -53,6 +57,12 @@ class Grouping:
     def check(self, module: nn.Module) -> None:
         """Refuse a name of a group that stands for no parameter that learns and is in no earlier group. Raises ModelError."""
         left = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        for path, part in module.named_modules():
+            if self._name not in _SPARSE and getattr(part, "sparse", False) is True and f"{path}.weight" in left:
+                raise ModelError(
+                    f"the gradients of {path!r} are sparse, and training.optimizer {self._name!r} takes none; make "
+                    f"it with sparse=False, or choose one of {', '.join(_SPARSE)}"
+                )
         for names in self._groups:
             left -= names.chosen(left, "no parameter that learns and is in no earlier group")
 

@@ -214,6 +214,17 @@ def test_parameters_of_a_group_have_its_rate_and_decay(config):
     assert_same_bits(ours.state_dict(), theirs.state_dict())
 
 
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adamw"])
+def test_a_sparse_embedding_is_refused_beside_an_optimizer_that_takes_no_sparse_gradient(name):
+    module = torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), torch.nn.Linear(4, 2))
+    grouping = Grouping(OptimizerConfig(name=name))
+    if name != "adamw":
+        grouping.check(module)
+        return
+    with pytest.raises(ModelError, match=r"the gradients of '0' are sparse, .* make it with sparse=False"):
+        grouping.check(module)
+
+
 @pytest.mark.parametrize(
     ("names", "group"),
     [(["0.bias", "1.bias"], 1), (["0.weight", "1.weight", "1.deep.scale"], 2), (["0.scale", "2.deep"], 0)],
