@@ -191,7 +191,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.training.held_blocks:HeldBlocks.hold",
     ),
     ("trainer", Fault.KILL_IN_CHECKPOINT): (
-        "cloud_trainer.sessions.checkpointer:copy_state",
+        "cloud_trainer.sessions.blocks:copy_state",
         "cloud_trainer.sessions.session_store:SessionStore.load_block",
         "cloud_trainer.sessions.session_store:SessionStore.save_replica",
         _FSYNC,
