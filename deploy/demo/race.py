@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What the engine of a run has done, and why."""
+    """A deed of the engine of a run, and its reason."""
 
     seconds: float
     """Since the race began."""

@@ -82,7 +82,7 @@ class Measurement:
     def __init__(self, engine: Engine, name: str, usual: Usual) -> None:
         self.name = name
         self.usual = usual
-        """What its steps took as this began."""
+        """Its blocks and the time of its steps as this began."""
         self.waited_seconds = 0.0
         """Time that it has cost until now."""
         self._profile = engine.question.profile
@@ -190,7 +190,7 @@ class Measuring:
         self._measurement: Measurement | None = None
         self._timer: StepTimer | None = None
         self._stack = AsyncExitStack()
-        """What the timer needs."""
+        """Holds the timer open."""
 
     async def close(self) -> None:
         """End the measurement under way. What it knows by then is not used."""

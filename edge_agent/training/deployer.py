@@ -99,7 +99,7 @@ class Deployer:
         self._chosen = session.placement, Chooser.CONFIGURATION
         """The placement that came into force last, other than by a return to a checkpoint, and its chooser."""
         self.refusal = ""
-        """Why the last request was given up: a sentence; empty once another one has come into force."""
+        """Reason for which the last request was given up, a sentence; empty once another one has come into force."""
         self._refused: tuple[Placement, float] | None = None
         """The placement that a worker refused last, and the time of it, by time.monotonic."""
 

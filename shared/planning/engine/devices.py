@@ -82,7 +82,7 @@ class Devices:
         """Ratios of each worker in the window under way, one a report."""
         self._was_off: Bools = np.zeros(workers, dtype=np.bool_)
         self._has_window: Bools = np.zeros(workers, dtype=np.bool_)
-        """Whether a window has ended since then."""
+        """True where a window has ended since then, by worker."""
 
     def measured_again(self, worker: int) -> None:
         """Note that a worker's times are those of today's device."""

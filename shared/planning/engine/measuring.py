@@ -1,4 +1,4 @@
-"""Which range of blocks to time at a worker that one factor does not bring right: the one that could change the choice most.
+"""The range of blocks to time at a worker that one factor does not bring right: the one that could change the choice most.
 
 A range is worth its time only where the choice of the layout depends on it: where it may be so quick that another layout is the
 best, or so slow that the best one is not. Pure functions of what is known.
@@ -21,10 +21,10 @@ DOUBT = 2.0
 
 
 class Usual(NamedTuple):
-    """What the steps of training take at a worker now."""
+    """The steps of training at a worker now."""
 
     blocks: BlockRange
-    """Those that it runs."""
+    """Blocks that it runs."""
     seconds: float
     """Seconds of computing for a step, by the worker's factor."""
 

@@ -1,4 +1,4 @@
-"""What the engine measures while a run trains: it leaves every weight as it is, and training does not stand still for it."""
+"""Measuring while a run trains: it leaves every weight as it is, and training does not stand still for it."""
 
 import time
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ class Watched:
 
     def __init__(self, monkeypatch):
         self.timed = []
-        """Of each step that was timed: the worker, the blocks, when it began and ended, and what training waited."""
+        """By step that was timed: the worker, the blocks, when it began and ended, and what training waited."""
         self.step_ends = []
         monkeypatch.setattr(Engine, "misfits", NAMES)
         monkeypatch.setattr(Engine, "deciding_range", self._any_range)

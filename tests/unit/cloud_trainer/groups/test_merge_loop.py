@@ -50,7 +50,7 @@ class Group:
 
     def seat(self, rank: int) -> MemberSeat:
         """Return the seat of a session that has begun."""
-        seat = MemberSeat(None, rank)
+        seat = MemberSeat(None, rank, "member")
         session = SimpleNamespace(worker=SimpleNamespace(executor=SimpleNamespace(fail=self.failures.append)))
         self.seats.put(seat, session)
         seat.is_taken = True

@@ -42,7 +42,7 @@ def session_with(room):
             needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
             updates=lambda _block: True,
         ),
-        blocks=SimpleNamespace(held=SimpleNamespace(blocks=())),
+        blocks=SimpleNamespace(copied=dict),
         memory=SessionMemory(limits, MODEL, [STATE // 4] * 4),
     )
 

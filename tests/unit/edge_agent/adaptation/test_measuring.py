@@ -97,7 +97,7 @@ class World:
 
     @property
     def believed(self):
-        """What the engine believes a range takes at the first worker now, by its profile and its factor."""
+        """Seconds of each range at the first worker now, as the engine believes, by its profile and its factor."""
         factor = float(self.engine.conditions.factors[0])
         return self.engine.question.profile.worker("s0").replayed * factor
 

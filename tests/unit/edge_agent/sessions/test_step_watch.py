@@ -51,8 +51,13 @@ class Run:
         self.window = SimpleNamespace(plan=plan, first=0, settled=6, owed=6, done=6, unreported=())
         self.executor = SimpleNamespace(window=self.window, progress=0, awaited=frozenset(awaited))
         self.seconds = 1000.0
-        self.watch = StepWatch(session, SimpleNamespace(executor=self.executor), lambda: step_seconds)
+        self._session = session
+        self.begin_watch(step_seconds)
         self.step()
+
+    def begin_watch(self, step_seconds):
+        """Watch from here on, as after a join."""
+        self.watch = StepWatch(self._session, SimpleNamespace(executor=self.executor), lambda: step_seconds)
 
     def step(self):
         for count in ("settled", "owed", "done"):
@@ -145,7 +150,7 @@ async def test_a_first_step_may_take_as_long_as_a_call(run_of):
 async def test_the_first_step_after_a_join_may_as_well(run_of):
     run = run_of({"near"}, near=Trainer())
     run.window.settled -= 1
-    run.watch = StepWatch(run.watch._session, run.watch._worker, lambda: 0.1)
+    run.begin_watch(0.1)
     assert await run.pass_seconds(FIRST_SECONDS) is None
 
 

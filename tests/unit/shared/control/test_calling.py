@@ -9,16 +9,17 @@ import pytest
 
 from shared.control.calling import calling
 from shared.errors import RefusedError, UnreachableError
+from shared.wire.isthmus.v1 import control_pb2 as pb
 
-SERVICE, METHOD = "isthmus.v1.EdgeControlService", "Pause"
+SERVICE = pb.DESCRIPTOR.services_by_name["EdgeControlService"]
 
 
 @contextmanager
 def served(answer):
     """A process's server and where it is controlled."""
     server = grpc.server(ThreadPoolExecutor(2))
-    handler = grpc.unary_unary_rpc_method_handler(answer)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
+    handler = grpc.unary_unary_rpc_method_handler(answer, response_serializer=pb.PauseResponse.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, {"Pause": handler}),))
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
@@ -28,8 +29,8 @@ def served(answer):
 
 
 def call(target):
-    with calling(target, "agent", lambda channel: channel.unary_unary(f"/{SERVICE}/{METHOD}")) as pause:
-        pause(b"")
+    with calling(target, "agent", SERVICE) as service:
+        service.Pause(pb.PauseRequest())
 
 
 def test_a_process_that_ends_before_it_answers_has_refused():
@@ -38,7 +39,7 @@ def test_a_process_that_ends_before_it_answers_has_refused():
     def never(_request, _context):
         begun.set()
         stopped.wait(60)
-        return b""
+        return pb.PauseResponse()
 
     with served(never) as (server, target), ThreadPoolExecutor(1) as beside:
         asked = beside.submit(call, target)
