@@ -81,8 +81,9 @@ def test_both_units_forbid_the_same_but_for_devices_and_priorities():
 
 _BUILD = "import setuptools; setuptools.setup()"
 _BEGIN = """
-import os, isthmus, shared, edge_agent, cloud_trainer
-assert all(one.__file__.startswith(os.getcwd()) for one in (isthmus, shared, edge_agent, cloud_trainer)), isthmus.__file__
+import os, isthmus_entry_points, shared, edge_agent, cloud_trainer
+ours = (isthmus_entry_points, shared, edge_agent, cloud_trainer)
+assert all(one.__file__.startswith(os.getcwd()) for one in ours), isthmus_entry_points.__file__
 """
 _READ_DIGITS = "from edge_agent.data import digits; print(len(digits('train')), len(digits('test')))"
 
@@ -128,7 +129,7 @@ def run_built(built, program, *arguments):
 
 @pytest.mark.parametrize("command", UNITS)
 def test_what_is_copied_builds_a_package_whose_commands_run_without_the_checkout(built, command):
-    program = _BEGIN + f"isthmus.{command.replace('-', '_')}()"
+    program = _BEGIN + f"isthmus_entry_points.{command.replace('-', '_')}()"
     assert "[checkpoints]" in run_built(built, program, "config", "--example")
 
 
